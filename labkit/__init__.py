@@ -1,0 +1,1 @@
+"""labkit: learn distributed training by writing it."""

@@ -1,0 +1,36 @@
+"""What every kind of cluster is: a place that runs jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from labkit.clusters.job import Job
+from labkit.clusters.run import Run
+
+OnOutput = Callable[[int, str, str], None]
+"""Called with (rank, "stdout" or "stderr", text) as soon as a rank prints; `text` may hold part of a line."""
+
+
+class Cluster(Protocol):
+    """A place that runs jobs: virtual ranks, processes of this machine, nodes of a Slurm or Kubernetes cluster."""
+
+    @property
+    def kind(self) -> str:
+        """`virtual`, `local`, ..."""
+
+    @property
+    def nnodes(self) -> int: ...
+
+    @property
+    def nproc_per_node(self) -> int: ...
+
+    def describe(self) -> str:
+        """One line for people: what it is and how many ranks it has."""
+
+    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+        """Run `job` on fresh ranks and return when all have ended.
+
+        A failure of the learner's code is in the `Run`; only misuse of the lab itself raises (`InvalidJob`).
+        `KeyboardInterrupt` stops every rank, leaves nothing behind, and is raised on.
+        """

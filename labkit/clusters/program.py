@@ -1,0 +1,129 @@
+"""What a rank does with its job: run the cell, function or call, and say how it ended. The same on every cluster."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+import cloudpickle
+import torch
+
+from labkit import exercises
+from labkit.clusters.job import Job
+from labkit.clusters.run import RankError, RankResult
+
+_FOLDED = tuple(
+    {str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen"}
+)
+
+
+def execute(job: Job, rank: int, now: Callable[[], float]) -> RankResult:
+    """Run `job` as `rank` in this process or thread and return its value or its error; never raises.
+
+    `now` gives the seconds since the job began. `SystemExit` counts as torchrun counts it: its code is the exit code.
+    """
+    try:
+        exercises.install(job.modules)
+        return _run(job, rank)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        return RankResult(rank, exit=code)
+    except BaseException as error:  # KeyboardInterrupt included: a rank's end is reported, whatever it is
+        return RankResult(rank, error=describe(error, now()), exit=1)
+
+
+def _run(job: Job, rank: int) -> RankResult:
+    if job.call is not None:
+        name, attribute = job.call
+        module = getattr(exercises, name)
+        args, kwargs = job.arguments[rank]
+        value = getattr(module, attribute)(*args, **kwargs)
+        same = next((i for i, argument in enumerate(args) if argument is value and value is not None), None)
+        return RankResult(rank, value=value, arguments=args, returned_argument=same)
+    if job.function is not None:
+        function, arguments = cloudpickle.loads(job.function)
+        return RankResult(rank, value=function(*arguments))
+    assert job.source is not None
+    return RankResult(rank, value=run_cell(job.source, job.filename, job.first_line))
+
+
+def run_cell(source: str, filename: str, first_line: int = 1) -> Any:
+    """Execute a cell's text as `__main__` and return the value of its last expression, else None."""
+    padded = "\n" * (first_line - 1) + source
+    linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
+    main = ModuleType("__main__")
+    main.__file__ = filename
+    tree = ast.parse(padded, filename)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, filename, "exec"), main.__dict__)
+    if last is None:
+        return None
+    assert isinstance(last, ast.Expr)
+    return eval(compile(ast.Expression(last.value), filename, "eval"), main.__dict__)
+
+
+def describe(error: BaseException, time: float) -> RankError:
+    """An exception as plain data, with the learner's frames alone."""
+    frames = []
+    innermost: FrameType | None = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if is_learners(frame.f_code.co_filename):
+            innermost = frame
+            text = linecache.getline(frame.f_code.co_filename, number).strip()
+            frames.append((frame.f_code.co_filename, number, frame.f_code.co_name, text))
+    if isinstance(error, SyntaxError) and error.filename and is_learners(error.filename):
+        frames.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+    return RankError(
+        type=type(error).__name__,
+        message=(error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__,
+        frames=tuple(frames),
+        traceback="".join(traceback.format_exception(error)),
+        time=time,
+        consequence=getattr(error, "consequence", False) or _is_closed_connection(error),
+        locals=_shapes(innermost) if innermost else (),
+    )
+
+
+def is_learners(filename: str) -> bool:
+    """Is this file the learner's: not labkit's, torch's, the standard library's or an installed package's?"""
+    return not filename.startswith(_FOLDED)
+
+
+def current_line() -> str:
+    """Where the learner's code stands now, `Cell In[3], line 5`; empty when none of it is on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_learners(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_closed_connection(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("Connection closed by peer" in text or "Connection reset by peer" in text)
+
+
+def _shapes(frame: FrameType) -> tuple[tuple[str, str], ...]:
+    """Tensors and small plain values among a frame's variables: what a learner looks for first."""
+    shown = []
+    for name, value in frame.f_locals.items():
+        if isinstance(value, torch.Tensor):
+            shown.append((name, f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"))
+        elif isinstance(value, (bool, int, float)) and not name.startswith("_"):
+            shown.append((name, repr(value)))
+    return tuple(shown[:8])
+
+
+def fold_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the learner's first frame on."""
+    while trace is not None and not is_learners(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,157 @@
+"""A run: what came back from the ranks. Pictures, checks, grades and benchmarks read nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class RankError:
+    """Why a rank failed, as plain data: the exception itself stays where it was raised."""
+
+    type: str
+    """Name of the exception's class: `ValueError`, `DeadlockError`."""
+    message: str
+    frames: tuple[tuple[str, int, str, str], ...] = ()
+    """The learner's frames, outermost first: (file, line, function, text of the line). Others are folded away."""
+    traceback: str = ""
+    """The whole traceback, for those who ask for it."""
+    time: float = 0.0
+    """Seconds since the job began (virtual or wall-clock): what failed first is the cause."""
+    consequence: bool = False
+    """True when it failed because another rank did: a closed connection, an aborted collective."""
+    locals: tuple[tuple[str, str], ...] = ()
+    """Variables of the learner's innermost frame, by name: a tensor's shape and dtype, else a short repr."""
+
+    @property
+    def where(self) -> str:
+        """`Cell In[3], line 5`, or an empty string when no line of the learner's is known."""
+        return f"{self.frames[-1][0]}, line {self.frames[-1][1]}" if self.frames else ""
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank left behind."""
+
+    rank: int
+    value: Any = None
+    """Value of the cell's last expression, or the function's return value. `Opaque` when it could not travel."""
+    arguments: tuple[Any, ...] = ()
+    """For `Job.call`: the positional arguments as they stood after the call (an in-place operation shows here)."""
+    returned_argument: int | None = None
+    """For `Job.call`: index of the argument that the returned object *is*."""
+    output: str = ""
+    """All that the rank printed, stdout and stderr, in order."""
+    error: RankError | None = None
+    exit: int | None = 0
+    """Exit code as torchrun sees it: 0, 1, or minus the signal's number; None when the rank was stopped by the lab."""
+
+
+class RankFailed(RuntimeError):
+    """A rank failed; raised in the notebook so that Run All, nbval and nbgrader see it. `run` holds the whole run."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.diagnosis())
+        self.run = run
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run. A failed run is a `Run` too."""
+
+    ranks: Sequence[RankResult]
+    trace: Trace = field(default_factory=lambda: Trace(0))
+    wall_seconds: float = 0.0
+    stopped: str = ""
+    """Why the lab itself stopped the ranks (`timeout after 30 s`, `deadlock`), or empty."""
+    notes: Sequence[str] = ()
+    """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.stopped and all(r.error is None and r.exit == 0 for r in self.ranks)
+
+    @property
+    def values(self) -> list[Any]:
+        """Each rank's value."""
+        return [r.value for r in self.ranks]
+
+    @property
+    def first_failure(self) -> RankResult | None:
+        """The rank that failed first, consequences last; None when all went well."""
+        failed = [r for r in self.ranks if r.error is not None or r.exit != 0]
+
+        def order(result: RankResult) -> tuple[bool, bool, float, int]:
+            error = result.error
+            return (error is None, error is not None and error.consequence, error.time if error else 0.0, result.rank)
+
+        return min(failed, key=order, default=None)
+
+    def diagnosis(self) -> str:
+        """Which rank failed first, at which line, why, and what became of the others; empty when all went well."""
+        first = self.first_failure
+        if first is None:
+            return self.stopped
+        lines = [f"stopped: {self.stopped}"] if self.stopped else []
+        if first.error is None:
+            lines.append(f"rank {first.rank} {_ending(first.exit)}")
+        else:
+            error = first.error
+            shared = [r.rank for r in self.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)]
+            who = "every rank" if len(shared) == len(self.ranks) > 1 else f"rank {first.rank}"
+            lines.append(f"{error.type} on {who}" + (f" at {error.where}" if error.where else "") + f": {error.message}")
+            lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
+            if error.locals:
+                lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
+        others = [r for r in self.ranks if r is not first and (r.error is not None or r.exit != 0)]
+        folded = [r.rank for r in others if first.error is None or r.error is None or r.error.consequence]
+        if folded:
+            lines.append(f"rank{'s' * (len(folded) > 1)} {ranges(folded)} stopped because of it")
+        return "\n".join(lines)
+
+    def raise_if_failed(self) -> Run:
+        """Raise `RankFailed` unless all ranks ended well; else return this run."""
+        if not self.ok:
+            raise RankFailed(self)
+        return self
+
+    def plot(self) -> Figure:
+        """The timeline of this run's trace."""
+        from labkit.plots import timeline
+
+        return timeline(self.trace)
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Write the trace for https://ui.perfetto.dev and return the path."""
+        from labkit.trace.perfetto import write_perfetto
+
+        return write_perfetto(self.trace, path)
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2, 5`."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _ending(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "was stopped"
+    if exit_code < 0:
+        import signal
+
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"

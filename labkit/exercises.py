@@ -1,0 +1,173 @@
+"""The catalogue of exercises, and the module of each that is under work: the learner's own, else the template.
+
+`from labkit.exercises import ring_allreduce` gives that module everywhere: in the notebook and on every rank it is the
+learner's own code. On ranks it was shipped with the job (`install`); each virtual rank has an instance of its own.
+
+An exercise exists when `templates/phaseN_*/NAME.py` or `solutions/phaseN_*/NAME.py` does; nothing else lists it.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+Origin = Literal["yours", "template", "solution"]
+
+
+class UnknownExercise(ValueError):
+    """No exercise of that name; the message offers the nearest ones."""
+
+
+class MissingModule(ValueError):
+    """The exercise has no module to run yet."""
+
+
+def root() -> Path:
+    """The course: the folder that holds `templates/` and `solutions/`. `LABKIT_ROOT` overrides it."""
+    return Path(os.environ.get("LABKIT_ROOT") or Path(__file__).resolve().parent.parent)
+
+
+def workspace() -> Path:
+    """Where learners' modules are kept, `workspace/` of the course; `LABKIT_WORKSPACE` overrides it."""
+    return Path(os.environ.get("LABKIT_WORKSPACE") or root() / "workspace")
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise; `name` is `phase3_multi_node/ring_allreduce`."""
+
+    name: str
+
+    @property
+    def phase(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def short_name(self) -> str:
+        return self.name.split("/")[1]
+
+    @property
+    def filename(self) -> str:
+        """As tracebacks and traces show it."""
+        return f"{self.name}.py"
+
+    @property
+    def paths(self) -> dict[Origin, Path]:
+        """Where each version of the module stands, if it does."""
+        return {
+            "yours": workspace() / self.filename,
+            "template": root() / "templates" / self.filename,
+            "solution": root() / "solutions" / self.filename,
+        }
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """The contract: `__all__` of the template, or of the solution where there is no template yet. Nothing is run."""
+        for origin in ("template", "solution"):
+            path = self.paths[origin]
+            if path.is_file():
+                return declared_names(path.read_text(), self.filename)
+        return ()
+
+    def source(self, *origins: Origin) -> tuple[str, Origin]:
+        """Text of the module under work and whose it is: the first of `origins` that exists (yours, else template)."""
+        for origin in origins or ("yours", "template"):
+            path = self.paths[origin]
+            if path.is_file():
+                return path.read_text(), origin
+        raise MissingModule(f"{self.name} has no module yet: run its %%exercise cell, or copy {self.paths['template']}")
+
+    def save(self, text: str) -> Path:
+        """Keep `text` as the learner's module. A version that it replaces goes to `.history/`, so nothing is lost."""
+        path = self.paths["yours"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_text() != text:
+            history = workspace() / ".history" / self.name
+            history.mkdir(parents=True, exist_ok=True)
+            path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
+        path.write_text(text)
+        return path
+
+
+def catalogue() -> list[Exercise]:
+    """All exercises, in the order of their phases."""
+    found = {
+        f"{path.parent.name}/{path.stem}"
+        for tree in ("templates", "solutions")
+        for path in (root() / tree).glob("phase*_*/*.py")
+        if not path.stem.startswith("_")
+    }
+    return [Exercise(name) for name in sorted(found)]
+
+
+def find(name: str) -> Exercise:
+    """The exercise called `phase3_multi_node/ring_allreduce`, or `ring_allreduce` for short."""
+    exercises = catalogue()
+    for exercise in exercises:
+        if name in (exercise.name, exercise.short_name):
+            return exercise
+    names = [e.name for e in exercises] + [e.short_name for e in exercises]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(e.name for e in exercises)}"
+    raise UnknownExercise(f"no exercise is called {name!r}; {offer}")
+
+
+def declared_names(source: str, filename: str) -> tuple[str, ...]:
+    """`__all__` of a module's text, read without running it."""
+    for node in ast.parse(source, filename).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def load(exercise: Exercise, source: str) -> ModuleType:
+    """Run a module's text and return the module; tracebacks show its lines under `exercise.filename`."""
+    linecache.cache[exercise.filename] = (len(source), None, source.splitlines(keepends=True), exercise.filename)
+    module = ModuleType(f"labkit.exercises.{exercise.short_name}")
+    module.__file__ = exercise.filename
+    # dataclasses and pickle look a class's module up by name
+    sys.modules[module.__name__] = module
+    exec(compile(source, exercise.filename, "exec"), module.__dict__)
+    return module
+
+
+class _Shipped(threading.local):
+    """Modules that came with the job of this rank; virtual ranks are threads, so each has its own."""
+
+    sources: Mapping[str, str] | None = None
+    modules: dict[str, ModuleType]
+
+
+_shipped = _Shipped()
+
+
+def install(sources: Mapping[str, str]) -> None:
+    """On a rank: `from labkit.exercises import NAME` gives these modules from now on, to this thread."""
+    _shipped.sources = dict(sources)
+    _shipped.modules = {}
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    if _shipped.sources is None:
+        try:
+            exercise = find(name)
+        except UnknownExercise as error:
+            raise AttributeError(str(error)) from None
+        return load(exercise, exercise.source()[0])
+    if name not in _shipped.modules:
+        full = next((n for n in _shipped.sources if name in (n, n.split("/")[1])), None)
+        if full is None:
+            raise AttributeError(f"exercise {name!r} was not shipped with this job, which has: {', '.join(_shipped.sources)}")
+        _shipped.modules[name] = load(Exercise(full), _shipped.sources[full])
+    return _shipped.modules[name]

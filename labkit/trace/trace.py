@@ -1,0 +1,91 @@
+"""A trace: every event of every rank of one run, and the figures that are read from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from labkit.trace.events import Event, Kind
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Events of one run, in order of their start.
+
+    `clock` says how times came about: `modelled` (virtual cluster) or `measured` (real processes).
+    Traffic figures count point-to-point messages; what a library collective moves is the library's business, so
+    collectives are listed apart, by `collectives()`.
+    """
+
+    world_size: int
+    events: Sequence[Event] = ()
+    clock: Literal["modelled", "measured"] = "measured"
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Members (global ranks) of each process group by its name."""
+
+    def of(self, rank: int | None = None, kind: Kind | None = None) -> list[Event]:
+        """The events of one rank, or of one kind, or both."""
+        return [e for e in self.events if rank in (None, e.rank) and kind in (None, e.kind)]
+
+    def bytes_sent(self, rank: int) -> int:
+        """Bytes that `rank` sent in point-to-point messages."""
+        return sum(e.nbytes for e in self.of(rank, Kind.SEND))
+
+    def messages_sent(self, rank: int) -> int:
+        """Number of point-to-point messages that `rank` sent."""
+        return len(self.of(rank, Kind.SEND))
+
+    def sends_to(self, rank: int) -> set[int]:
+        """The ranks to which `rank` sent anything."""
+        return {e.peer for e in self.of(rank, Kind.SEND) if e.peer is not None}
+
+    def collectives(self, rank: int | None = None) -> list[Event]:
+        """The library collectives that were called, on `rank` or anywhere."""
+        return self.of(rank, Kind.COLLECTIVE)
+
+    def collective_counts(self, rank: int) -> Counter[str]:
+        """How often `rank` called each library collective."""
+        return Counter(e.operation for e in self.collectives(rank))
+
+    def traffic_matrix(self) -> list[list[int]]:
+        """Bytes sent in messages: `matrix[source][destination]`."""
+        matrix = [[0] * self.world_size for _ in range(self.world_size)]
+        for event in self.of(kind=Kind.SEND):
+            if event.peer is not None:
+                matrix[event.rank][event.peer] += event.nbytes
+        return matrix
+
+    @property
+    def seconds(self) -> float:
+        """From the first event's start to the last one's end; 0.0 when nothing happened."""
+        if not self.events:
+            return 0.0
+        return max(e.end for e in self.events) - min(e.start for e in self.events)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: rows of values, one per event, in the order of `Event`'s fields."""
+        return {
+            "world_size": self.world_size,
+            "clock": self.clock,
+            "groups": {name: list(ranks) for name, ranks in self.groups.items()},
+            "events": [list(event) for event in self.events],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Trace:
+        """The inverse of `to_json`."""
+        events = [Event(row[0], Kind(row[1]), *row[2:]) for row in data["events"]]
+        groups = {name: tuple(ranks) for name, ranks in data["groups"].items()}
+        return cls(data["world_size"], events, data["clock"], groups)
+
+    @classmethod
+    def merged(cls, traces: Iterable[Trace]) -> Trace:
+        """One trace out of those that single ranks recorded."""
+        parts = list(traces)
+        if not parts:
+            return cls(0)
+        events = sorted((e for part in parts for e in part.events), key=lambda e: (e.start, e.rank))
+        groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
+        return cls(max(part.world_size for part in parts), events, parts[0].clock, groups)
