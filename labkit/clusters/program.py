@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 import sysconfig
@@ -14,11 +15,15 @@ from typing import Any
 
 import cloudpickle
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from labkit import exercises
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankError, RankResult
 
+_POINT_TO_POINT = ("send", "isend", "recv", "irecv")
+_C10D = distributed_c10d.__file__
 _FOLDED = tuple(
     {str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen"}
 )
@@ -42,6 +47,7 @@ def execute(job: Job, rank: int, now: Callable[[], float]) -> RankResult:
 def _run(job: Job, rank: int) -> RankResult:
     if job.call is not None:
         name, attribute = job.call
+        dist.init_process_group()
         module = getattr(exercises, name)
         args, kwargs = job.arguments[rank]
         value = getattr(module, attribute)(*args, **kwargs)
@@ -91,19 +97,27 @@ def describe(error: BaseException, time: float) -> RankError:
     )
 
 
+@functools.cache
 def is_learners(filename: str) -> bool:
     """Is this file the learner's: not labkit's, torch's, the standard library's or an installed package's?"""
     return not filename.startswith(_FOLDED)
 
 
-def current_line() -> str:
-    """Where the learner's code stands now, `Cell In[3], line 5`; empty when none of it is on the stack."""
+def call_site() -> tuple[str, str]:
+    """The point-to-point function of torch.distributed that the learner called, and where: `("isend", "Cell In[3], line 5")`.
+
+    The first is empty for other calls, the second when none of the learner's code is on the stack.
+    """
+    name = ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_learners(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+        code = frame.f_code
+        if is_learners(code.co_filename):
+            return name, f"{code.co_filename}, line {frame.f_lineno}"
+        if code.co_name in _POINT_TO_POINT and code.co_filename == _C10D:
+            name = code.co_name
         frame = frame.f_back
-    return ""
+    return name, ""
 
 
 def _is_closed_connection(error: BaseException) -> bool:

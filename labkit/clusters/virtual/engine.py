@@ -1,0 +1,289 @@
+"""The virtual cluster's scheduler: virtual clocks, messages, collectives, and the diagnosis when nobody can go on.
+
+The rules, all of them:
+
+1. Every rank has a clock. One rank runs at a time: the one whose clock is least (`next_rank`). A rank that is ahead of
+   another steps aside before it communicates (`is_ahead`), so requests arrive in the order of virtual time.
+2. A send and a receive meet when both are posted. From then on the message streams through the links of its route
+   (network.py), which serve one message after the other. The send is done when its last byte has left the sender's
+   port, the receive when the last byte has arrived.
+3. A collective begins when its last member has joined, and takes the time that timing.py states.
+4. A rank that waits sleeps until its operation is done; then its clock is at least that time.
+5. When nobody can run and somebody still waits, it is a deadlock, or the consequence of another rank's failure:
+   diagnosis.py says which, and every waiting rank gets the error.
+
+Nothing here knows how ranks are run: threads.py runs them as threads of this process, remote.py as processes of their
+own. Ties are broken by order of arrival, so the same program gives the same trace, bit for bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.clusters.virtual import collectives, diagnosis, timing
+from labkit.clusters.virtual.network import Network, Route
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, nbytes, shown
+from labkit.hardware import Topology
+from labkit.trace import Event, Kind, Trace
+
+POLL_SECONDS = 1e-6
+"""What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
+
+
+class MismatchError(RuntimeError):
+    """Ranks asked for things that do not belong together: other collectives, dtypes, sizes or groups."""
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One request of one rank, from its posting to its end."""
+
+    rank: int
+    request: Request
+    posted: float
+    order: int
+    done_at: float | None = None
+    result: Any = None
+    """What arrived: a tensor for a receive, a list of tensors for a collective."""
+    source: int = -1
+    """For a receive: the rank that sent."""
+    error: Exception | None = None
+    awaited: bool = False
+    """The rank sleeps until this is done."""
+    meeting: _Meeting | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Meeting:
+    """A collective that gathers its members: who has joined so far, by rank."""
+
+    joined: dict[int, Operation] = field(default_factory=dict)
+
+
+class _Mailbox:
+    """Messages and receivers of one (group, destination, tag) that have not met, each in order of posting."""
+
+    __slots__ = ("receives", "sends")
+
+    def __init__(self) -> None:
+        self.sends: dict[int, deque[Operation]] = defaultdict(deque)
+        self.receives: dict[int | None, deque[Operation]] = defaultdict(deque)
+
+
+class Engine:
+    """Schedules the ranks of one job on a topology."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.clock = [0.0] * topology.world_size
+        self.waiting: dict[int, Operation] = {}
+        self.ended: dict[int, bool] = {}
+        """Ranks whose program has ended, and whether it failed."""
+        self.groups: dict[str, tuple[int, ...]] = {}
+        self._network = Network(topology)
+        self._agenda: list[tuple[float, int, int | Callable[[float], None]]] = []
+        self._order = 0
+        self._mailboxes: dict[tuple[str, int, int], _Mailbox] = defaultdict(_Mailbox)
+        self._meetings: dict[tuple[str, int], _Meeting] = {}
+        self._calls: dict[tuple[str, int], int] = defaultdict(int)
+        self._busy_until: dict[str, float] = defaultdict(float)
+        self._events: list[Event] = []
+        for rank in range(topology.world_size):
+            self.resume_at(0.0, rank)
+
+    # Scheduling ---------------------------------------------------------------------------------------------------
+
+    def next_rank(self) -> int | None:
+        """Let time pass until a rank can run, and return it; None when all have ended."""
+        while True:
+            while self._agenda:
+                time, _, entry = heapq.heappop(self._agenda)
+                if not isinstance(entry, int):
+                    entry(time)
+                    continue
+                if time > self.clock[entry]:
+                    self.clock[entry] = time
+                return entry
+            if not self.waiting:
+                return None
+            for rank, error in diagnosis.explain(self).items():
+                self._fail(self.waiting[rank], error)
+
+    def is_ahead(self, rank: int) -> bool:
+        """Is anything due before this rank's clock? Then it must step aside (`resume_at` its clock, then `next_rank`)."""
+        return bool(self._agenda) and self._agenda[0][0] < self.clock[rank]
+
+    def resume_at(self, time: float, entry: int | Callable[[float], None]) -> None:
+        """Put a rank, or a step of a message, on the agenda."""
+        self._order += 1
+        heapq.heappush(self._agenda, (time, self._order, entry))
+
+    def end(self, rank: int, failed: bool) -> None:
+        """The rank's program is over."""
+        self.ended[rank] = failed
+
+    # What ranks call ----------------------------------------------------------------------------------------------
+
+    def join_group(self, rank: int, name: str, ranks: tuple[int, ...]) -> None:
+        """A rank has made a process group; every member must mean the same one by its name."""
+        known = self.groups.setdefault(name, ranks)
+        if known != ranks:
+            raise MismatchError(
+                f"process group number {name} has ranks {list(ranks)} on rank {rank} but {list(known)} on others: every rank "
+                "must call new_group for every group, also for those it is not in, in the same order"
+            )
+
+    def post(self, rank: int, request: Request) -> Operation:
+        """Ask for something; returns at once. The rank must not be ahead. Raises MismatchError."""
+        self._order += 1
+        operation = Operation(rank, request, self.clock[rank], self._order)
+        if isinstance(request, Send):
+            self._post_send(operation, request)
+        elif isinstance(request, Receive):
+            self._post_receive(operation, request)
+        else:
+            self._post_collective(operation, request)
+        return operation
+
+    def is_done(self, rank: int, operation: Operation) -> bool:
+        """Is it complete by now? Asking takes a little time. The rank must not be ahead."""
+        self.clock[rank] += POLL_SECONDS
+        return operation.error is not None or (operation.done_at is not None and operation.done_at <= self.clock[rank])
+
+    def must_sleep(self, rank: int, operation: Operation) -> bool:
+        """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the operation is done)."""
+        if operation.done_at is None and operation.error is None:
+            operation.awaited = True
+            self.waiting[rank] = operation
+            return True
+        return False
+
+    def finish(self, rank: int, operation: Operation) -> Any:
+        """End of the wait: raise the operation's error or move the rank's clock and return what arrived."""
+        if operation.error is not None:
+            raise operation.error
+        assert operation.done_at is not None
+        if operation.done_at > self.clock[rank]:
+            self.clock[rank] = operation.done_at
+        return operation.result
+
+    @property
+    def trace(self) -> Trace:
+        events = sorted(self._events, key=lambda e: (e.start, e.rank, e.end))
+        return Trace(self.topology.world_size, events, "modelled", dict(self.groups))
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def _post_send(self, send: Operation, request: Send) -> None:
+        box = self._mailboxes[request.group, request.to, request.tag]
+        waiting = [box.receives[key] for key in (send.rank, None) if box.receives.get(key)]
+        if waiting:
+            queue = min(waiting, key=lambda q: q[0].order)
+            self._meet(send, request, queue.popleft())
+        else:
+            box.sends[send.rank].append(send)
+
+    def _post_receive(self, receive: Operation, request: Receive) -> None:
+        box = self._mailboxes[request.group, receive.rank, request.tag]
+        if request.source is None:
+            waiting = [queue for queue in box.sends.values() if queue]
+        else:
+            waiting = [box.sends[request.source]] if box.sends.get(request.source) else []
+        if waiting:
+            send = min(waiting, key=lambda q: q[0].order).popleft()
+            assert isinstance(send.request, Send)
+            self._meet(send, send.request, receive)
+        else:
+            box.receives[request.source].append(receive)
+
+    def _meet(self, send: Operation, sent: Send, receive: Operation) -> None:
+        wanted = receive.request
+        assert isinstance(wanted, Receive)
+        if (sent.tensor.dtype, sent.tensor.numel()) != (wanted.dtype, wanted.numel):
+            error = MismatchError(
+                f"rank {send.rank} sends {shown(sent.tensor.dtype, sent.tensor.numel())} ({sent.line or 'unknown line'}), but "
+                f"rank {receive.rank} receives into {shown(wanted.dtype, wanted.numel)} ({wanted.line or 'unknown line'})"
+            )
+            self._fail(send, error)
+            self._fail(receive, error)
+            return
+        receive.result, receive.source = sent.tensor, send.rank
+        now = max(send.posted, receive.posted)
+        self._pass(send, receive, self._network.route(send.rank, receive.rank), 0, nbytes([sent.tensor]), now)
+
+    def _pass(self, send: Operation, receive: Operation, route: Route, hop: int, size: int, arrival: float) -> None:
+        """The message has reached channel `hop` of its route: queue for it, and for those behind it that are no later."""
+        while True:
+            start, end = route.channels[hop].serve(arrival, size)
+            if hop == 0:
+                self._complete(send, end, size, receive.rank)
+            hop += 1
+            if hop == len(route.channels):
+                self._complete(receive, end + route.latency, size, send.rank)
+                return
+            # the next channel is fed without a pause from here on, at the latest when its own last byte must follow
+            onward = max(start, end - size * route.channels[hop].seconds_per_byte)
+            if onward > arrival:
+                self.resume_at(onward, lambda time, hop=hop: self._pass(send, receive, route, hop, size, time))  # type: ignore[misc]  # a default binds the loop's value
+                return
+
+    def _complete(self, operation: Operation, time: float, size: int, peer: int | None) -> None:
+        operation.done_at = time
+        request = operation.request
+        kind = {Send: Kind.SEND, Receive: Kind.RECEIVE, Collective: Kind.COLLECTIVE}[type(request)]
+        self._events.append(
+            Event(operation.rank, kind, request.name, operation.posted, time, size, peer, request.group,
+                  operation.order, request.line)
+        )  # fmt: skip
+        self._wake(operation, time)
+
+    def _fail(self, operation: Operation, error: Exception) -> None:
+        operation.error = error
+        self._wake(operation, self.clock[operation.rank])
+
+    def _wake(self, operation: Operation, time: float) -> None:
+        if operation.awaited and self.waiting.get(operation.rank) is operation:
+            del self.waiting[operation.rank]
+            self.resume_at(max(time, self.clock[operation.rank]), operation.rank)
+
+    # Collectives --------------------------------------------------------------------------------------------------
+
+    def _post_collective(self, operation: Operation, request: Collective) -> None:
+        members = self.groups[request.group]
+        number = self._calls[request.group, operation.rank]
+        self._calls[request.group, operation.rank] += 1
+        meeting = self._meetings.setdefault((request.group, number), _Meeting())
+        operation.meeting = meeting
+        first = next(iter(meeting.joined.values()), None)
+        meeting.joined[operation.rank] = operation
+        if first is not None:
+            assert isinstance(first.request, Collective)
+            if collectives.signature(first.request) != collectives.signature(request):
+                error = MismatchError(
+                    f"call number {number + 1} in the group of ranks {list(members)} differs: rank {first.rank} called "
+                    f"{first.request} ({first.request.line or 'unknown line'}), rank {operation.rank} called {request} "
+                    f"({request.line or 'unknown line'})"
+                )
+                for member in meeting.joined.values():
+                    self._fail(member, error)
+                return
+        if len(meeting.joined) == len(members):
+            del self._meetings[request.group, number]
+            self._hold(request, members, [meeting.joined[rank] for rank in members], number)
+
+    def _hold(self, request: Collective, members: tuple[int, ...], joined: list[Operation], number: int) -> None:
+        calls = [operation.request for operation in joined if isinstance(operation.request, Collective)]
+        size = max(nbytes(call.tensors) for call in calls)
+        outputs = collectives.complete(calls)
+        # a group runs its collectives one after the other, as on one communication stream
+        start = max(self._busy_until[request.group], *(operation.posted for operation in joined))
+        end = start + timing.collective_seconds(request.name, size, members, self.topology)
+        self._busy_until[request.group] = end
+        for operation, call, output in zip(joined, calls, outputs, strict=True):
+            operation.result = output
+            operation.order = number
+            self._complete(operation, end, nbytes(call.tensors), None)

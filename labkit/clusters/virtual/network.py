@@ -1,0 +1,66 @@
+"""The virtual network: which links a message crosses, and how long each is busy with it.
+
+A link serves one message after the other, in the order of their arrival, at its own rate. A message streams through
+the links of its path: it may begin on the next link as soon as that link can be fed without a pause. So incast,
+shared network cards and stragglers cost what they cost, without any formula for them.
+"""
+
+from __future__ import annotations
+
+from labkit.hardware import Topology
+
+
+class Channel:
+    """One direction of one link: when it is free again, and how fast it is."""
+
+    __slots__ = ("free_at", "name", "seconds_per_byte")
+
+    def __init__(self, name: str, bytes_per_second: float) -> None:
+        self.name = name
+        self.seconds_per_byte = 1.0 / bytes_per_second
+        self.free_at = 0.0
+
+    def serve(self, arrival: float, nbytes: int) -> tuple[float, float]:
+        """Queue a message that arrives at `arrival`; return when its first byte starts and its last byte leaves."""
+        start = arrival if arrival > self.free_at else self.free_at
+        self.free_at = start + nbytes * self.seconds_per_byte
+        return start, self.free_at
+
+
+class Route:
+    """The channels from one rank to another, in order, and the latency of the whole way."""
+
+    __slots__ = ("channels", "latency")
+
+    def __init__(self, channels: tuple[Channel, ...], latency: float) -> None:
+        self.channels = channels
+        self.latency = latency
+
+
+class Network:
+    """All channels of a topology."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        port, nic = topology.intra_node.bytes_per_second, topology.inter_node.bytes_per_second
+        ranks, cards = range(topology.world_size), range(topology.nics_per_node)
+        self._ports = [(Channel(f"port of rank {r}, out", port), Channel(f"port of rank {r}, in", port)) for r in ranks]
+        self._nics = {
+            (node, card): (Channel(f"network card {card} of node {node}, out", nic),
+                           Channel(f"network card {card} of node {node}, in", nic))
+            for node in range(topology.nnodes) for card in cards
+        }  # fmt: skip
+        self._routes: dict[tuple[int, int], Route] = {}
+
+    def route(self, source: int, destination: int) -> Route:
+        """The way from `source` to `destination`: port, port inside a node; port, card, card, port between nodes."""
+        route = self._routes.get((source, destination))
+        if route is None:
+            topology = self.topology
+            out, into = self._ports[source][0], self._ports[destination][1]
+            cards: tuple[Channel, ...] = ()
+            if topology.node_of(source) != topology.node_of(destination):
+                cards = (self._nics[topology.nic_of(source)][0], self._nics[topology.nic_of(destination)][1])
+            latency = topology.link_between(source, destination).latency_seconds
+            route = self._routes[source, destination] = Route((out, *cards, into), latency)
+        return route

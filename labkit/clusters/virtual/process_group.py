@@ -1,0 +1,240 @@
+"""The process group of a virtual rank: every call of torch.distributed becomes a request to the scheduler.
+
+A c10d `ProcessGroup` in Python, so learners' code, DDP's C++ reducer, FSDP2 and DTensor run on it unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from labkit.clusters.program import call_site
+from labkit.clusters.torch_versions import Work, reduction_name, run_after_backward
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+
+
+class Endpoint(Protocol):
+    """A rank's line to the scheduler."""
+
+    rank: int
+
+    def join_group(self, name: str, ranks: tuple[int, ...]) -> None: ...
+
+    def post(self, request: Request) -> Any:
+        """Ask for something; returns a handle at once."""
+
+    def wait(self, handle: Any, move_clock: bool = True) -> tuple[Any, int]:
+        """Sleep until it is done; return what arrived and, for a receive, the rank that sent. Raises its error.
+
+        Without `move_clock` the rank's clock stays behind until a later `wait` of the same handle.
+        """
+
+    def is_done(self, handle: Any) -> bool: ...
+
+
+class VirtualWork(Work):  # type: ignore[misc]  # a C++ class without types
+    """A request under way."""
+
+    def __init__(self, group: VirtualProcessGroup, handle: Any, deliver: Callable[[Any], None], outputs: Any) -> None:
+        super().__init__()
+        self._group = group
+        self._handle = handle
+        self._deliver: Callable[[Any], None] | None = deliver
+        self._outputs = outputs
+        self._source = -1
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._arrive(move_clock=True)
+        return True
+
+    def _arrive(self, move_clock: bool) -> None:
+        arrived, self._source = self._group.endpoint.wait(self._handle, move_clock)
+        if self._deliver is not None:
+            with torch.no_grad():
+                self._deliver(arrived)
+            self._deliver = None
+
+    def is_completed(self) -> bool:
+        return self._group.endpoint.is_done(self._handle)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A finished future: C++ waits on it without asking the scheduler, so the data must be there already.
+
+        During a backward pass (DDP) the rank's clock moves only when the pass ends, so that overlap is kept.
+        """
+        self._arrive(move_clock=False)
+        if not run_after_backward(self.synchronize):
+            self.synchronize()
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
+
+    def result(self) -> Any:
+        return self._outputs
+
+    def exception(self) -> None:
+        return None
+
+    def is_success(self) -> bool:
+        return True
+
+    def _source_rank(self) -> int:
+        return self._group.ranks.index(self._source)
+
+
+class VirtualProcessGroup(dist.ProcessGroup):
+    """The members are `ranks` (global); this one is number `group_rank` among them."""
+
+    def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
+        super().__init__(group_rank, len(ranks))
+        self.endpoint = endpoint
+        self.ranks = ranks
+        self._backend_name = backend
+        self._group_rank = group_rank
+        self._label = name
+        endpoint.join_group(name, ranks)
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        return self._group_rank
+
+    def getBackendName(self) -> str:
+        return self._backend_name
+
+    @property
+    def pg_name(self) -> str:
+        return self._label
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]  # a property of the C++ class
+        return self._label
+
+    @property
+    def group_desc(self) -> str:  # type: ignore[override]
+        return self._label
+
+    def shutdown(self) -> None:
+        """Nothing is held open."""
+
+    def abort(self) -> None:
+        """Nothing is held open."""
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> VirtualWork:
+        tensor = _contiguous(tensors[0])
+        name, line = call_site()
+        # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
+        request = Send(self._label, self.ranks[to], tag, tensor.detach().clone(), name or "send", line)
+        return VirtualWork(self, self.endpoint.post(request), lambda _: None, tensors)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
+        return self._receive(tensors, self.ranks[source], tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
+        return self._receive(tensors, None, tag)
+
+    def _receive(self, tensors: list[Tensor], source: int | None, tag: int) -> VirtualWork:
+        tensor = _contiguous(tensors[0])
+        name, line = call_site()
+        request = Receive(self._label, source, tag, tensor.dtype, tensor.numel(), name or "recv", line)
+        return VirtualWork(self, self.endpoint.post(request), lambda data: _fill([tensor], [data]), tensors)
+
+    # Collectives --------------------------------------------------------------------------------------------------
+
+    def _collective(
+        self, name: str, tensors: list[Tensor], outputs: list[Tensor], result: Any, op: Any = None, root: int = -1
+    ) -> VirtualWork:
+        reduction = "" if op is None else reduction_name(op)
+        if reduction == "AVG" and self._backend_name == "gloo":
+            raise RuntimeError("Cannot use ReduceOp.AVG with Gloo")
+        request = Collective(self._label, name, tensors, reduction, root, call_site()[1])
+        return VirtualWork(self, self.endpoint.post(request), lambda data: _fill(outputs, data), result)
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> VirtualWork:
+        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        return self._collective("all_reduce", tensors, tensors, tensors, op)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
+        outputs = tensors if opts.rootRank == self._group_rank else []
+        return self._collective("reduce", tensors, outputs, tensors, opts.reduceOp, opts.rootRank)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
+        return self._collective("broadcast", tensors, tensors, tensors, root=opts.rootRank)
+
+    def barrier(self, opts: Any = None) -> VirtualWork:
+        return self._collective("barrier", [], [], [])
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        return self._collective("all_gather", inputs, [t for row in outputs for t in row], outputs)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> VirtualWork:
+        return self._collective("all_gather", [input], self._parts(output), [output])
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> VirtualWork:
+        return self._collective("all_gather", inputs, [p for o in outputs for p in self._parts(o)], outputs)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
+        mine = outputs[0] if opts.rootRank == self._group_rank else []
+        return self._collective("gather", inputs, mine, outputs, root=opts.rootRank)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> VirtualWork:
+        mine = inputs[0] if opts.rootRank == self._group_rank else []
+        return self._collective("scatter", mine, outputs, outputs, root=opts.rootRank)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> VirtualWork:
+        return self._collective("reduce_scatter", inputs[0], outputs, outputs, opts.reduceOp)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> VirtualWork:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> VirtualWork:
+        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        return self._collective("reduce_scatter", [p for i in inputs for p in self._parts(i)], outputs, outputs, op)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        return self._collective("all_to_all", inputs, outputs, outputs)
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> VirtualWork:
+        n = self.size()
+        received = output.detach().split(output_sizes or [len(output) // n] * n)
+        sent = input.detach().split(input_sizes or [len(input) // n] * n)
+        return self._collective("all_to_all", list(sent), list(received), [output])
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        """One equal piece for each member."""
+        return list(tensor.detach().view(-1).chunk(self.size())) if tensor.numel() else [tensor.view(-1)] * self.size()
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    if not tensor.is_contiguous():
+        raise ValueError("Tensors must be contiguous")
+    return tensor
+
+
+def _fill(outputs: list[Tensor], data: list[Tensor]) -> None:
+    for output, arrived in zip(outputs, data, strict=True):
+        output.detach().copy_(arrived.view(output.shape))

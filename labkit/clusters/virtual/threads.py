@@ -1,0 +1,108 @@
+"""Virtual ranks as threads of one process, of which exactly one runs: the baton goes from rank to rank."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from labkit.clusters.virtual.engine import Engine, Operation
+from labkit.clusters.virtual.requests import Request
+
+# Python and autograd recurse deeply in large models; the memory is reserved, not used
+_STACK_BYTES = 16 << 20
+
+
+class ThreadRanks:
+    """Runs `program(endpoint)` on every rank of the engine, one thread each."""
+
+    def __init__(self, engine: Engine, program: Callable[[ThreadEndpoint], bool]) -> None:
+        self._engine = engine
+        self._program = program
+        """Returns whether the rank failed; never raises."""
+        world_size = engine.topology.world_size
+        self._batons = [threading.Lock() for _ in range(world_size)]
+        # every process draws from a random generator of its own
+        self._random_states = [torch.get_rng_state() for _ in range(world_size)]
+        self._all_ended = threading.Event()
+
+    def run(self) -> None:
+        """Return when all ranks have ended."""
+        previous = threading.stack_size(_STACK_BYTES)
+        try:
+            threads = [
+                threading.Thread(target=self._main, args=(rank,), name=f"rank {rank}", daemon=True)
+                for rank in range(len(self._batons))
+            ]
+            for baton in self._batons:
+                baton.acquire()
+            for thread in threads:
+                thread.start()
+        finally:
+            threading.stack_size(previous)
+        self._hand_over()
+        self._all_ended.wait()
+
+    def switch(self, rank: int) -> None:
+        """Let others run until it is this rank's turn again."""
+        following = self._engine.next_rank()
+        if following == rank:
+            return
+        self._random_states[rank] = torch.get_rng_state()
+        assert following is not None
+        self._batons[following].release()
+        self._batons[rank].acquire()
+        torch.set_rng_state(self._random_states[rank])
+
+    def _main(self, rank: int) -> None:
+        self._batons[rank].acquire()
+        torch.set_rng_state(self._random_states[rank])
+        # a backward pass must stay in its rank's thread
+        with torch.autograd.set_multithreading_enabled(False):
+            failed = self._program(ThreadEndpoint(self, self._engine, rank))
+        self._engine.end(rank, failed)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        following = self._engine.next_rank()
+        if following is None:
+            self._all_ended.set()
+        else:
+            self._batons[following].release()
+
+
+class ThreadEndpoint:
+    """A thread rank's line to the scheduler: it calls the engine itself, since it holds the baton."""
+
+    def __init__(self, ranks: ThreadRanks, engine: Engine, rank: int) -> None:
+        self.rank = rank
+        self._ranks = ranks
+        self._engine = engine
+
+    @property
+    def now(self) -> float:
+        """This rank's virtual clock, in seconds."""
+        return self._engine.clock[self.rank]
+
+    def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
+        self._engine.join_group(self.rank, name, ranks)
+
+    def post(self, request: Request) -> Operation:
+        self._step_aside()
+        return self._engine.post(self.rank, request)
+
+    def wait(self, handle: Operation, move_clock: bool = True) -> tuple[Any, int]:
+        if self._engine.must_sleep(self.rank, handle):
+            self._ranks.switch(self.rank)
+        return self._engine.finish(self.rank, handle, move_clock), handle.source
+
+    def is_done(self, handle: Operation) -> bool:
+        self._step_aside()
+        return self._engine.is_done(self.rank, handle)
+
+    def _step_aside(self) -> None:
+        while self._engine.is_ahead(self.rank):
+            self._engine.resume_at(self._engine.clock[self.rank], self.rank)
+            self._ranks.switch(self.rank)
