@@ -21,14 +21,16 @@ class Job:
     - `source`, the text of a cell. It is executed as `__main__`; the value of a last expression is the rank's value;
     - `function`, bytes made by `Job.calling(f, ...)`: a function of this program, called on every rank;
     - `call`, a public function of an exercise module, `(exercise, name)`. Nothing of it is loaded in this process:
-      it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`, tensors and plain data only.
-      The process group stands when the call begins.
+      it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`, tensors, plain data and what
+      arguments.py can mark; a rank whose arguments are None makes no call. The process group stands when the call begins.
     """
 
     source: str | None = None
     function: bytes | None = None
     call: tuple[str, str] | None = None
-    arguments: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...] = ()
+    arguments: tuple[tuple[tuple[Any, ...], Mapping[str, Any]] | None, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
+    """For `call`: sub-groups that stand when it begins, as global ranks; `arguments.group_of(ranks)` stands for one."""
 
     filename: str = "<cell>"
     """Shown in tracebacks and traces: `Cell In[3]`."""

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit import exercises
+from labkit.clusters.arguments import on_rank
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankError, RankResult
 
@@ -48,8 +49,14 @@ def _run(job: Job, rank: int) -> RankResult:
     if job.call is not None:
         name, attribute = job.call
         dist.init_process_group()
+        # every rank makes every group, in the same order, whether it is a member or not: torch asks for that
+        groups = {ranks: dist.new_group(list(ranks)) for ranks in job.groups}
+        given = job.arguments[rank]
+        if given is None:
+            return RankResult(rank)
         module = getattr(exercises, name)
-        args, kwargs = job.arguments[rank]
+        args = tuple(on_rank(value, groups) for value in given[0])
+        kwargs = {key: on_rank(value, groups) for key, value in given[1].items()}
         value = getattr(module, attribute)(*args, **kwargs)
         same = next((i for i, argument in enumerate(args) if argument is value and value is not None), None)
         return RankResult(rank, value=value, arguments=args, returned_argument=same)
