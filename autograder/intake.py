@@ -1,0 +1,138 @@
+"""Intake: a submission is data. Its notebook is rebuilt on the released one; only the learner's solution cells are taken over.
+
+So false metadata, duplicate, reordered and deleted cells, outputs and broken JSON all end in a notebook that can be graded.
+What was odd about the file is kept in the rebuilt notebook (`metadata.labkit.intake`) and shown in the feedback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat import NotebookNode
+from nbgrader.converters.base import NbGraderException
+from nbgrader.utils import is_solution
+from traitlets import Int
+
+from autograder.sandbox import Sandbox, SandboxUnavailable
+
+MAX_CELLS = 2000
+MAX_SOURCE = 200_000
+"""Characters of one solution cell."""
+
+
+@dataclass(frozen=True)
+class SubmittedCell:
+    """What is read of a cell of a submission: text and the id that it claims. Nothing else of it is believed."""
+
+    grade_id: str
+    source: str
+
+    @property
+    def first_line(self) -> str:
+        return first_line(self.source)
+
+
+def first_line(source: str) -> str:
+    """The first line that says something: an exercise cell's magic."""
+    return next((line.strip() for line in source.splitlines() if line.strip()), "")
+
+
+class SubmissionExporter(NotebookExporter):  # type: ignore[misc]  # nbconvert has no types
+    """Reads submissions for `nbgrader autograde`: rebuilds them; what it has itself written is read as it stands."""
+
+    max_file_bytes = Int(50_000_000, help="Larger notebooks are not read.").tag(config=True)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        try:
+            Sandbox(parent=self).check()
+        except SandboxUnavailable as problem:  # the grader does not start at all
+            self.log.error("%s", problem)
+            raise NbGraderException(str(problem)) from None
+
+    def from_filename(self, filename: str, resources: Any = None, **options: Any) -> tuple[Any, Any]:
+        """The notebook at `filename`, exported; rebuilt when it lies where submissions lie."""
+        course = self.parent.coursedir
+        ids = resources["nbgrader"]
+        path = Path(filename)
+        if path.parent != Path(course.format_path(course.submitted_directory, ids["student"], ids["assignment"])):
+            return super().from_filename(filename, resources, **options)
+        released = Path(course.format_path(course.release_directory, ".", ids["assignment"]), path.name)
+        if not released.is_file():
+            raise FileNotFoundError(f"{released} is missing: run `nbgrader generate_assignment {ids['assignment']}` first")
+        cells, notes = read_cells(path, self.max_file_bytes)
+        return self.from_notebook_node(rebuild(nbformat.read(released, as_version=4), cells, notes), resources, **options)
+
+
+def read_cells(path: Path, max_bytes: int) -> tuple[list[SubmittedCell], list[str]]:
+    """Cells of a submitted notebook, whatever its state, and what is wrong with the file. Follows no link."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return [], [f"The notebook could not be read: {error.strerror}."]
+    with open(handle, "rb", closefd=False) as file:
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return [], ["The notebook is not a regular file."]
+            data = file.read(max_bytes + 1)
+        finally:
+            os.close(handle)
+    if len(data) > max_bytes:
+        return [], [f"The notebook is larger than {max_bytes / 1e6:.0f} MB; clear its outputs and hand it in again."]
+    try:
+        cells = json.loads(data)["cells"]
+        if type(cells) is not list:
+            raise TypeError("its cells are not a list")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return [], [f"The file is not a notebook of format 4 ({type(error).__name__})."]
+    notes = [f"Only the first {MAX_CELLS:,} cells of the notebook were read."] if len(cells) > MAX_CELLS else []
+    return [cell for raw in cells[:MAX_CELLS] if (cell := _read_cell(raw)) is not None], notes
+
+
+def _read_cell(raw: Any) -> SubmittedCell | None:
+    if type(raw) is not dict:
+        return None
+    source = raw.get("source")
+    if type(source) is list and all(type(line) is str for line in source):
+        source = "".join(source)
+    if type(source) is not str or len(source) > MAX_SOURCE:
+        return None
+    metadata = raw.get("metadata")
+    nbgrader = metadata.get("nbgrader") if type(metadata) is dict else None
+    grade_id = nbgrader.get("grade_id") if type(nbgrader) is dict else None
+    # lone surrogates are valid in JSON and in no file
+    clean = source.encode("utf-8", "replace").decode("utf-8")
+    return SubmittedCell(grade_id if type(grade_id) is str else "", clean)
+
+
+def rebuild(released: NotebookNode, cells: list[SubmittedCell], notes: list[str]) -> NotebookNode:
+    """The released notebook with the learner's solution cells put in by id; a missing one becomes empty.
+
+    An exercise cell that lost its id is found by its first line, the `%%exercise` magic.
+    """
+    notes = list(notes)
+    for cell in released.cells:
+        if not is_solution(cell):
+            continue
+        grade_id, magic = cell.metadata.nbgrader.grade_id, first_line(cell.source)
+        is_exercise = magic.startswith("%%exercise ")
+        found = [c for c in cells if c.grade_id == grade_id]
+        if is_exercise:
+            found = [c for c in found if c.first_line == magic] or [c for c in cells if c.first_line == magic] or found
+        if len({c.source for c in found}) > 1:
+            notes.append(f"There are {len(found)} different cells `{magic if is_exercise else grade_id}`; the last one counts.")
+        if is_exercise and not found and cells:
+            notes.append(f"The cell `{magic}` is missing.")
+        cell.source = found[-1].source if found else ""
+    for cell in released.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    released.metadata["labkit"] = {"intake": notes}
+    return released
