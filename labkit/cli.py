@@ -1,0 +1,117 @@
+"""The `labkit` command: the same checks, hints and tools as in a notebook, for those who work in a terminal.
+
+Each command is thin and imports what it needs when it runs, so that `labkit --help` and `labkit doctor` start fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class CommandError(Exception):
+    """The command cannot do what it was asked; the message says why in one line, and what to try."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 the check or tool found a fault, 2 it was asked wrongly."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    from labkit.exercises import MissingModule, UnknownExercise
+
+    try:
+        if arguments[:1] == ["start"]:  # all that follows is for jupyter
+            from labkit.start import start
+
+            return start(arguments[1:])
+        options = _parser().parse_args(arguments)
+        return int(options.run(options))
+    except (CommandError, UnknownExercise, MissingModule) as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="labkit", description="Learn distributed training by writing it.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    check = commands.add_parser("check", help="run an exercise's visible checks")
+    check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, or phase3_multi_node/ring_allreduce")
+    check.add_argument("--file", type=Path, help="the module to check; without it, the one in your workspace")
+    check.add_argument("--cluster", choices=("virtual", "local"), help="where its ranks run")
+    check.set_defaults(run=_check)
+
+    hint = commands.add_parser("hint", help="the next hint for an exercise, one at a time")
+    hint.add_argument("name", metavar="EXERCISE")
+    hint.set_defaults(run=_hint)
+
+    sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
+    sync.add_argument("--check", action="store_true", help="write nothing; exit 1 when something drifts")
+    sync.set_defaults(run=_sync)
+
+    edit = commands.add_parser("edit", help="edit a notebook as text in $EDITOR; outputs of unchanged cells stay")
+    edit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    edit.set_defaults(run=_edit)
+
+    commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
+    commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
+    commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
+    return parser
+
+
+def _check(options: argparse.Namespace) -> int:
+    from labkit import exercises
+
+    exercises.find(options.name)
+    if options.file is not None:
+        _require_file(options.file)
+    from labkit.checks import command
+
+    return command.main(options.name, options.file, options.cluster)
+
+
+def _hint(options: argparse.Namespace) -> int:
+    from labkit import exercises
+
+    exercises.find(options.name)
+    from labkit.checks import hints
+
+    return hints.main(options.name)
+
+
+def _sync(options: argparse.Namespace) -> int:
+    from labkit import sync
+
+    return sync.main(check=options.check)
+
+
+def _edit(options: argparse.Namespace) -> int:
+    _require_file(options.notebook)
+    from labkit.edit import edit
+
+    return edit(options.notebook)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    if importlib.util.find_spec("autograder") is None:
+        raise CommandError(
+            "the demo grades submissions and needs the autograder: pip install ./autograder, or use ./lab demo"
+        )
+    from autograder import demo
+
+    return demo.main()
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from labkit import doctor
+
+    return doctor.main()
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise CommandError(f"{path} is not a file" if path.exists() else f"there is no file {path}")

@@ -1,0 +1,211 @@
+"""`labkit doctor`: what works on this machine, found out by using it, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from labkit.clusters import Cluster
+
+
+class State(Enum):
+    """How a row of the table stands; the value is its colour."""
+
+    OK = "green"
+    MISSING = "yellow"
+    FAILED = "red"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one thing. Only `FAILED` makes the command fail: what is missing can be done without."""
+
+    state: State
+    seen: str
+    advice: str = ""
+
+
+def main() -> int:
+    """Print the table; 0 unless something that every learner needs has failed."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "state", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    console = Console()
+    failed = False
+    with console.status("") as status:
+        for name, examine in EXAMINATIONS.items():
+            status.update(f"looking at {name}")
+            finding = _safely(examine)
+            failed |= finding.state is State.FAILED
+            state = f"[{finding.state.value}]{finding.state.name.lower()}[/]"
+            table.add_row(name, state, finding.seen.replace("[", r"\["), finding.advice.replace("[", r"\["))
+    console.print(table)
+    return int(failed)
+
+
+def _safely(examine: Callable[[], Finding]) -> Finding:
+    try:
+        return examine()
+    except Exception as error:  # one broken part must not hide what the others look like
+        return Finding(State.FAILED, f"{type(error).__name__}: {error}"[:300], "report this with the whole output")
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 11):
+        return Finding(State.FAILED, version, "Python 3.11 or newer is needed")
+    return Finding(State.OK, f"{version}, {sys.executable}")
+
+
+def _torch() -> Finding:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if not (2, 11) <= (major, minor) <= (2, 14):
+        return Finding(State.FAILED, f"{torch.__version__}, {build}", "the lab works with torch 2.11 to 2.14")
+    return Finding(State.OK, f"{torch.__version__}, {build}")
+
+
+def _gpus() -> Finding:
+    import torch
+
+    count = torch.cuda.device_count()
+    if count:
+        names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(count)}))
+        return Finding(State.OK, f"{count}: {names}")
+    if os.path.exists("/proc/driver/nvidia/version"):
+        return Finding(
+            State.MISSING,
+            "a driver is loaded, but torch sees no GPU",
+            "./lab --system-torch doctor, if another torch has CUDA",
+        )
+    return Finding(State.MISSING, "none", "not needed: ranks run on the CPU")
+
+
+def _nccl() -> Finding:
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_nccl_available():
+        return Finding(State.OK, ".".join(map(str, torch.cuda.nccl.version())))
+    return Finding(State.MISSING, "not in this torch", "not needed: gloo is used")
+
+
+def _loopback() -> Finding:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        with socket.create_connection(server.getsockname(), timeout=5):
+            server.accept()[0].close()
+    return Finding(State.OK, "a port of 127.0.0.1 takes connections")
+
+
+def _virtual() -> Finding:
+    from labkit.clusters import virtual
+
+    return _all_reduce(virtual(nproc_per_node=4), 4)
+
+
+def _local() -> Finding:
+    from labkit.clusters import local
+
+    return _all_reduce(local(nproc_per_node=2), 2)
+
+
+def _all_reduce(cluster: Cluster, world_size: int) -> Finding:
+    from labkit.clusters import Job
+
+    started = time.perf_counter()
+    run = cluster.run(Job.calling(_sum_of_ranks, timeout=60))
+    if not run.ok:
+        return Finding(
+            State.FAILED, run.diagnosis(), "ranks cannot work together here: is a firewall or a container in the way?"
+        )
+    if run.values != [sum(range(world_size))] * world_size:
+        return Finding(State.FAILED, f"an all_reduce gave {run.values}", "report this with the whole output")
+    return Finding(State.OK, f"{world_size} ranks agreed in {time.perf_counter() - started:.1f} s")
+
+
+def _sum_of_ranks() -> int:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    tensor = torch.tensor(dist.get_rank())
+    dist.all_reduce(tensor)
+    return int(tensor)
+
+
+def _slurm() -> Finding:
+    if shutil.which("srun") is None:
+        return Finding(State.MISSING, "no srun", "not needed on a laptop")
+    return Finding(State.OK, _first_line("srun", "--version"))
+
+
+def _kubernetes() -> Finding:
+    if shutil.which("kubectl") is None:
+        return Finding(State.MISSING, "no kubectl", "not needed on a laptop")
+    return Finding(State.OK, _first_line("kubectl", "version", "--client"))
+
+
+def _sandbox() -> Finding:
+    if shutil.which("bwrap") is None:
+        return Finding(State.MISSING, "no bubblewrap", "instructors need it to grade: apt install bubblewrap")
+    command = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    if done.returncode:
+        return Finding(State.MISSING, done.stderr.strip()[:200], "instructors need it: allow user namespaces for bwrap")
+    return Finding(State.OK, _first_line("bwrap", "--version"))
+
+
+def _nbgrader() -> Finding:
+    if importlib.util.find_spec("autograder") is None or importlib.util.find_spec("nbgrader") is None:
+        return Finding(
+            State.MISSING, "autograder or nbgrader is not installed", "instructors need it: ./lab installs it"
+        )
+    return Finding(State.OK, metadata.version("nbgrader"))
+
+
+def _kernel() -> Finding:
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    if os.path.realpath(command) != os.path.realpath(sys.executable) and command not in ("python", "python3"):
+        return Finding(State.FAILED, f"notebooks would run with {command}", "python -m ipykernel install --sys-prefix")
+    return Finding(State.OK, f"python3, {command}")
+
+
+def _first_line(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return (done.stdout or done.stderr).strip().split("\n")[0]
+
+
+EXAMINATIONS: dict[str, Callable[[], Finding]] = {
+    "python": _python,
+    "torch": _torch,
+    "GPUs": _gpus,
+    "NCCL": _nccl,
+    "loopback": _loopback,
+    "virtual cluster": _virtual,
+    "local cluster (gloo)": _local,
+    "notebook kernel": _kernel,
+    "Slurm": _slurm,
+    "Kubernetes": _kubernetes,
+    "sandbox": _sandbox,
+    "nbgrader": _nbgrader,
+}
+"""What is looked at, in the order of the table."""

@@ -1,0 +1,91 @@
+"""`labkit edit`: a notebook as text in your editor, written back at each save. jupytext does the conversion.
+
+The text is a Python file in which `# %%` begins a cell. What a cell showed stays with it as long as its text does, so
+the outputs that are committed are lost only where they may be wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import jupytext
+import nbformat
+from jupytext.combine import combine_inputs_with_outputs
+
+from labkit.cli import CommandError
+
+FORMAT = "py:percent"
+_POLL_SECONDS = 0.3
+
+
+def edit(notebook: Path) -> int:
+    """Open `notebook` as text in $VISUAL or $EDITOR; return 0 once the editor has ended and all saves are written back.
+
+    A save that cannot be read as a notebook changes nothing, and its text is kept: the path is printed.
+    Raises `CommandError` when there is no editor, or `notebook` is no notebook.
+    """
+    try:
+        before = nbformat.read(notebook, as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
+        raise CommandError(f"{notebook} is not a notebook: {str(error).splitlines()[0]}") from None
+    folder = Path(tempfile.mkdtemp(prefix="labkit-edit-"))
+    text_file = folder / f"{notebook.stem}.py"
+    text = jupytext.writes(before, fmt=FORMAT)
+    text_file.write_text(text)
+    editor = subprocess.Popen([*_editor(), str(text_file)])
+    running, saved = True, True
+    while running:
+        try:
+            editor.wait(_POLL_SECONDS)
+            running = False
+        except subprocess.TimeoutExpired:
+            pass
+        if text_file.read_text() != text:
+            text = text_file.read_text()
+            saved = _write_back(text, notebook)
+    if saved:
+        shutil.rmtree(folder)
+    else:
+        print(f"labkit: your text is kept in {text_file}", file=sys.stderr)
+    return 0 if saved else 1
+
+
+def _editor() -> list[str]:
+    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "nano")
+    if shutil.which(command[0]) is None:
+        raise CommandError(f"there is no editor {command[0]!r}: name yours in EDITOR, e.g. EDITOR=vim labkit edit ...")
+    return command
+
+
+def _write_back(text: str, notebook: Path) -> bool:
+    """Put `text` into the notebook file; False, with the reason printed, when it does not parse."""
+    before = nbformat.read(notebook, as_version=4)
+    try:
+        after = merged(text, before)
+    except Exception as error:  # whatever an editor's save may hold, an unfinished one included
+        print(f"labkit: not written back: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return False
+    temporary = notebook.with_name(f".{notebook.name}.new")
+    nbformat.write(after, temporary)
+    temporary.replace(notebook)
+    return True
+
+
+def merged(text: str, before: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook that `text` describes, with ids, metadata and outputs taken from `before` where cells are the same.
+
+    A changed code cell keeps its id and loses its outputs. Raises what jupytext raises when `text` does not parse.
+    """
+    sources = {cell.id: cell.source for cell in before.cells}
+    after = combine_inputs_with_outputs(jupytext.reads(text, fmt=FORMAT), before, fmt=FORMAT)
+    for cell in after.cells:
+        if cell.cell_type == "code" and sources.get(cell.id) != cell.source:
+            cell.outputs, cell.execution_count = [], None
+    nbformat.validate(after)
+    return after
