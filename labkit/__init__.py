@@ -1,1 +1,47 @@
-"""labkit: learn distributed training by writing it."""
+"""labkit: learn distributed training by writing it.
+
+    from labkit import Job, local, virtual
+    virtual(nproc_per_node=8).run(Job(source="..."))
+
+In a notebook, `%load_ext labkit` brings the magics.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.checks import grade as grade
+    from labkit.clusters import InvalidJob as InvalidJob
+    from labkit.clusters import Job as Job
+    from labkit.clusters import RankFailed as RankFailed
+    from labkit.clusters import Run as Run
+    from labkit.clusters import local as local
+    from labkit.clusters import virtual as virtual
+    from labkit.trace import Trace as Trace
+
+# looked up at first use: importing labkit must not import torch, so that the command line answers at once
+_PUBLIC = {
+    "InvalidJob": "labkit.clusters",
+    "Job": "labkit.clusters",
+    "RankFailed": "labkit.clusters",
+    "Run": "labkit.clusters",
+    "Trace": "labkit.trace",
+    "grade": "labkit.checks",
+    "local": "labkit.clusters",
+    "virtual": "labkit.clusters",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext labkit`: the magics of labkit.notebook."""
+    from labkit.notebook import load_ipython_extension as load
+
+    load(shell)

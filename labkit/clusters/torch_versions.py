@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d_bindings
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed import rendezvous
+from torch.distributed.rendezvous import _rendezvous_handlers
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(backend asked for, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
@@ -57,7 +57,7 @@ def rendezvous_with(store: Callable[[int], Any], rank: Callable[[], int], world_
         yield store(world_size), rank(), world_size
         raise RuntimeError("a second rendezvous is not possible with env:// here")
 
-    rendezvous._rendezvous_handlers["env"] = handler
+    _rendezvous_handlers["env"] = handler
 
 
 def worlds_per_thread() -> None:

@@ -102,12 +102,9 @@ class Engine:
         while True:
             while self._agenda:
                 time, _, entry = heapq.heappop(self._agenda)
-                if not isinstance(entry, int):
-                    entry(time)
-                    continue
-                if time > self.clock[entry]:
-                    self.clock[entry] = time
-                return entry
+                if isinstance(entry, int):
+                    return entry
+                entry(time)
             if not self.waiting:
                 return None
             for rank, error in diagnosis.explain(self).items():
@@ -162,12 +159,13 @@ class Engine:
             return True
         return False
 
-    def finish(self, rank: int, operation: Operation) -> Any:
+    def finish(self, rank: int, operation: Operation, move_clock: bool = True) -> Any:
         """End of the wait: raise the operation's error or move the rank's clock and return what arrived."""
         if operation.error is not None:
-            raise operation.error
+            # one error may end many ranks: each gets an exception of its own, with its own traceback
+            raise type(operation.error)(*operation.error.args)
         assert operation.done_at is not None
-        if operation.done_at > self.clock[rank]:
+        if move_clock and operation.done_at > self.clock[rank]:
             self.clock[rank] = operation.done_at
         return operation.result
 

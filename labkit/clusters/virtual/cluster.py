@@ -1,0 +1,130 @@
+"""The virtual cluster as learners see it: `virtual("dgx-a100", nnodes=4)`."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.run import Run
+from labkit.clusters.virtual.engine import Engine
+from labkit.clusters.virtual.host import torchrun_environment
+from labkit.clusters.virtual.remote import serve
+from labkit.clusters.warm import WarmProcess, shared
+from labkit.hardware import GPU, Link, Topology, topology
+
+MAX_RANKS = 1024
+
+
+@dataclass(frozen=True)
+class VirtualCluster:
+    """Virtual ranks with a modelled network. Numbers are true, times are modelled.
+
+    With `ranks="processes"` every rank is a process of its own and the scheduler stays in this one: it routes all messages,
+    so what the ranks' code does cannot touch the trace or the clock.
+    """
+
+    topology: Topology
+    ranks: Literal["threads", "processes"] = "threads"
+    warm: WarmProcess | None = None
+    """Where processes come from; this kernel's own warm process when None."""
+    kind: Literal["virtual"] = "virtual"
+
+    @property
+    def nnodes(self) -> int:
+        return self.topology.nnodes
+
+    @property
+    def nproc_per_node(self) -> int:
+        return self.topology.nproc_per_node
+
+    def describe(self) -> str:
+        t = self.topology
+        nodes = f"{t.nnodes} node{'s' * (t.nnodes > 1)} x {t.nproc_per_node} {t.gpu.name}"
+        between = f", {t.inter_node.name} between nodes" if t.nnodes > 1 else ""
+        return f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}; times are modelled"
+
+    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+        """Run `job` on fresh virtual ranks. See `Cluster.run`."""
+        placed = replace(
+            self.topology,
+            nnodes=job.nnodes or self.topology.nnodes,
+            nproc_per_node=job.nproc_per_node or self.topology.nproc_per_node,
+        )
+        if placed.world_size > MAX_RANKS:
+            raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
+        warm = self.warm or shared()
+        if self.ranks == "processes":
+            return _run_processes(warm, job, placed, on_output)
+        return warm.run(
+            "labkit.clusters.virtual.host:main",
+            job,
+            options={"topology": placed.to_plain()},
+            ranks=[range(placed.world_size)],
+            environments=[{}],
+            on_output=on_output,
+            timeout=job.timeout,
+        )
+
+
+def _run_processes(warm: WarmProcess, job: Job, placed: Topology, on_output: OnOutput | None) -> Run:
+    engine = Engine(placed)
+    pairs = [socket.socketpair() for _ in range(placed.world_size)]
+    scheduler = threading.Thread(target=serve, args=(engine, [ours for ours, _ in pairs]), name="scheduler", daemon=True)
+    scheduler.start()
+    try:
+        run = warm.run(
+            "labkit.clusters.virtual.remote:main",
+            job,
+            options={"topology": placed.to_plain()},
+            ranks=[[rank] for rank in range(placed.world_size)],
+            environments=[torchrun_environment(placed, rank) for rank in range(placed.world_size)],
+            sockets=[theirs for _, theirs in pairs],
+            on_output=on_output,
+            timeout=job.timeout,
+        )
+    finally:
+        for _, theirs in pairs:
+            theirs.close()
+        # the ranks' ends are closed now, here and there, so the scheduler sees the end of every rank
+        scheduler.join()
+        for ours, _ in pairs:
+            ours.close()
+    return replace(run, trace=engine.trace) if job.trace else run
+
+
+def virtual(
+    preset: str | None = None,
+    *,
+    nnodes: int | None = None,
+    nproc_per_node: int | None = None,
+    gpu: str | GPU | None = None,
+    intra_node: str | Link | None = None,
+    inter_node: str | Link | None = None,
+    nics_per_node: int | None = None,
+    ranks: Literal["threads", "processes"] = "threads",
+    warm: WarmProcess | None = None,
+) -> VirtualCluster:
+    """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
+
+    The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. Raises InvalidJob that names
+    the option and its value.
+    """
+    try:
+        placed = topology(
+            preset,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            gpu=gpu,
+            intra_node=intra_node,
+            inter_node=inter_node,
+            nics_per_node=nics_per_node,
+        )
+    except ValueError as error:
+        raise InvalidJob(str(error)) from None
+    if placed.world_size > MAX_RANKS:
+        raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
+    return VirtualCluster(placed, ranks, warm)

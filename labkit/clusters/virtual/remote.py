@@ -1,0 +1,247 @@
+"""Virtual ranks as processes of their own, whose every message the scheduler routes.
+
+The two ends of one protocol. `serve` holds the engine, in the process that asked for the run; `main` is a rank. They
+exchange `wire` values, one call and one answer at a time; a rank works only while it has its turn, so the trace is the same
+as with thread ranks. The serving side takes what a rank says as a request that may be wrong, never as a fact: it knows
+itself who speaks, checks every field, and drops a rank that breaks the protocol.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.clusters import torch_versions, wire
+from labkit.clusters.job import Job
+from labkit.clusters.program import execute
+from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.engine import Engine, MismatchError, Operation
+from labkit.clusters.virtual.process_group import VirtualProcessGroup
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+from labkit.clusters.warm import Reporter
+from labkit.hardware import Topology
+
+MAX_MESSAGE_BYTES = 1 << 30
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (diagnosis.DeadlockError, diagnosis.PeerFailed, MismatchError)
+}
+_COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"
+)  # fmt: skip
+
+
+class ProtocolError(ValueError):
+    """A rank sent something that is no request."""
+
+
+# The scheduler's end ----------------------------------------------------------------------------------------------
+
+
+def serve(engine: Engine, connections: Sequence[socket.socket]) -> None:
+    """Answer all ranks until the last has ended. `connections[rank]` leads to that rank."""
+    desks = [_Desk(engine, rank, connection) for rank, connection in enumerate(connections)]
+    while (rank := engine.next_rank()) is not None:
+        desks[rank].turn()
+
+
+class _Desk:
+    """Where the scheduler answers one rank."""
+
+    def __init__(self, engine: Engine, rank: int, connection: socket.socket) -> None:
+        self._engine = engine
+        self._rank = rank
+        self._connection = connection
+        self._operations: dict[int, Operation] = {}
+        self._resume: Callable[[], Any] | None = None
+        """What the rank was put to sleep in: done when it has its turn again."""
+
+    def turn(self) -> None:
+        """It is this rank's turn: answer it until it sleeps or ends."""
+        try:
+            while True:
+                if self._resume is None:
+                    call = _receive(self._connection)
+                    if call is None or call == ("end", False) or call == ("end", True):
+                        self._engine.end(self._rank, failed=call != ("end", False))
+                        return
+                    self._resume = self._action(call)
+                if self._engine.is_ahead(self._rank):
+                    self._engine.resume_at(self._engine.clock[self._rank], self._rank)
+                    return
+                action = self._resume
+                answer = self._try(action)
+                if answer is None:
+                    return
+                self._resume = None
+                _send(self._connection, answer)
+        except (ProtocolError, wire.WireError, OSError):
+            self._engine.end(self._rank, failed=True)
+            # the rank reads an end of file and cannot go on
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        """The answer, or None when the rank must sleep."""
+        try:
+            value = action()
+        except (MismatchError, diagnosis.DeadlockError, diagnosis.PeerFailed) as error:
+            return "error", type(error).__name__, str(error)
+        return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
+
+    def _action(self, call: Any) -> Callable[[], Any]:
+        if not isinstance(call, tuple) or not call or not isinstance(call[0], str):
+            raise ProtocolError("a call is a tuple that begins with its name")
+        name, *arguments = call
+        match name, arguments:
+            case "join_group", [str() as group, tuple() as ranks]:
+                if not all(_is_index(r, self._engine.topology.world_size) for r in ranks) or self._rank not in ranks:
+                    raise ProtocolError("a group of ranks that include the caller is needed")
+                return lambda: self._engine.join_group(self._rank, group, ranks)
+            case "post", [tuple() as fields]:
+                request = self._request(fields)
+                return lambda: self._post(request)
+            case "wait", [int() as handle, bool() as move_clock] if handle in self._operations:
+                operation = self._operations[handle]
+                return lambda: self._wait(handle, operation, move_clock)
+            case "is_done", [int() as handle] if handle in self._operations:
+                operation = self._operations[handle]
+                return lambda: self._engine.is_done(self._rank, operation)
+        raise ProtocolError(f"no such call: {name}"[:80])
+
+    def _post(self, request: Request) -> int:
+        operation = self._engine.post(self._rank, request)
+        self._operations[operation.order] = operation
+        return operation.order
+
+    def _wait(self, handle: int, operation: Operation, move_clock: bool) -> Any:
+        if self._engine.must_sleep(self._rank, operation):
+            return _SLEEP
+        result = self._engine.finish(self._rank, operation, move_clock)
+        if move_clock:
+            self._operations.pop(handle, None)
+        return result, operation.source
+
+    def _request(self, fields: tuple[Any, ...]) -> Request:
+        group = fields[1] if len(fields) > 1 else None
+        if not isinstance(group, str) or self._rank not in self._engine.groups.get(group, ()):
+            raise ProtocolError("unknown group")
+        size = self._engine.topology.world_size
+        match fields:
+            case ("send", _, int() as to, int() as tag, torch.Tensor() as tensor, str() as name, str() as line):
+                if _is_index(to, size):
+                    return Send(group, to, tag, tensor, name[:20], line[:200])
+            case ("receive", _, source, int() as tag, str() as dtype, int() as numel, str() as name, str() as line):
+                kind = getattr(torch, dtype, None)
+                if (source is None or _is_index(source, size)) and isinstance(kind, torch.dtype) and numel >= 0:
+                    return Receive(group, source, tag, kind, numel, name[:20], line[:200])
+            case ("collective", _, str() as name, list() as tensors, str() as op, int() as root, str() as line):
+                if name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors) and root < size:
+                    return Collective(group, name, tensors, op[:20], root, line[:200])
+        raise ProtocolError("malformed request")
+
+
+_SLEEP = object()
+
+
+def _is_index(value: Any, size: int) -> bool:
+    return type(value) is int and 0 <= value < size
+
+
+# The rank's end ---------------------------------------------------------------------------------------------------
+
+
+def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
+    """Run `job` as rank `index`, over `sock`: entry point in a fresh process."""
+    assert sock is not None
+    topology = Topology.from_plain(options["topology"])
+    endpoint = SocketEndpoint(index, sock)
+    store = dist.HashStore()
+    torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size)
+    torch_versions.make_groups_with(
+        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
+    )
+    with torch.autograd.set_multithreading_enabled(False):
+        result = execute(job, index, lambda: endpoint.now)
+    reporter.result(result)
+    endpoint.end(result.error is not None or result.exit != 0)
+
+
+class SocketEndpoint:
+    """A process rank's line to the scheduler."""
+
+    def __init__(self, rank: int, connection: socket.socket) -> None:
+        self.rank = rank
+        self.now = 0.0
+        """This rank's virtual clock, in seconds, as of the last answer."""
+        self._connection = connection
+
+    def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
+        self._ask("join_group", name, ranks)
+
+    def post(self, request: Request) -> int:
+        match request:
+            case Send():
+                fields: tuple[Any, ...] = ("send", request.group, request.to, request.tag, request.tensor)
+            case Receive():
+                dtype = str(request.dtype).removeprefix("torch.")
+                fields = ("receive", request.group, request.source, request.tag, dtype, request.numel)
+            case Collective():
+                tensors = [tensor.detach() for tensor in request.tensors]
+                parts = ("collective", request.group, request.name, tensors, request.op, request.root, request.line)
+                return int(self._ask("post", parts))
+        return int(self._ask("post", (*fields, request.name, request.line)))
+
+    def wait(self, handle: int, move_clock: bool = True) -> tuple[Any, int]:
+        arrived, source = self._ask("wait", handle, move_clock)
+        return arrived, source
+
+    def is_done(self, handle: int) -> bool:
+        return bool(self._ask("is_done", handle))
+
+    def end(self, failed: bool) -> None:
+        _send(self._connection, ("end", failed))
+
+    def _ask(self, *call: Any) -> Any:
+        _send(self._connection, call)
+        answer = _receive(self._connection)
+        if answer is None:
+            raise diagnosis.PeerFailed("the scheduler ended this rank")
+        if answer[0] == "error":
+            raise _ERRORS[answer[1]](answer[2])
+        _, value, self.now = answer
+        return value
+
+
+# Both ends --------------------------------------------------------------------------------------------------------
+
+
+def _send(connection: socket.socket, value: Any) -> None:
+    data = wire.dumps(value)
+    connection.sendall(struct.pack("<Q", len(data)) + data)
+
+
+def _receive(connection: socket.socket) -> Any:
+    """The next value, or None at the end of the stream."""
+    header = _exactly(connection, 8)
+    if header is None:
+        return None
+    (length,) = struct.unpack("<Q", header)
+    if length > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {length} bytes")
+    data = _exactly(connection, length)
+    return None if data is None else wire.loads(data)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytearray | None:
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        count = connection.recv_into(view[filled:])
+        if count == 0:
+            return None
+        filled += count
+    return data

@@ -1,0 +1,122 @@
+"""What goes wrong is said at once: which rank, which operation, which line of the cell, who waits for whom."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from labkit import Job, Run, virtual
+
+HEAD = "import torch, torch.distributed as dist\ndist.init_process_group()\nrank, n = dist.get_rank(), dist.get_world_size()\nx = torch.ones(4)\n"
+
+
+def run(source: str, ranks: int = 4) -> Run:
+    return virtual(nproc_per_node=ranks).run(Job(source=HEAD + dedent(source).strip("\n"), filename="Cell In[7]"))
+
+
+def errors(result: Run) -> list[str]:
+    return [rank.error.type if rank.error else "" for rank in result.ranks]
+
+
+def test_everybody_sends_first() -> None:
+    result = run("dist.send(x, (rank + 1) % n)\ndist.recv(x, (rank - 1) % n)")
+    assert errors(result) == ["DeadlockError"] * 4
+    message = result.diagnosis()
+    assert "on every rank at Cell In[7], line 5" in message
+    assert "rank 2 waits in send(to rank 3, float32[4]) at Cell In[7], line 5" in message
+    assert "cycle: 0 → 1 → 2 → 3 → 0" in message
+    assert "isend" in message, "it says what to try"
+
+
+def test_isend_that_is_waited_for_before_the_receive_deadlocks_too() -> None:
+    result = run("dist.isend(x, (rank + 1) % n).wait()\ndist.recv(x, (rank - 1) % n)")
+    assert errors(result) == ["DeadlockError"] * 4
+
+
+def test_a_cycle_among_some_ranks_is_found_and_the_others_hang_on_it() -> None:
+    result = run(
+        """
+        if rank in (1, 2):
+            dist.recv(x, 3 - rank)
+        dist.barrier()
+        """
+    )
+    assert errors(result) == ["DeadlockError"] * 4
+    assert "cycle: 1 → 2 → 1" in result.diagnosis()
+
+
+def test_a_rank_that_skips_a_barrier() -> None:
+    result = run("if rank != 2:\n    dist.barrier()")
+    assert errors(result) == ["DeadlockError", "DeadlockError", "", "DeadlockError"]
+    assert "for rank 2 of the group of ranks 0-3, but rank 2 ended without it" in result.diagnosis()
+
+
+def test_mismatched_collectives_in_a_sub_group() -> None:
+    result = run(
+        """
+        pair = dist.new_group([1, 3])
+        if rank == 1:
+            dist.all_reduce(x, group=pair)
+        if rank == 3:
+            dist.broadcast(x, 3, group=pair)
+        """
+    )
+    assert errors(result) == ["", "MismatchError", "", "MismatchError"]
+    message = result.diagnosis()
+    assert "call number 1 in the group of ranks [1, 3] differs" in message
+    assert "rank 1 called all_reduce(float32[4], SUM) (Cell In[7], line 7)" in message
+    assert "rank 3 called broadcast(float32[4], root 1) (Cell In[7], line 9)" in message
+
+
+def test_each_rank_of_a_mismatch_has_its_own_line() -> None:
+    result = run("if rank == 1:\n    dist.all_reduce(torch.ones(5))\nelse:\n    dist.all_reduce(x)", ranks=2)
+    lines = [rank.error.frames[-1][1] for rank in result.ranks if rank.error]
+    assert lines == [8, 6]
+
+
+def test_different_order_in_two_groups() -> None:
+    result = run(
+        """
+        a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
+        for group in (a, b) if rank == 0 else (b, a):
+            dist.all_reduce(x, group=group)
+        """,
+        ranks=2,
+    )
+    assert errors(result) == ["DeadlockError", "DeadlockError"]
+    assert "cycle: 0 → 1 → 0" in result.diagnosis()
+
+
+def test_new_group_with_other_ranks() -> None:
+    result = run("group = dist.new_group([0, 1] if rank == 0 else [1, 0, 2])")
+    assert "MismatchError" in errors(result)
+    assert "every rank must call new_group" in result.diagnosis()
+
+
+def test_message_of_another_size_or_dtype() -> None:
+    result = run("dist.send(x, 1) if rank == 0 else dist.recv(torch.empty(5), 0)", ranks=2)
+    assert errors(result) == ["MismatchError"] * 2
+    assert "rank 0 sends float32[4] (Cell In[7], line 5), but rank 1 receives into float32[5]" in result.diagnosis()
+    result = run("dist.send(x, 1) if rank == 0 else dist.recv(torch.empty(4, dtype=torch.int32), 0)", ranks=2)
+    assert errors(result) == ["MismatchError"] * 2
+
+
+def test_the_rank_that_failed_comes_first_and_the_others_are_consequences() -> None:
+    result = run("if rank == 2:\n    x = x @ torch.ones(5)\ndist.all_reduce(x)")
+    assert errors(result) == ["PeerFailed", "PeerFailed", "RuntimeError", "PeerFailed"]
+    message = result.diagnosis().splitlines()
+    assert message[0].startswith("RuntimeError on rank 2 at Cell In[7], line 6: ")
+    assert message[-1] == "ranks 0-1, 3 stopped because of it"
+    assert "x = float32[4]" in result.diagnosis()
+
+
+def test_many_ranks_are_folded() -> None:
+    result = run("dist.recv(x, (rank + 1) % n)", ranks=64)
+    message = result.diagnosis()
+    assert len(message.splitlines()) < 12
+    assert "... and so do ranks 2-63" in message
+
+
+def test_a_rank_that_exits_early_is_named() -> None:
+    result = run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()", ranks=2)
+    assert result.ranks[1].exit == 3
+    assert result.diagnosis().startswith("rank 1 ended with exit code 3")
