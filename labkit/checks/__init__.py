@@ -1,0 +1,58 @@
+"""What rubrics are written in, and what runs them.
+
+For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `reduce_op`, `transposed`, `CheckFailed`,
+`NotMeasurable`. See rubric.py for what a rubric's file looks like.
+
+For what runs one:
+
+    exercise = exercises.find("ring_allreduce")
+    rubric = visible_rubric(exercise)                          # or load_rubric(exercise, path) for a hidden one
+    submission = Submission(exercise, source_text)
+    report = run_checks(rubric, submission, Ranks("virtual"))  # or Ranks(make_cluster, timeout=...) with one's own
+    report.earned, report.points, report.text(), report._repr_html_(), report.to_json()
+    report.without_details()                                   # what a learner may see of hidden checks
+    report.results[0].run, report.results[0].picture           # for pictures; picture.wrong[rank][chunk]
+
+`check_exercise(exercise)` does it for the learner's module (`%check`), `grade("NAME")` is the graded cell.
+"""
+
+from labkit.checks.draw import Draw
+from labkit.checks.expectations import CheckFailed, Expectation, NotMeasurable, WrongChunks, expect, is_close
+from labkit.checks.ranks import Args, MakeCluster, Ranks, RankSet, Reference, Submission
+from labkit.checks.report import CheckResult, Report
+from labkit.checks.rubric import Check, Mutant, NoRubric, Rubric, check, load_rubric, visible_rubric
+from labkit.checks.runner import Progress, run_checks
+from labkit.checks.session import check_exercise, grade
+from labkit.clusters.arguments import group_of, reduce_op, transposed
+
+__all__ = [
+    "Args",
+    "Check",
+    "CheckFailed",
+    "CheckResult",
+    "Draw",
+    "Expectation",
+    "MakeCluster",
+    "Mutant",
+    "NoRubric",
+    "NotMeasurable",
+    "Progress",
+    "RankSet",
+    "Ranks",
+    "Reference",
+    "Report",
+    "Rubric",
+    "Submission",
+    "WrongChunks",
+    "check",
+    "check_exercise",
+    "expect",
+    "grade",
+    "group_of",
+    "is_close",
+    "load_rubric",
+    "reduce_op",
+    "run_checks",
+    "transposed",
+    "visible_rubric",
+]

@@ -1,0 +1,191 @@
+"""What a check expects: `expect(value).close_to(x)`; a failure says what was expected, what was seen, where to look.
+
+Values come from learners' code, by way of a cluster: any of them may be None, a tensor of the wrong shape, or `Opaque`.
+A list holds one value for each rank and is compared rank by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from labkit.clusters.run import ranges
+
+_EPSILONS = 16
+"""`close_to` allows this many roundings of the tensor's dtype, relative to the largest value expected."""
+
+
+@dataclass(frozen=True)
+class WrongChunks:
+    """Data of a picture: which chunk of the result is wrong on which rank, `wrong[rank][chunk]`."""
+
+    wrong: list[list[bool]]
+
+
+class CheckFailed(Exception):
+    """What a learner's code did is not what was expected."""
+
+    def __init__(self, expected: str, seen: str, look_at: str = "", picture: WrongChunks | None = None) -> None:
+        super().__init__(f"expected {expected}; seen {seen}")
+        self.expected, self.seen, self.look_at, self.picture = expected, seen, look_at, picture
+
+
+class NotMeasurable(Exception):
+    """This kind of cluster cannot tell, such as times that are not modelled: the check is left out of the score."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A value under test; each method raises `CheckFailed` unless it holds."""
+
+    value: Any
+    what: str
+    look_at: str
+    chunks: int | None
+
+    def equals(self, expected: Any) -> None:
+        """The same: for tensors dtype, shape and every element; for a list of them, on every rank."""
+        self._compare(expected, exact=True)
+
+    def close_to(self, expected: Any, rel: float | None = None) -> None:
+        """Equal but for rounding: `rel` of the largest value, else 16 epsilons of the tensor's dtype or 1e-9."""
+        self._compare(expected, exact=False, rel=rel)
+
+    def at_most(self, limit: float) -> None:
+        """A number that is not larger."""
+        if not (_is_number(self.value) and self.value <= limit):
+            self._fail(f"at most {_shown(limit)}")
+
+    def at_least(self, limit: float) -> None:
+        """A number that is not smaller."""
+        if not (_is_number(self.value) and self.value >= limit):
+            self._fail(f"at least {_shown(limit)}")
+
+    def is_one_of(self, *options: Any) -> None:
+        """Equal to one of these."""
+        if not any(type(self.value) is type(option) and self.value == option for option in options):
+            self._fail(" or ".join(map(_shown, options)))
+
+    def contains(self, text: str) -> None:
+        """A text with `text` in it."""
+        if not (isinstance(self.value, str) and text in self.value):
+            self._fail(f"a text with {text!r} in it")
+
+    def _compare(self, expected: Any, exact: bool, rel: float | None = None) -> None:
+        if isinstance(expected, Tensor):
+            where = _difference(self.value, expected, exact, rel)
+            if where is not None:
+                wanted, seen, _ = where
+                self._fail(wanted, seen)
+        elif isinstance(expected, Sequence) and any(isinstance(item, Tensor) for item in expected):
+            self._compare_ranks(expected, exact, rel)
+        elif exact or not _is_number(expected) or not _is_number(self.value):
+            if type(self.value) is not type(expected) or self.value != expected:
+                self._fail(_shown(expected))
+        elif not abs(self.value - expected) <= (1e-9 if rel is None else rel) * abs(expected):
+            self._fail(_shown(expected))
+
+    def _compare_ranks(self, expected: Sequence[Any], exact: bool, rel: float | None) -> None:
+        values = self.value if isinstance(self.value, (list, tuple)) else [self.value]
+        if len(values) != len(expected):
+            self._fail(f"a value from each of {len(expected)} ranks", f"{len(values)} values")
+        pairs = zip(values, expected, strict=True)
+        found = [None if wanted is None else _difference(seen, wanted, exact, rel) for seen, wanted in pairs]
+        bad = [rank for rank, difference in enumerate(found) if difference is not None]
+        if not bad:
+            return
+        wanted, seen, _ = found[bad[0]] or ("", "", None)
+        others = f" ({len(bad)} of {len(expected)} ranks are wrong: {ranges(bad)})" if len(expected) > 1 else ""
+        picture = None
+        if self.chunks is not None:
+            picture = WrongChunks([_by_chunk(d, e, self.chunks) for d, e in zip(found, expected, strict=True)])
+        self._fail(f"on rank {bad[0]}: {wanted}", f"{seen}{others}", picture)
+
+    def _fail(self, expected: str, seen: str = "", picture: WrongChunks | None = None) -> NoReturn:
+        prefix = f"{self.what}: " if self.what else ""
+        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture)
+
+
+def expect(value: Any, what: str = "", *, look_at: str = "", chunks: int | None = None) -> Expectation:
+    """Begin an expectation. `what` names the value, `look_at` says where to look when it is wrong.
+
+    chunks: with a list of tensors, one for each rank, draw which of this many chunks are wrong.
+    """
+    return Expectation(value, what, look_at, chunks)
+
+
+def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:
+    """Would `expect(value).close_to(expected)` hold?"""
+    return _difference(value, expected, exact=False, rel=rel) is None
+
+
+def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> tuple[str, str, Tensor | None] | None:
+    """None when they agree, else (expected, seen, which elements are wrong; None for all)."""
+    if not isinstance(seen, Tensor):
+        return _shown(expected), _shown(seen), None
+    if (seen.dtype, seen.shape) != (expected.dtype, expected.shape):
+        return _kind(expected), _kind(seen), None
+    wrong = _wrong(seen, expected, exact, rel)
+    if not wrong.any():
+        return None
+    index = int(wrong.reshape(-1).nonzero()[0])
+    at = f" at element {index} of {seen.numel()}" if seen.numel() > 1 else ""
+    return f"{_element(expected, index)}{at}", f"{_element(seen, index)} there" if at else _element(seen, index), wrong
+
+
+def _wrong(seen: Tensor, expected: Tensor, exact: bool, rel: float | None) -> Tensor:
+    if exact or not (expected.is_floating_point() or expected.is_complex()):
+        return seen != expected
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    if rel is None:
+        rel = _EPSILONS * torch.finfo(expected.dtype).eps
+    scale = float(expected.to(wide).abs().max()) if expected.numel() else 0.0
+    # not "more than": NaN is wrong too
+    return ~((seen.to(wide) - expected.to(wide)).abs() <= rel * scale)
+
+
+def _by_chunk(difference: tuple[str, str, Tensor | None] | None, expected: Any, chunks: int) -> list[bool]:
+    if difference is None:
+        return [False] * chunks
+    wrong = difference[2]
+    if wrong is None:
+        return [True] * chunks
+    flat = wrong.reshape(-1)
+    length = -(-flat.numel() // chunks)
+    return [bool(flat[i * length : (i + 1) * length].any()) for i in range(chunks)]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _element(tensor: Tensor, index: int) -> str:
+    value = tensor.reshape(-1)[index].item()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a line of feedback."""
+    if isinstance(value, Tensor):
+        return _kind(value)
+    if type(value) is float:
+        return f"{value:.6g}"
+    if isinstance(value, (set, frozenset)):
+        return _shown_items(sorted(value, key=repr)) or "nothing"
+    if isinstance(value, (list, tuple)):
+        return f"[{_shown_items(value)}]"
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _shown_items(items: Iterable[Any]) -> str:
+    shown = [_shown(item) for item in items]
+    return ", ".join([*shown[:8], "..."] if len(shown) > 8 else shown)

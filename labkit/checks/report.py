@@ -1,0 +1,168 @@
+"""What a rubric found: a result for each check, with its rendering as text and as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import Any
+
+from labkit.checks.expectations import WrongChunks
+from labkit.clusters import Run
+
+_MAX_LINES = 14
+_MAX_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """How one check went."""
+
+    title: str
+    points: float
+    earned: float
+    expected: str = ""
+    seen: str = ""
+    look_at: str = ""
+    skipped: str = ""
+    """Why it could not be judged on this cluster; it then counts for nothing."""
+    seconds: float = 0.0
+    """Wall-clock time that it took."""
+    run: Run | None = field(default=None, repr=False, compare=False)
+    """The run in which it failed: its trace, its output."""
+    picture: WrongChunks | None = field(default=None, repr=False, compare=False)
+    """Which chunks were wrong on which rank, where that is known."""
+    fault: str = ""
+    """Traceback of an error of the check itself: for the instructor, never shown to learners."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.skipped and self.earned == self.points
+
+    def text(self) -> str:
+        """Lines for a terminal; readable without colour."""
+        if self.skipped:
+            return f"skip       {self.title}\n           {self.skipped}"
+        mark = "ok  " if self.passed else "FAIL"
+        lines = [f"{mark} {_number(self.earned)}/{_number(self.points)}".ljust(11) + self.title]
+        for label, value in _details(self):
+            first, *rest = value.splitlines() or [""]
+            lines += [f"           {label:<9} {first}", *(" " * 21 + line for line in rest)]
+        if self.picture is not None and len(self.picture.wrong) <= 16:
+            lines += [" " * 11 + line for line in _grid(self.picture)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of all checks of one exercise."""
+
+    exercise: str
+    results: Sequence[CheckResult]
+    seed: int
+    """Draws the same inputs again: `labkit check NAME --seed SEED`."""
+    title: str = ""
+    """What was judged, and where: `your module, on virtual ranks`."""
+
+    @property
+    def points(self) -> float:
+        """What could be earned here."""
+        return math.fsum(result.points for result in self.results if not result.skipped)
+
+    @property
+    def earned(self) -> float:
+        return math.fsum(result.earned for result in self.results)
+
+    @property
+    def passed(self) -> bool:
+        return all(result.passed or result.skipped for result in self.results)
+
+    def without_details(self) -> Report:
+        """For feedback on hidden checks: title, points and where to look, but no input, no value and no run."""
+        hidden = [replace(r, expected="", seen="", run=None, picture=None, fault="") for r in self.results]
+        return replace(self, results=hidden)
+
+    @property
+    def summary(self) -> str:
+        """`ring_allreduce: 17 of 20 points (your module, on virtual ranks)`."""
+        where = f" ({self.title})" if self.title else ""
+        return f"{self.exercise.split('/')[-1]}: {_number(self.earned)} of {_number(self.points)} points{where}"
+
+    def text(self) -> str:
+        """The whole report for a terminal."""
+        return "\n".join([*(result.text() for result in self.results), self.closing()])
+
+    def closing(self) -> str:
+        """The last lines of `text()`: the sum, and how to draw the same inputs again when something failed."""
+        return self.summary if self.passed else f"{self.summary}\nthe same inputs again: --seed {self.seed}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(result) for result in self.results)
+        return (
+            f'<div style="max-width:60em"><p style="margin:0 0 .4em"><b>{escape(self.summary)}</b></p>'
+            f'<table style="border-collapse:collapse;width:100%">{rows}</table></div>'
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without runs and pictures."""
+        results = [asdict(replace(result, run=None, picture=None)) for result in self.results]
+        return {"exercise": self.exercise, "seed": self.seed, "title": self.title, "results": results}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """The inverse of `to_json`."""
+        results = [CheckResult(**{**result, "run": None, "picture": None}) for result in data["results"]]
+        return cls(data["exercise"], results, data["seed"], data["title"])
+
+
+def _details(result: CheckResult) -> list[tuple[str, str]]:
+    if result.passed or result.skipped:
+        return []
+    details = [("expected", result.expected), ("seen", _shortened(result.seen)), ("look at", result.look_at)]
+    if result.run is not None:
+        # what the learner printed while hunting the mistake; ranks tend to print the same
+        printed = dict.fromkeys(r.output.strip() for r in result.run.ranks if r.output.strip())
+        details.append(("printed", _shortened("\n".join(printed))))
+    return [(label, value) for label, value in details if value]
+
+
+def _shortened(text: str) -> str:
+    lines = text[:_MAX_CHARACTERS].splitlines()
+    if len(lines) <= _MAX_LINES:
+        return "\n".join(lines)
+    return "\n".join([*lines[:_MAX_LINES], f"... {len(lines) - _MAX_LINES} more lines"])
+
+
+def _grid(picture: WrongChunks) -> list[str]:
+    chunks = len(picture.wrong[0]) if picture.wrong else 0
+    head = "chunk    " + " ".join(f"{chunk:>2}" for chunk in range(chunks))
+    marks = (" ".join(" x" if wrong else " ." for wrong in row) for row in picture.wrong)
+    rows = [f"rank {rank:>3} {row}" for rank, row in enumerate(marks)]
+    return [head, *rows, "x: wrong"]
+
+
+def _html_row(result: CheckResult) -> str:
+    cell = 'style="text-align:left;vertical-align:top;padding:.25em .6em;border-top:1px solid #8884"'
+    state = "skipped" if result.skipped else "passed" if result.passed else "failed"
+    # blue and vermilion of Okabe and Ito: told apart by colour-blind readers, and the word stands there too
+    colour = {"skipped": "#777", "passed": "#0072b2", "failed": "#d55e00"}[state]
+    details = "".join(
+        f'<tr><td style="text-align:left;vertical-align:top;padding:0 .6em 0 0;opacity:.7">{escape(label)}</td>'
+        f'<td style="text-align:left;white-space:pre-wrap;font-family:monospace">{escape(value)}</td></tr>'
+        for label, value in _details(result)
+    )
+    inner = f'<table style="border-collapse:collapse;margin:.2em 0">{details}</table>' if details else ""
+    note = f'<div style="opacity:.7">{escape(result.skipped)}</div>' if result.skipped else ""
+    points = "" if result.skipped else f"{_number(result.earned)}/{_number(result.points)}"
+    return (
+        f'<tr><td {cell}><span style="color:{colour};font-weight:bold">{state}</span></td><td {cell}>{points}</td>'
+        f'<td {cell} width="100%">{escape(result.title)}{note}{inner}</td></tr>'
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"

@@ -1,0 +1,117 @@
+"""A rubric: checks written as plain functions, in a file of their own, loaded by path.
+
+    @check(points=2, title="sends only what a ring must", look_at="what leaves a rank in each round")
+    def traffic(submission, ranks, draw):
+        ...
+
+Parameters are given by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
+
+A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. A hidden one states what wrong
+solutions earn, `MUTANTS = {"returns_a_copy": Mutant(23, loses={"in_place"})}`: the modules stand beside it, in
+`mutants/EXERCISE/NAME.py`, and other right solutions, which earn everything, in `variants/EXERCISE/NAME.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from labkit.exercises import Exercise, root
+
+PARAMETERS = ("submission", "ranks", "draw")
+
+
+class NoRubric(ValueError):
+    """The exercise has no rubric where one was looked for."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is judged, all or nothing."""
+
+    name: str
+    title: str
+    points: float
+    look_at: str
+    """Where to look when it fails; shown to learners, so it gives nothing of a hidden rubric away."""
+    function: Callable[..., None]
+
+    def __call__(self, **given: Any) -> None:
+        """Judge. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
+        wanted = inspect.signature(self.function).parameters
+        self.function(**{name: given[name] for name in wanted})
+
+
+def check(*, points: float, title: str, look_at: str = "") -> Callable[[Callable[..., None]], Check]:
+    """Make a check of a function. `points` are earned when it returns, lost when it raises."""
+    if points <= 0:
+        raise ValueError(f"points must be above 0, got {points}")
+
+    def make(function: Callable[..., None]) -> Check:
+        unknown = [name for name in inspect.signature(function).parameters if name not in PARAMETERS]
+        if unknown:
+            known = ", ".join(PARAMETERS)
+            raise ValueError(f"check {function.__name__} asks for {', '.join(unknown)}; there are: {known}")
+        return Check(function.__name__, title, points, look_at, function)
+
+    return make
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What a wrong or fake solution earns, and the names of the checks that it loses; it keeps all others."""
+
+    marks: float
+    loses: Set[str]
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """The checks of one exercise, in the order in which they stand in their file."""
+
+    exercise: Exercise
+    checks: Sequence[Check]
+    path: Path
+    hints: Sequence[str] = ()
+    mutants: Mapping[str, Mutant] = field(default_factory=dict)
+
+    @property
+    def points(self) -> float:
+        return sum(check.points for check in self.checks)
+
+    def mutant_path(self, name: str) -> Path:
+        """The module of a mutant."""
+        return self.path.parent / "mutants" / self.path.stem / f"{name}.py"
+
+    @property
+    def variant_paths(self) -> list[Path]:
+        """Right solutions that are written differently."""
+        return sorted((self.path.parent / "variants" / self.path.stem).glob("*.py"))
+
+
+def load_rubric(exercise: Exercise, path: Path) -> Rubric:
+    """Run a rubric's file and collect its checks. Raises `NoRubric` when there is none, or no check in it."""
+    if not path.is_file():
+        raise NoRubric(f"{exercise.name} has no checks: {path} is missing")
+    module = ModuleType(f"rubric of {exercise.name}")
+    module.__file__ = str(path)
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    checks = [value for value in vars(module).values() if isinstance(value, Check)]
+    if not checks:
+        raise NoRubric(f"{exercise.name} has no checks: {path} defines none with @check")
+    return Rubric(exercise, checks, path, tuple(getattr(module, "HINTS", ())), getattr(module, "MUTANTS", {}))
+
+
+def visible_path(exercise: Exercise) -> Path:
+    """Where the exercise's visible checks stand: in the course tree, else in the installed package."""
+    in_course = root() / "labkit" / "checks" / "visible" / exercise.filename
+    return in_course if in_course.is_file() else Path(__file__).parent / "visible" / exercise.filename
+
+
+def visible_rubric(exercise: Exercise) -> Rubric:
+    """The checks that learners see and run. Raises `NoRubric`."""
+    return load_rubric(exercise, visible_path(exercise))

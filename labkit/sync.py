@@ -1,0 +1,136 @@
+"""`labkit sync`: templates and the notebooks' exercise cells are made from `solutions/`, which is the one source.
+
+    solutions/phaseN_*/NAME.py  ->  templates/phaseN_*/NAME.py, solutions taken out as nbgrader takes them out
+                                ->  notebooks/phaseN_*/*.ipynb, cells whose first line is `%%exercise phaseN_*/NAME`
+
+`labkit sync --check` changes nothing and fails when something drifts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from labkit.exercises import Exercise, root
+
+_DIFF_LINES = 12
+
+
+class SyncError(ValueError):
+    """A solution that cannot be made into a template: no solution block in it, or one that does not end."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A file that is not what `solutions/` makes of it."""
+
+    path: Path
+    """Relative to the course."""
+    diff: str
+    new_text: str
+
+
+def main(check: bool = False) -> int:
+    """Write what drifts and list it; with `check` list each with its diff, write nothing, and return 1 if any."""
+    try:
+        drifts = list(find_drifts())
+    except SyncError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for drift in drifts:
+        if check:
+            print(f"{drift.path} differs from solutions/:\n{drift.diff}")
+        else:
+            path = root() / drift.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(drift.new_text)
+            print(f"wrote {drift.path}")
+    if not drifts:
+        print("templates/ and notebooks/ follow solutions/")
+    elif check:
+        print(f"{len(drifts)} file{'s' * (len(drifts) > 1)} to write: run `labkit sync`")
+    return int(check and bool(drifts))
+
+
+def find_drifts() -> Iterator[Drift]:
+    """Everything that `labkit sync` would write. Raises SyncError."""
+    solutions = {}
+    for path in sorted((root() / "solutions").glob("phase*_*/*.py")):
+        if not path.stem.startswith("_"):
+            exercise = Exercise(f"{path.parent.name}/{path.stem}")
+            solutions[exercise.name] = path.read_text()
+            yield from _drift(exercise.paths["template"], template(exercise, solutions[exercise.name]))
+    for path in sorted((root() / "templates").glob("phase*_*/*.py")):
+        name = f"{path.parent.name}/{path.stem}"
+        if name not in solutions:
+            raise SyncError(f"templates/{name}.py has no solution: remove it, or write solutions/{name}.py")
+    for path in sorted((root() / "notebooks").glob("phase*_*/*.ipynb")):
+        yield from _notebook_drift(path, solutions)
+
+
+def template(exercise: Exercise, solution: str) -> str:
+    """A solution's text without its solutions: nbgrader's own preprocessor does it, so a released cell is the same."""
+    # imported here: nbgrader is the instructor's, and takes a second to load
+    from nbgrader.preprocessors import ClearSolutions
+
+    metadata = {
+        "nbgrader": {"schema_version": 3, "solution": True, "grade": False, "locked": False, "grade_id": "sync"}
+    }
+    cell = nbformat.v4.new_code_cell(solution, metadata=metadata)
+    clear = ClearSolutions()
+    if clear.begin_solution_delimeter not in solution:
+        raise SyncError(
+            f"solutions/{exercise.filename} has no {clear.begin_solution_delimeter!r} line: no part is left open"
+        )
+    try:
+        cell, _ = clear.preprocess_cell(cell, {"language": "python"}, 0)
+    except RuntimeError as error:
+        raise SyncError(f"solutions/{exercise.filename}: {error}") from None
+    return str(cell.source)
+
+
+def exercise_cells(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
+    """The cells that hold an exercise's module, each with the exercise's full name."""
+    for cell in notebook.cells:
+        words = cell.source.split("\n", 1)[0].split()
+        if cell.cell_type == "code" and len(words) >= 2 and words[0] == "%%exercise":
+            yield words[1], cell
+
+
+def _drift(path: Path, new_text: str) -> Iterator[Drift]:
+    old_text = path.read_text() if path.is_file() else ""
+    if old_text != new_text:
+        yield Drift(path.relative_to(root()), _diff(old_text, new_text), new_text)
+
+
+def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
+    notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    diffs = []
+    for name, cell in exercise_cells(notebook):
+        if name not in solutions:
+            raise SyncError(
+                f"{path.relative_to(root())}: cell {cell.get('id')} is exercise {name!r}, which has no solution"
+            )
+        magic = cell.source.split("\n", 1)[0]
+        source = f"{magic}\n{solutions[name].rstrip()}"
+        if cell.source != source:
+            diffs.append(_diff(cell.source, source))
+            cell.source = source
+            cell.outputs, cell.execution_count = [], None  # of another text: the notebook has to be run again
+    if diffs:
+        yield Drift(path.relative_to(root()), "\n".join(diffs), nbformat.writes(notebook) + "\n")
+
+
+def _diff(old: str, new: str) -> str:
+    """The first changed lines, as a unified diff without its file names."""
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "now", "from solutions", n=1, lineterm=""))[
+        2:
+    ]
+    more = [f"... {len(lines) - _DIFF_LINES} more lines"] if len(lines) > _DIFF_LINES else []
+    return "\n".join("    " + line for line in [*lines[:_DIFF_LINES], *more])
