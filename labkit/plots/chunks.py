@@ -1,0 +1,53 @@
+"""Which chunk of a result is wrong on which rank, as a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from labkit.clusters.run import ranges
+from labkit.plots import palette
+from labkit.plots.picture import WIDTH, Picture, plain, rank_ticks
+from labkit.plots.units import count
+
+MOST_CHUNKS_WITH_MARKS = 24
+
+
+def chunk_grid(wrong: Sequence[Sequence[bool]], title: str = "") -> Picture:
+    """Draw `wrong[rank][chunk]`: a row per rank, a column per chunk, wrong ones in colour and with a cross."""
+    grid = np.array(wrong, dtype=bool).reshape(len(wrong), -1)
+    ranks, chunks = grid.shape
+    marks = max(ranks, chunks) <= MOST_CHUNKS_WITH_MARKS
+    height = min(max(0.34 * ranks + 1.3, 2.0), 5.6)
+    # squares where cells are marked, else as wide as can be
+    width = min(WIDTH, (height - 0.9) * chunks / ranks + 1.7) if marks else WIDTH
+    picture = Picture(height, max(width, 3.2), alt=_describe(grid))
+    axes = picture.add_subplot()
+    axes.set_title(title or "Which chunks are wrong", loc="left", fontsize=11)
+    axes.set_xlabel("chunk")
+    axes.set_ylabel("rank")
+    colours = ListedColormap([palette.RIGHT, palette.WRONG])
+    axes.imshow(grid, cmap=colours, vmin=0, vmax=1, aspect="equal" if marks else "auto")
+    rank_ticks(axes, ranks)
+    rank_ticks(axes, chunks, on=("x",))
+    plain(axes)
+    if marks:
+        axes.set_xticks(np.arange(chunks + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(ranks + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=2)
+        axes.tick_params(which="minor", length=0)
+        for rank, chunk in np.argwhere(grid):
+            axes.text(chunk, rank, "x", ha="center", va="center", color="white", fontsize=11, fontweight="bold")
+    legend = [Patch(color=palette.RIGHT, label="right"), Patch(color=palette.WRONG, label="wrong")]
+    axes.legend(handles=legend, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    return picture
+
+
+def _describe(grid: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> str:
+    ranks, chunks = grid.shape
+    text = f"Grid of {count(ranks, 'rank')} by {count(chunks, 'chunk')}: {int(grid.sum())} of {grid.size} are wrong"
+    rows = [f"rank {rank}: chunks {ranges(np.flatnonzero(row).tolist())}" for rank, row in enumerate(grid) if row.any()]
+    return f"{text}. " + "; ".join([*rows[:16], "..."] if len(rows) > 16 else rows)

@@ -1,0 +1,99 @@
+"""Curves that compare methods over ranks or sizes; modelled and measured points are never drawn alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.lines import Line2D
+
+from labkit.plots import palette
+from labkit.plots.picture import Picture
+from labkit.plots.units import size
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method's points. `clock` says where they come from, as `Trace.clock` does; a `formula` has a line alone."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    clock: Literal["modelled", "measured", "formula"] = "modelled"
+
+
+def curves(
+    series: Sequence[Curve],
+    x: str,
+    y: str,
+    title: str = "",
+    log: Literal["", "x", "y", "xy"] = "x",
+    nbytes: bool = False,
+) -> Picture:
+    """Draw `series` over common axes; `x` and `y` are the axes' labels, units included.
+
+    Curves with the same label have the same colour: a method's modelled points (hollow, dashed) and its measured ones
+    (filled, solid) belong together. log: which axes are logarithmic, to base 2 for x. nbytes: write x as KiB, MiB.
+    Raises `ValueError` when a curve's x and y differ in length.
+    """
+    for curve in series:
+        if len(curve.x) != len(curve.y):
+            raise ValueError(f"curve {curve.label!r} has {len(curve.x)} x and {len(curve.y)} y")
+    labels = list(dict.fromkeys(curve.label for curve in series))
+    picture = Picture(height=3.6, alt=_describe(series, x, y, title))
+    axes = picture.add_subplot()
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if "x" in log:
+        axes.set_xscale("log", base=2)
+    if "y" in log:
+        axes.set_yscale("log")
+    for curve in series:
+        colour = palette.SERIES[labels.index(curve.label) % len(palette.SERIES)]
+        line = {"modelled": "--", "measured": "-", "formula": ":"}[curve.clock]
+        marker = "" if curve.clock == "formula" else "os^Dv"[labels.index(curve.label) % 5]
+        face = colour if curve.clock == "measured" else "white"
+        axes.plot(
+            curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label, linewidth=1.4
+        )
+    points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
+    if 0 < len(points) <= 10:
+        axes.set_xticks(points, [size(p) if nbytes else f"{p:g}" for p in points])
+        axes.minorticks_off()
+    if "y" not in log:
+        axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.set_axisbelow(True)
+    picture.legend(handles=_legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
+    return picture
+
+
+def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
+    """A method's colour and mark once, then what hollow and filled mean."""
+    handles = []
+    for index, label in enumerate(labels):
+        only_formula = all(curve.clock == "formula" for curve in series if curve.label == label)
+        marker = "" if only_formula else "os^Dv"[index % 5]
+        colour = palette.SERIES[index % len(palette.SERIES)]
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=":" if only_formula else "", label=label))
+    clocks = {curve.clock for curve in series}
+    if "measured" in clocks:
+        handles.append(Line2D([], [], color="black", marker="o", linestyle="-", label="measured"))
+    if "modelled" in clocks:
+        handles.append(
+            Line2D([], [], color="black", marker="o", linestyle="--", markerfacecolor="white", label="modelled")
+        )
+    return handles
+
+
+def _describe(series: Sequence[Curve], x: str, y: str, title: str) -> str:
+    names = ", ".join(dict.fromkeys(f"{curve.label} ({curve.clock})" for curve in series))
+    ends = [
+        f"{curve.label}, {curve.clock}: {curve.y[0]:.3g} at {curve.x[0]:g} to {curve.y[-1]:.3g} at {curve.x[-1]:g}"
+        for curve in series
+        if len(curve.x)
+    ]
+    return f"{title or y}, over {x}: {names}. {'; '.join(ends)}."

@@ -1,0 +1,50 @@
+"""Colours stay apart for colour-blind readers, measured on a model of what they see."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from labkit.plots import palette
+
+# Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB
+BLINDNESS = {
+    "none": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def lab(colour: str, matrix: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of a colour as seen through `matrix`."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(matrix @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ seen / np.array([0.9505, 1.0, 1.089])
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("blindness", BLINDNESS)
+@pytest.mark.parametrize(
+    "colours",
+    [
+        [*palette.KIND.values(), palette.IDLE],
+        [*palette.MEMORY.values()],
+        [palette.WRONG, palette.RIGHT],
+    ],
+    ids=["kinds", "memory", "chunks"],
+)
+def test_colours_that_meet_in_one_picture_are_far_apart(colours: list[str], blindness: str) -> None:
+    seen = [lab(colour, BLINDNESS[blindness]) for colour in colours]
+    # about 2 can just be told apart side by side; 10 is plain at a glance
+    for (a, first), (b, second) in combinations(zip(colours, seen, strict=True), 2):
+        assert np.linalg.norm(first - second) > 10, (a, b)
