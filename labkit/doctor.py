@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from labkit.clusters import Cluster
@@ -42,7 +43,7 @@ class Finding:
 def main() -> int:
     """Print the table; 0 unless something that every learner needs has failed."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "state", "found", "what to do"):
+    for column in ("", "state", "found"):
         table.add_column(column, overflow="fold")
     console = Console()
     failed = False
@@ -51,8 +52,10 @@ def main() -> int:
             status.update(f"looking at {name}")
             finding = _safely(examine)
             failed |= finding.state is State.FAILED
-            state = f"[{finding.state.value}]{finding.state.name.lower()}[/]"
-            table.add_row(name, state, finding.seen.replace("[", r"\["), finding.advice.replace("[", r"\["))
+            found = Text(finding.seen)
+            if finding.advice:
+                found.append(f"\n{finding.advice}", style="dim")
+            table.add_row(name, Text(finding.state.name.lower(), style=finding.state.value), found)
     console.print(table)
     return int(failed)
 
@@ -66,8 +69,6 @@ def _safely(examine: Callable[[], Finding]) -> Finding:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        return Finding(State.FAILED, version, "Python 3.11 or newer is needed")
     return Finding(State.OK, f"{version}, {sys.executable}")
 
 
@@ -181,12 +182,19 @@ def _nbgrader() -> Finding:
 
 
 def _kernel() -> Finding:
-    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import start_new_kernel
 
-    command = KernelSpecManager().get_kernel_spec("python3").argv[0]
-    if os.path.realpath(command) != os.path.realpath(sys.executable) and command not in ("python", "python3"):
-        return Finding(State.FAILED, f"notebooks would run with {command}", "python -m ipykernel install --sys-prefix")
-    return Finding(State.OK, f"python3, {command}")
+    # a kernel's own warnings are not what is looked for
+    manager, client = start_new_kernel(startup_timeout=30, kernel_name="python3", stderr=subprocess.DEVNULL)
+    try:
+        reply = client.execute_interactive("import labkit, torch", timeout=60, output_hook=lambda message: None)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    if reply["content"]["status"] != "ok":
+        error = f"{reply['content']['ename']}: {reply['content']['evalue']}"
+        return Finding(State.FAILED, f"importing labkit and torch: {error}", "python -m ipykernel install --sys-prefix")
+    return Finding(State.OK, "python3 imports labkit and torch")
 
 
 def _first_line(*command: str) -> str:
