@@ -1,0 +1,122 @@
+"""The local cluster: every rank is a real process of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+import torch
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.run import Run
+from labkit.clusters.warm import WarmProcess, shared
+
+_BACKENDS = ("gloo", "nccl")
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """Processes of this machine, forked from a warm one that has torch imported; made by `local`."""
+
+    nproc_per_node: int
+    nnodes: int
+    backend: str | None
+    timeout: float | None
+    warm: WarmProcess | None
+
+    @property
+    def kind(self) -> str:
+        return "local"
+
+    def describe(self) -> str:
+        """`local: 2 nodes of 4 processes on this machine`."""
+        processes = f"{self.nproc_per_node} process{'es' * (self.nproc_per_node > 1)}"
+        nodes = f"{self.nnodes} simulated nodes of {processes} each" if self.nnodes > 1 else processes
+        return f"local: {nodes} on this machine"
+
+    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+        """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started."""
+        nnodes, nproc_per_node = job.nnodes or self.nnodes, job.nproc_per_node or self.nproc_per_node
+        world_size = nnodes * nproc_per_node
+        if job.call is not None and len(job.arguments) != world_size:
+            raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
+        gpus = torch.cuda.device_count()
+        backend = self.backend or ("nccl" if gpus >= world_size else "gloo")
+        options = {"backend": backend, "gpus": gpus, "world_size": world_size, "began": time.monotonic()}
+        port = _free_port()
+        return (self.warm or shared()).run(
+            "labkit.clusters.local.rank:main",
+            job,
+            options=options,
+            ranks=[[rank] for rank in range(world_size)],
+            environments=[
+                {**_environment(rank, nnodes, nproc_per_node, port), **job.environment} for rank in range(world_size)
+            ],
+            on_output=on_output,
+            timeout=job.timeout or self.timeout,
+        )
+
+
+def local(
+    nproc_per_node: int = 2,
+    nnodes: int = 1,
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+    warm: WarmProcess | None = None,
+) -> LocalCluster:
+    """A cluster of real processes on this machine.
+
+    nnodes: more than one are simulated: `LOCAL_RANK` and `GROUP_RANK` say so, all run here.
+    backend: `gloo` or `nccl`, for `init_process_group()` without one; None: nccl when there is a GPU for each rank.
+    timeout: seconds after which a run is stopped, where its job says nothing; None: no limit.
+    warm: forks the processes; the one shared by this program when None.
+    Raises `InvalidJob` for a value that makes no sense.
+    """
+    for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
+        if type(value) is not int or value < 1:
+            raise InvalidJob(f"{name} must be a whole number of at least 1, got {value!r}")
+    if backend is not None and backend not in _BACKENDS:
+        raise InvalidJob(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
+    if timeout is not None and not timeout > 0:
+        raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
+    return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm)
+
+
+def _environment(rank: int, nnodes: int, nproc_per_node: int, port: int) -> dict[str, str]:
+    """torchrun's variables, and what keeps gloo on this machine."""
+    world_size = nnodes * nproc_per_node
+    settings = {
+        "RANK": rank,
+        "LOCAL_RANK": rank % nproc_per_node,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": nproc_per_node,
+        "GROUP_RANK": rank // nproc_per_node,
+        "GROUP_WORLD_SIZE": nnodes,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RUN_ID": f"local-{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        # a machine's own name may resolve slowly, or not at all
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, which can take resolvers 5 seconds to give up on
+        "RES_OPTIONS": os.environ.get("RES_OPTIONS", "timeout:1"),
+    }
+    return {name: str(value) for name, value in settings.items()}
+
+
+def _free_port() -> int:
+    """For programs that use MASTER_PORT themselves; the lab's own rendezvous needs none."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

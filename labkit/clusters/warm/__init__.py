@@ -1,0 +1,6 @@
+"""A warm process that has torch imported, and fresh processes forked from it for every run."""
+
+from labkit.clusters.warm.client import WarmProcess, WarmProcessDied, shared
+from labkit.clusters.warm.fresh import Reporter, shared_file
+
+__all__ = ["Reporter", "WarmProcess", "WarmProcessDied", "shared", "shared_file"]

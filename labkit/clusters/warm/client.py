@@ -1,0 +1,264 @@
+"""The notebook's end: starts the warm process, asks it for runs, and brings them home."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.job import Job
+from labkit.clusters.run import Run
+from labkit.clusters.warm import frames, reports, request
+from labkit.clusters.warm.collector import Collector
+
+_START_LIMIT_SECONDS = 120.0
+_STOP_LIMIT_SECONDS = 10.0
+_RECEIVE_BYTES = 1 << 20
+# the warm process itself must have no threads; a rank's own number is set when it starts
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class WarmProcessDied(RuntimeError):
+    """The warm process ended before the run began; the message has what it printed last."""
+
+
+class WarmProcess:
+    """A process that has torch imported, and the runs that are forked from it. Runs may go on side by side.
+
+    command_prefix: put before the Python command, for a sandbox (`bwrap ... --`); it must pass open files on.
+    environment: that of the warm process and of all ranks. None: each run has this process's environment, working
+        directory and `sys.path` of that moment.
+    max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
+    """
+
+    def __init__(
+        self,
+        command_prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        max_bytes: int = 2 << 30,
+    ) -> None:
+        self._command_prefix = list(command_prefix)
+        self._environment = environment
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._errors: IO[bytes] | None = None
+        self._connections: set[socket.socket] = set()
+        _all.add(self)
+
+    def start(self) -> None:
+        """Start it unless it stands, without waiting: it imports torch while other things happen."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            self._forget()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._errors = tempfile.TemporaryFile()
+            environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
+            # -P: a learner's file called random.py must not stand in for the library's
+            python = [sys.executable, "-P", "-m", "labkit.clusters.warm.server", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                [*self._command_prefix, *python],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C and the end of a Jupyter kernel go to a whole group of processes; it ends by itself
+                start_new_session=True,
+            )
+            theirs.close()
+            self._control = ours
+
+    def run(
+        self,
+        entry: str,
+        job: Job,
+        *,
+        options: Mapping[str, Any],
+        ranks: Sequence[Sequence[int]],
+        environments: Sequence[Mapping[str, str]],
+        sockets: Sequence[socket.socket] = (),
+        on_output: OnOutput | None = None,
+        timeout: float | None = None,
+    ) -> Run:
+        """Run `function(job, i, options, reporter, sock)` in a fresh process for each i, and return when all ended.
+
+        entry: `package.module:function`, imported in the warm process once.
+        ranks[i]: the global ranks that process i hosts; environments[i]: its environment variables beside the usual.
+        sockets[i]: given to process i as `sock`; the caller keeps and closes its own copy.
+        on_output: called in this thread while the processes run.
+        timeout: seconds after which all are stopped; each rank's error then says where it was.
+        When a process fails, the others have a short while to end before they are stopped.
+        `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on.
+        Raises `WarmProcessDied` when no process could be started.
+        """
+        own = self._environment is not None
+        asked = request.Request(
+            entry=entry,
+            job=job,
+            options=options,
+            ranks=ranks,
+            environments=environments,
+            sockets=len(sockets),
+            timeout=timeout,
+            environment=None if own else dict(os.environ),
+            folder=None if own else os.getcwd(),
+            path=None if own else list(sys.path),
+        )
+        for _ in range(2):
+            collector = Collector(ranks, timeout, on_output, self._max_bytes)
+            run = self._attempt(asked, sockets, collector)
+            if run is not None:
+                return run
+            # it may have died since the last run: once more, with a new one
+        raise WarmProcessDied(f"the process that starts the ranks died: {self._last_words()}")
+
+    def _attempt(
+        self, asked: request.Request, sockets: Sequence[socket.socket], collector: Collector
+    ) -> Run | None:
+        """One try; None when the warm process died before the run began."""
+        began = time.monotonic()
+        connection = self._connect(asked.entry)
+        if connection is None:
+            return None
+        try:
+            try:
+                request.send(connection, asked, sockets)
+                stopped = _receive(connection, collector, asked.timeout)
+            finally:
+                # an interrupt, an error in on_output, a supervisor that talks nonsense: at its end there is no process
+                if not _stop(connection):
+                    self._kill()
+        except (BrokenPipeError, ConnectionResetError):  # the supervisor was killed
+            stopped = ""
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+        if not collector.started and not stopped:
+            return None
+        return collector.run(time.monotonic() - began, stopped)
+
+    def _connect(self, entry: str) -> socket.socket | None:
+        """A connection to a new supervisor, or None when the warm process is dead."""
+        self.start()
+        ours, theirs = socket.socketpair()
+        try:
+            with self._lock, theirs:
+                assert self._control is not None
+                self._connections.add(ours)
+                socket.send_fds(self._control, [json.dumps({"entry": entry}).encode()], [theirs.fileno()])
+        except OSError:
+            self._connections.discard(ours)
+            ours.close()
+            return None
+        return ours
+
+    def close(self) -> None:
+        """End it, and every run that is still going on."""
+        with self._lock:
+            for connection in self._connections:
+                connection.shutdown(socket.SHUT_WR)
+            self._forget()
+
+    def _kill(self) -> None:
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            # it holds nothing; should there be supervisors, the kernel tells them
+            self._process.kill()
+            self._process.wait()
+        if self._errors is not None:
+            self._errors.close()
+        self._process = self._control = self._errors = None
+
+    def _last_words(self) -> str:
+        with self._lock:
+            if self._errors is None:
+                return "it left no message"
+            self._errors.seek(0)
+            return self._errors.read().decode(errors="replace")[-2000:].strip() or "it left no message"
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: its parent's processes are not its own, and must see their client end with the parent."""
+        for connection in self._connections:
+            connection.close()
+        if self._control is not None:
+            self._control.close()
+        self._lock = threading.Lock()
+        self._connections = set()
+        self._process = self._control = self._errors = None
+
+
+def _receive(connection: socket.socket, collector: Collector, timeout: float | None) -> str:
+    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
+    limit: float | None = time.monotonic() + _START_LIMIT_SECONDS
+    started = False
+    while True:
+        if collector.started and not started:
+            started = True
+            # the supervisor keeps the time; this is for one that the ranks have brought down
+            limit = None if timeout is None else time.monotonic() + timeout + _STOP_LIMIT_SECONDS
+        wait = None if limit is None else max(0.0, limit - time.monotonic())
+        if not select.select([connection], [], [], wait)[0]:
+            return "the process that watches over the ranks does not answer"
+        data = connection.recv(_RECEIVE_BYTES)
+        if not data:
+            return ""
+        try:
+            collector.feed(data)
+        except (frames.FrameError, reports.ReportError) as error:
+            return f"the process that watches over the ranks sent something malformed: {error}"
+
+
+def _stop(connection: socket.socket) -> bool:
+    """Have the supervisor end everything, and wait until it has; False when it does not."""
+    try:
+        connection.shutdown(socket.SHUT_WR)
+        limit = time.monotonic() + _STOP_LIMIT_SECONDS
+        while (left := limit - time.monotonic()) > 0:
+            if select.select([connection], [], [], left)[0] and not connection.recv(_RECEIVE_BYTES):
+                return True
+    except OSError:  # it is gone
+        return True
+    return False
+
+
+_all: weakref.WeakSet[WarmProcess] = weakref.WeakSet()
+_shared: WarmProcess | None = None
+_shared_lock = threading.Lock()
+
+
+def shared() -> WarmProcess:
+    """The one that all clusters of this program use; it ends with the program."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = WarmProcess()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _after_fork() -> None:
+    for warm in list(_all):
+        warm._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,192 @@
+"""The client's side of a run: frames come in, a `Run` comes out. Nothing that arrives is trusted."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.run import RankError, RankResult, Run
+from labkit.clusters.warm import frames, reports
+from labkit.trace import Trace
+
+KEPT_OUTPUT_CHARACTERS = 10_000_000
+"""Of what a rank prints, the last so many characters are kept in its result. All of it is passed on while it runs."""
+_MAX_OUTER_BYTES = 16 << 20
+
+
+class Collector:
+    """Takes in what the supervisor sends. `max_bytes` bounds all values and traces of the run together."""
+
+    def __init__(
+        self, ranks: Sequence[Sequence[int]], timeout: float | None, on_output: OnOutput | None, max_bytes: int
+    ) -> None:
+        self._ranks = [list(hosted) for hosted in ranks]
+        self._world_size = sum(map(len, self._ranks))
+        self._timeout = timeout
+        self._on_output = on_output
+        self._max_bytes = max_bytes
+        self._received_bytes = 0
+        self._decoder = frames.Decoder(_MAX_OUTER_BYTES)
+        self._reports: list[frames.Decoder | None] = [frames.Decoder(max_bytes) for _ in self._ranks]
+        """None once a process has sent something malformed: nothing more of it is read."""
+        self._text: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
+        self._output = {rank: _KeptOutput() for hosted in self._ranks for rank in hosted}
+        self._results: dict[int, RankResult] = {}
+        self._malformed: dict[int, str] = {}
+        self._traces: list[Trace] = []
+        self._threads: dict[tuple[int, int], int] = {}
+        """(process, thread) -> rank."""
+        self._hanging: dict[int, list[Any]] = {}
+        self._exits: dict[int, int | None] = {}
+        self._reason = ""
+        self.started = False
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes. Raises `FrameError` or `ReportError` when the supervisor itself talks nonsense."""
+        for header, payload in self._decoder.feed(data):
+            self._take(header, payload)
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        kind = header.get("kind")
+        if kind == "started":
+            self.started = True
+            return
+        if kind == "end":
+            self._reason, self.ended = str(header.get("stopped"))[:100], True
+            return
+        process = header.get("process")
+        if type(process) is not int or not 0 <= process < len(self._ranks):
+            raise reports.ReportError("a frame of no process of this run")
+        if kind in ("stdout", "stderr"):
+            rank = self._ranks[process][0]
+            decoder = self._text.setdefault((process, kind), codecs.getincrementaldecoder("utf-8")("replace"))
+            self._print(rank, kind, decoder.decode(payload))
+        elif kind == "report":
+            self._take_report_bytes(process, payload)
+        elif kind == "stacks":
+            self._hanging[process] = _stacks(payload)
+        elif kind == "exit":
+            status = header.get("status")
+            self._exits[process] = status if type(status) is int and abs(status) < 1 << 16 else None
+
+    def _take_report_bytes(self, process: int, data: bytes) -> None:
+        decoder = self._reports[process]
+        if decoder is None:
+            return
+        try:
+            self._received_bytes += len(data)
+            if self._received_bytes > self._max_bytes:
+                raise reports.ReportError(f"values and traces of more than {self._max_bytes} bytes came back")
+            for header, payload in decoder.feed(data):
+                self._take_report(process, header, payload)
+        except (frames.FrameError, reports.ReportError) as error:
+            self._reports[process] = None
+            self._malformed[process] = str(error)
+
+    def _take_report(self, process: int, header: dict[str, Any], payload: bytes) -> None:
+        kind = header.get("kind")
+        if kind == "trace":
+            self._traces.append(reports.read_trace(payload, self._world_size))
+            return
+        rank = header.get("rank")
+        if type(rank) is not int or rank not in self._ranks[process]:
+            raise reports.ReportError("a report of a rank that the process does not host")
+        if kind == "result":
+            self._results.setdefault(rank, reports.read_result(header, payload))
+        elif kind == "output" and header.get("stream") in ("stdout", "stderr"):
+            self._print(rank, header["stream"], payload.decode(errors="replace"))
+        elif kind == "thread" and type(header.get("identifier")) is int:
+            self._threads[process, header["identifier"]] = rank
+
+    def _print(self, rank: int, stream: str, text: str) -> None:
+        if not text:
+            return
+        self._output[rank].add(text)
+        if self._on_output is not None:
+            self._on_output(rank, stream, text)
+
+    def run(self, wall_seconds: float, stopped: str = "") -> Run:
+        """All that is known. `stopped` is the client's own reason for stopping the run, if it had one."""
+        if not stopped and self._reason == "timeout":
+            stopped = f"timeout after {self._timeout:g} s"
+        elif not stopped and self._reason == "terminated":
+            stopped = "the process that watches over the ranks was told to end"
+        elif not stopped and not self.ended:
+            stopped = "the process that watches over the ranks died"
+        ranks = [
+            self._rank_result(process, rank, wall_seconds)
+            for process, hosted in enumerate(self._ranks)
+            for rank in hosted
+        ]
+        return Run(
+            ranks=sorted(ranks, key=lambda result: result.rank),
+            trace=Trace.merged(self._traces) if self._traces else Trace(self._world_size),
+            wall_seconds=wall_seconds,
+            stopped=stopped,
+        )
+
+    def _rank_result(self, process: int, rank: int, wall_seconds: float) -> RankResult:
+        output = self._output[rank].text()
+        if rank in self._results:
+            found = self._results[rank]
+            return RankResult(
+                rank, found.value, found.arguments, found.returned_argument, output, found.error, found.exit
+            )
+        exit_code = self._exits.get(process)
+        error = None
+        if process in self._malformed:
+            error = RankError("MalformedReport", self._malformed[process], time=wall_seconds)
+            exit_code = exit_code or 1
+        elif exit_code is None:
+            error = self._where_it_hung(process, rank, wall_seconds)
+        return RankResult(rank, output=output, error=error, exit=exit_code)
+
+    def _where_it_hung(self, process: int, rank: int, wall_seconds: float) -> RankError | None:
+        threads = self._hanging.get(process, [])
+        if len(self._ranks[process]) > 1:
+            threads = [t for t in threads if self._threads.get((process, t[0])) == rank]
+        if self._reason == "timeout":
+            frames_of_thread = threads[0][1] if threads else ()
+            message = f"still running after {self._timeout:g} s"
+            return RankError("Timeout", message, frames_of_thread, time=wall_seconds)
+        if not threads:
+            return None
+        message = "was still running when another rank failed"
+        return RankError("Stopped", message, threads[0][1], time=wall_seconds, consequence=True)
+
+
+class _KeptOutput:
+    """The last part of what a rank prints."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._length = 0
+        self._dropped = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._length += len(text)
+        while self._length - len(self._pieces[0]) >= KEPT_OUTPUT_CHARACTERS:
+            oldest = self._pieces.popleft()
+            self._length -= len(oldest)
+            self._dropped += len(oldest)
+
+    def text(self) -> str:
+        kept = "".join(self._pieces)
+        dropped = self._dropped + max(0, len(kept) - KEPT_OUTPUT_CHARACTERS)
+        note = f"[{dropped} earlier characters are not kept]\n" if dropped else ""
+        return note + kept[-KEPT_OUTPUT_CHARACTERS:]
+
+
+def _stacks(payload: bytes) -> list[tuple[int, tuple[tuple[str, int, str, str], ...]]]:
+    """Per thread: its identifier and its learner's frames."""
+    try:
+        rows = json.loads(payload)
+        return [(int(thread), tuple(reports.learner_frame(row) for row in found)) for thread, found in rows]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise reports.ReportError(f"stacks of the wrong form: {error}"[:500]) from None

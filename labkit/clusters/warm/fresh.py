@@ -1,0 +1,177 @@
+"""What a freshly forked process does before and after the code that it was made for."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import torch
+
+from labkit.clusters.run import RankResult
+from labkit.clusters.warm import reports
+from labkit.clusters.warm.request import Request
+from labkit.trace import Trace
+
+
+class Reporter(Protocol):
+    """How a process tells the client what became of its ranks. May be called from any thread."""
+
+    def output(self, rank: int, stream: str, text: str) -> None:
+        """Something that `rank` printed; `stream` is `stdout` or `stderr`. Not needed where fd 1 and 2 are used."""
+
+    def result(self, result: RankResult) -> None:
+        """How a rank ended; the first report of a rank counts."""
+
+    def trace(self, trace: Trace) -> None:
+        """What was recorded, of any of this process's ranks."""
+
+    def hosts(self, rank: int) -> None:
+        """Called in the thread that runs `rank`: should it hang, the client is told at which line."""
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """The ends of its pipes that a process keeps."""
+
+    stdout: int
+    stderr: int
+    report: int
+    stacks: int
+    """A file to which SIGUSR1 writes the stacks of all threads."""
+    socket: int | None
+    shared: int
+    """An empty file that all processes of the run have open."""
+
+
+class ProcessReporter:
+    """Writes reports into the process's pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self.exit_code = 0
+        """That of the first rank that failed."""
+
+    def output(self, rank: int, stream: str, text: str) -> None:
+        self._write(reports.output_frame(rank, stream, text))
+
+    def result(self, result: RankResult) -> None:
+        self._write(reports.result_frame(result))
+        if self.exit_code == 0 and result.exit != 0:
+            # of an exit code the system keeps eight bits, and failure must not look like success
+            self.exit_code = (result.exit or 0) & 0xFF or 1
+
+    def trace(self, trace: Trace) -> None:
+        self._write(reports.trace_frame(trace))
+
+    def hosts(self, rank: int) -> None:
+        self._write(reports.thread_frame(rank, threading.get_ident()))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        with self._lock:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+
+_shared_file = -1
+
+
+def shared_file() -> str:
+    """Path of a file that the processes of this run share, empty at first. It has no name and goes with them."""
+    return f"/proc/self/fd/{_shared_file}"
+
+
+def entry_function(entry: str) -> Callable[..., None]:
+    """The function that `package.module:function` names."""
+    module, _, name = entry.partition(":")
+    function: Callable[..., None] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def run(request: Request, index: int, descriptors: Descriptors) -> NoReturn:
+    """Be process `index` of a request, and end."""
+    exit_code = 1
+    try:
+        _set_up(request, index, descriptors)
+        reporter = ProcessReporter(descriptors.report)
+        sock = None if descriptors.socket is None else socket.socket(fileno=descriptors.socket)
+        entry_function(request.entry)(request.job, index, request.options, reporter, sock)
+        exit_code = reporter.exit_code
+        if exit_code == 0:
+            # as at the end of any program: other threads end, then what was registered runs (multiprocessing's way)
+            threading._shutdown()  # type: ignore[attr-defined]  # no public name does this
+            atexit._run_exitfuncs()
+    except BaseException:  # nothing may escape into the supervisor's code, of which this process is a copy
+        traceback.print_exc()
+    finally:
+        _flush()
+        # without the interpreter's own end: it would tear down process groups whose peers are gone, and wait for them
+        os._exit(exit_code)
+
+
+def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
+    global _shared_file
+    _shared_file = descriptors.shared
+    null = os.open(os.devnull, os.O_RDONLY)
+    for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
+        os.dup2(ours, standard)
+    _close_all_but({0, 1, 2, descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared})
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    faulthandler.enable(2)
+    faulthandler.register(signal.SIGUSR1, file=descriptors.stacks, all_threads=True)
+
+    if request.environment is not None:
+        os.environ.clear()
+        os.environ.update(request.environment)
+    os.environ.update(request.environments[index])
+    if request.folder is not None:
+        os.chdir(request.folder)
+    if request.path is not None:
+        sys.path[:] = request.path
+    sys.argv[:] = [request.job.filename]
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    if threads.isdigit() and int(threads) > 1:
+        torch.set_num_threads(int(threads))
+    if "numpy" in sys.modules:
+        # forked copies of one generator would draw the same numbers on every rank
+        sys.modules["numpy"].random.seed()
+
+
+def _close_all_but(kept: set[int | None]) -> None:
+    """Close what belongs to other processes: a pipe ends only when nobody holds its end."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor that listdir itself used
+                continue
+
+
+def _unbuffered(descriptor: int) -> io.TextIOWrapper:
+    """Text goes out as it is written, so that nothing is lost when the process is killed."""
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[arg-type]  # as `python -u` does
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # the learner may have replaced or closed it
+            continue

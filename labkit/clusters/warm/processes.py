@@ -1,0 +1,82 @@
+"""Processes and their children, by the kernel's own books. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
+    """Have the kernel send `signal_number` to this process when `parent`, which forked it, ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the line above
+        os.kill(os.getpid(), signal_number)
+
+
+def adopt_orphans() -> None:
+    """Grandchildren whose parents end become children of this process, so that none can slip away."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(root: int) -> list[int]:
+    """Children of `root`, their children, and so on."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            children[int(fields[1])].append(int(name))
+    found: list[int] = []
+    front = [root]
+    while front:
+        front = [child for parent in front for child in children[parent]]
+        found += front
+    return found
+
+
+def kill_descendants(patience: float, limit: float = 10.0) -> None:
+    """End and reap everything below this process; return when nothing is left, or after `limit` seconds.
+
+    For `patience` seconds they may end by themselves: a resource tracker whose owner is gone first removes its
+    shared memory.
+    """
+    began = time.monotonic()
+    while _reap() and time.monotonic() - began < limit:
+        if time.monotonic() - began >= patience:
+            for pid in descendants(os.getpid()):
+                _kill(pid)
+        time.sleep(0.005)
+
+
+def kill_children_except(spared: set[int]) -> None:
+    """Kill the children of this process that are not in `spared`, and everything below them."""
+    below = [pid for child in spared for pid in (child, *descendants(child))]
+    for pid in set(descendants(os.getpid())) - set(below):
+        _kill(pid)
+
+
+def _reap() -> bool:
+    """Take in children that have ended; False when there are no children any more."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,170 @@
+"""What a process says about its ranks, as frames: results, traces, output. Written by the process, checked by the client."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from labkit.clusters import wire
+from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.warm import frames
+from labkit.trace import Event, Kind, Trace
+
+_MAX_TEXT = 200_000
+_MAX_FRAMES = 1_000
+_MAX_LOCALS = 8
+T = TypeVar("T")
+
+
+class ReportError(ValueError):
+    """A report that is not what it should be: from code that wrote into the lab's own channel, or worse."""
+
+
+def result_frame(result: RankResult) -> bytes:
+    """A rank's result as one frame; what cannot travel goes as `Opaque`."""
+    error = dataclasses.asdict(result.error) if result.error else None
+    header = {
+        "kind": "result",
+        "rank": result.rank,
+        "exit": result.exit,
+        "returned_argument": result.returned_argument,
+    }
+    try:
+        payload = wire.dumps([result.value, result.arguments, error])
+    except Exception as problem:  # a learner's object may do anything while it is looked at
+        value = wire.Opaque(type(result.value).__name__, f"{type(problem).__name__}: {problem}"[:500])
+        payload = wire.dumps([value, (), error])
+    return frames.encode(header, payload)
+
+
+def trace_frame(trace: Trace) -> bytes:
+    """A trace as one frame."""
+    return frames.encode({"kind": "trace"}, json.dumps(trace.to_json()).encode())
+
+
+def output_frame(rank: int, stream: str, text: str) -> bytes:
+    """Something that a rank printed, as one frame."""
+    return frames.encode({"kind": "output", "rank": rank, "stream": stream}, text.encode(errors="replace"))
+
+
+def thread_frame(rank: int, identifier: int) -> bytes:
+    """Which thread runs a rank, as one frame."""
+    return frames.encode({"kind": "thread", "rank": rank, "identifier": identifier})
+
+
+def read_result(header: dict[str, Any], payload: bytes) -> RankResult:
+    """The inverse of `result_frame`; raises `ReportError`."""
+    content = _guarded(lambda: wire.loads(payload))
+    if not isinstance(content, list) or len(content) != 3 or not isinstance(content[1], tuple):
+        raise ReportError("a result of the wrong form")
+    exit_code = _integer(header.get("exit"), "exit") if header.get("exit") is not None else None
+    returned = header.get("returned_argument")
+    return RankResult(
+        rank=_integer(header.get("rank"), "rank"),
+        value=content[0],
+        arguments=content[1],
+        returned_argument=None if returned is None else _integer(returned, "returned_argument"),
+        error=None if content[2] is None else _error(content[2]),
+        exit=exit_code,
+    )
+
+
+def read_trace(payload: bytes, world_size: int) -> Trace:
+    """The inverse of `trace_frame`; raises `ReportError` unless every row is an event of one of `world_size` ranks."""
+    data = _guarded(lambda: json.loads(payload))
+    if not isinstance(data, dict) or data.get("clock") not in ("modelled", "measured"):
+        raise ReportError("a trace of the wrong form")
+    rows, groups = data.get("events"), data.get("groups")
+    if not isinstance(rows, list) or not isinstance(groups, dict) or data.get("world_size") != world_size:
+        raise ReportError("a trace of the wrong form")
+    members = {str(name): tuple(_rank(r, world_size) for r in _list(ranks)) for name, ranks in groups.items()}
+    return Trace(world_size, [_event(row, world_size) for row in rows], data["clock"], members)
+
+
+def _event(row: Any, world_size: int) -> Event:
+    if not isinstance(row, list) or len(row) != len(Event._fields):
+        raise ReportError("an event of the wrong form")
+    rank, kind, operation, start, end, nbytes, peer, group, sequence, line = row
+    times = (start, end)
+    if not all(type(t) in (int, float) and math.isfinite(t) for t in times) or not all(
+        type(text) is str for text in (operation, group, line)
+    ):
+        raise ReportError("an event of the wrong form")
+    return Event(
+        _rank(rank, world_size),
+        _guarded(lambda: Kind(kind)),
+        operation,
+        float(start),
+        float(end),
+        _integer(nbytes, "nbytes"),
+        None if peer is None else _rank(peer, world_size),
+        group,
+        _integer(sequence, "sequence"),
+        line,
+    )
+
+
+def _error(data: Any) -> RankError:
+    if not isinstance(data, dict):
+        raise ReportError("an error of the wrong form")
+    found = data.get("frames"), data.get("locals"), data.get("time")
+    if not (isinstance(found[0], tuple) and isinstance(found[1], tuple) and type(found[2]) is float):
+        raise ReportError("an error of the wrong form")
+    if not math.isfinite(found[2]):
+        raise ReportError("an error at a time that is no number")
+    return RankError(
+        type=_text(data.get("type"))[:200],
+        message=_text(data.get("message")),
+        frames=tuple(learner_frame(row) for row in found[0][:_MAX_FRAMES]),
+        traceback=_text(data.get("traceback")),
+        time=found[2],
+        consequence=data.get("consequence") is True,
+        locals=tuple((_text(name), _text(shown)) for name, shown in _pairs(found[1][:_MAX_LOCALS])),
+    )
+
+
+def learner_frame(row: Any) -> tuple[str, int, str, str]:
+    """(file, line, function, text), checked; raises `ReportError`."""
+    if not isinstance(row, (tuple, list)) or len(row) != 4:
+        raise ReportError("a stack frame of the wrong form")
+    return _text(row[0]), _integer(row[1], "line"), _text(row[2]), _text(row[3])
+
+
+def _pairs(rows: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    if not all(isinstance(row, tuple) and len(row) == 2 for row in rows):
+        raise ReportError("a list of pairs is needed")
+    return list(rows)
+
+
+def _rank(value: Any, world_size: int) -> int:
+    if not 0 <= _integer(value, "rank") < world_size:
+        raise ReportError(f"rank {value} of {world_size}")
+    return int(value)
+
+
+def _integer(value: Any, name: str) -> int:
+    if type(value) is not int or abs(value) >= 1 << 63:
+        raise ReportError(f"{name} must be an integer")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ReportError("a list is needed")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ReportError("a text is needed")
+    return value[:_MAX_TEXT]
+
+
+def _guarded(decode: Callable[[], T]) -> T:
+    try:
+        return decode()
+    except (ValueError, RecursionError) as error:  # WireError and JSONDecodeError are ValueErrors
+        raise ReportError(str(error)[:500]) from None

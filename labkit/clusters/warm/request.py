@@ -1,0 +1,74 @@
+"""What the client asks of a supervisor: one pickle and any number of sockets, over the connection of that run.
+
+This way is trusted: it is the lab's own process that asks. Nothing is unpickled the other way.
+"""
+
+from __future__ import annotations
+
+import array
+import pickle
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.clusters.job import Job
+
+_LENGTH = struct.Struct("<Q")
+_SOCKETS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run. `environments[i]` and `ranks[i]` belong to process i."""
+
+    entry: str
+    """`package.module:function`."""
+    job: Job
+    options: Mapping[str, Any]
+    ranks: Sequence[Sequence[int]]
+    environments: Sequence[Mapping[str, str]]
+    sockets: int
+    """How many sockets follow: one for each process, or none."""
+    timeout: float | None
+    """Seconds until all is stopped."""
+    environment: Mapping[str, str] | None
+    """The whole environment below `environments`; the warm process's own when None."""
+    folder: str | None
+    """Working directory; the warm process's own when None."""
+    path: Sequence[str] | None
+    """`sys.path`; the warm process's own when None."""
+
+
+def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket]) -> None:
+    """Send a request and its sockets."""
+    data = pickle.dumps(request)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+    for start in range(0, len(sockets), _SOCKETS_AT_ONCE):
+        batch = array.array("i", [s.fileno() for s in sockets[start : start + _SOCKETS_AT_ONCE]])
+        connection.sendmsg([b"s"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, batch)])
+
+
+def receive(connection: socket.socket) -> tuple[Request, list[int]]:
+    """The inverse of `send`, sockets as file descriptors. Raises `EOFError` when the client is gone."""
+    (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    request: Request = pickle.loads(_receive_exactly(connection, length))
+    descriptors: list[int] = []
+    while len(descriptors) < request.sockets:
+        data, batch, _, _ = socket.recv_fds(connection, 1, _SOCKETS_AT_ONCE)
+        if not data:
+            raise EOFError
+        descriptors += batch
+    return request, descriptors
+
+
+def _receive_exactly(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    view = memoryview(data)
+    while view:
+        received = connection.recv_into(view)
+        if received == 0:
+            raise EOFError
+        view = view[received:]
+    return data

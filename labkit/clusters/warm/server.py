@@ -1,0 +1,73 @@
+"""The warm process: has torch imported and does nothing but fork a supervisor for each run.
+
+It stays single-threaded and never touches CUDA, since a fork copies neither threads nor a CUDA context.
+Started by the client as `python -m labkit.clusters.warm.server DESCRIPTOR`; ends when the client does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+
+# imported here so that no rank has to
+import torch
+import torch.distributed.fsdp
+import torch.nn.parallel
+import torch.optim  # noqa: F401
+
+from labkit.clusters.warm import processes
+from labkit.clusters.warm.fresh import entry_function
+from labkit.clusters.warm.supervisor import supervise
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a supervisor for every connection that arrives; return when the client is gone."""
+    supervisors: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(supervisors))
+    # what a supervisor leaves behind when it is itself killed comes to this process
+    processes.adopt_orphans()
+    known: set[str] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        if not message:
+            return
+        entry = json.loads(message)["entry"]
+        if entry not in known:
+            entry_function(entry)
+            known.add(entry)
+            # what the collector never looks at stays shared between all forks
+            gc.collect()
+            gc.freeze()
+        connection = socket.socket(fileno=descriptors[0])
+        warm = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            processes.die_with_parent(warm, signal.SIGTERM)
+            supervise(connection)
+        supervisors.add(pid)
+        connection.close()
+
+
+def _reap(supervisors: set[int]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in supervisors:
+            supervisors.discard(pid)
+            if os.WIFSIGNALED(status):
+                processes.kill_children_except(supervisors)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,259 @@
+"""The process between the client and the ranks: forks them, passes on what they print and report, and ends them.
+
+It ends everything below it, grandchildren too, when all have ended, when the client is gone, when time is up, and a
+short while after a process has failed. It has a session of its own and adopts orphans, so nothing slips away.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from labkit.clusters.warm import frames, fresh, processes, request, stacks
+
+FAILURE_GRACE_SECONDS = 1.5
+"""How long the other processes may go on when one has failed: enough to notice it, and to say so."""
+_ORPHAN_PATIENCE_SECONDS = 0.3
+_CHUNK_BYTES = 256 << 10
+_MAX_PENDING_BYTES = 8 << 20
+
+
+@dataclass
+class _Process:
+    index: int
+    pid: int
+    streams: dict[int, str]
+    """What may be read from it: file descriptor -> `stdout`, `stderr`, `report`."""
+    stacks: int
+    status: int | None = None
+    """Exit code, or minus the signal's number."""
+    frames: dict[int, list[stacks.LearnerFrame]] = field(default_factory=dict)
+
+
+def supervise(connection: socket.socket) -> NoReturn:
+    """Serve the run that is asked for on `connection`, and end."""
+    try:
+        os.setsid()
+        processes.adopt_orphans()
+        asked, sockets = request.receive(connection)
+        _Supervisor(connection, asked).serve(sockets)
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
+class _Supervisor:
+    def __init__(self, connection: socket.socket, asked: request.Request) -> None:
+        self._connection = connection
+        self._asked = asked
+        self._processes: list[_Process] = []
+        self._selector = selectors.DefaultSelector()
+        self._shared = os.memfd_create("shared")
+        self._pending = bytearray()
+        self._reading = True
+        self._client_gone = False
+        self._terminated = False
+        self._stopped = ""
+        self._deadlines: dict[str, float] = {}
+        """Reason to stop -> when, on the monotonic clock."""
+
+    def serve(self, sockets: list[int]) -> None:
+        wake_up = self._listen()
+        # a time-out may come before the process has said what SIGUSR1 should do
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        fresh.entry_function(self._asked.entry)
+        gc.freeze()
+        for index in range(len(self._asked.ranks)):
+            self._start(index, sockets[index] if sockets else None)
+        for descriptor in sockets:
+            os.close(descriptor)
+        self._send({"kind": "started"})
+        if self._asked.timeout is not None:
+            self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
+        try:
+            while not self._is_over():
+                self._step(wake_up)
+            if not self._client_gone:
+                self._report_stacks()
+        finally:
+            self._end()
+
+    def _listen(self) -> int:
+        """Have signals wake the loop; returns the descriptor on which they do."""
+        wake_up, signalled = os.pipe()
+        os.set_blocking(wake_up, False)
+        os.set_blocking(signalled, False)
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminate)
+        self._connection.setblocking(False)
+        self._selector.register(self._connection, selectors.EVENT_READ)
+        self._selector.register(wake_up, selectors.EVENT_READ)
+        return wake_up
+
+    def _terminate(self, *_: object) -> None:
+        self._terminated = True
+
+    def _start(self, index: int, sock: int | None) -> None:
+        pipes = {kind: os.pipe() for kind in ("stdout", "stderr", "report")}
+        dump = os.memfd_create("stacks")
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            processes.die_with_parent(supervisor)
+            ends = {kind: write for kind, (_, write) in pipes.items()}
+            fresh.run(self._asked, index, fresh.Descriptors(**ends, stacks=dump, socket=sock, shared=self._shared))
+        streams = {}
+        for kind, (read, write) in pipes.items():
+            os.close(write)
+            os.set_blocking(read, False)
+            streams[read] = kind
+        self._processes.append(_Process(index, pid, streams, dump))
+        for descriptor in streams:
+            self._selector.register(descriptor, selectors.EVENT_READ, self._processes[-1])
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        self._stopped = next((reason for reason, at in self._deadlines.items() if at <= now), "")
+        if self._terminated:
+            self._stopped = "terminated"
+        ended = all(p.status is not None for p in self._processes)
+        return ended or bool(self._stopped) or self._client_gone
+
+    def _step(self, wake_up: int) -> None:
+        soonest = min(self._deadlines.values(), default=None)
+        wait = None if soonest is None else max(0.0, soonest - time.monotonic())
+        for key, events in self._selector.select(wait):
+            if key.fileobj is self._connection:
+                if events & selectors.EVENT_READ:
+                    self._hear_client()
+                if events & selectors.EVENT_WRITE:
+                    self._flush()
+            elif key.fd == wake_up:
+                os.read(wake_up, 4096)
+                self._reap()
+            else:
+                self._pass_on(key.data, key.fd)
+
+    def _hear_client(self) -> None:
+        try:
+            self._client_gone = not self._connection.recv(4096)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._client_gone = True
+
+    def _reap(self) -> None:
+        """Take in every child that has ended: processes of the run, and orphans that were adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for process in self._processes:
+                if process.pid == pid:
+                    process.status = os.waitstatus_to_exitcode(status)
+                    self._drain(process)
+                    self._send({"kind": "exit", "process": process.index, "status": process.status})
+                    if process.status != 0:
+                        self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+
+    def _pass_on(self, process: _Process, descriptor: int) -> bool:
+        """Send on what has come in from a process; False when there was nothing."""
+        if descriptor not in process.streams:
+            return False
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            if self._reading:
+                self._selector.unregister(descriptor)
+            del process.streams[descriptor]
+            os.close(descriptor)
+            return False
+        self._send({"kind": process.streams[descriptor], "process": process.index}, data)
+        return True
+
+    def _drain(self, process: _Process) -> None:
+        for descriptor in list(process.streams):
+            while self._pass_on(process, descriptor):
+                pass
+
+    def _send(self, header: dict[str, object], payload: bytes = b"") -> None:
+        self._pending += frames.encode(header, payload)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what the client will take; a client that is slow stops the reading, not the supervision."""
+        try:
+            while self._pending:
+                del self._pending[: self._connection.send(memoryview(self._pending)[:_CHUNK_BYTES].tobytes())]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._client_gone = True
+            self._pending.clear()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._pending else 0)
+        self._selector.modify(self._connection, wanted)
+        reading = len(self._pending) < _MAX_PENDING_BYTES
+        if reading != self._reading:
+            self._reading = reading
+            for process in self._processes:
+                for descriptor in process.streams:
+                    if reading:
+                        self._selector.register(descriptor, selectors.EVENT_READ, process)
+                    else:
+                        self._selector.unregister(descriptor)
+
+    def _report_stacks(self) -> None:
+        """Ask every process that is still running where it is."""
+        asked = [p for p in self._processes if p.status is None]
+        for process in asked:
+            os.kill(process.pid, signal.SIGUSR1)
+        limit = time.monotonic() + 1.0
+        for process in asked:
+            seen = -1
+            while time.monotonic() < limit and (size := os.fstat(process.stacks).st_size) != seen:
+                seen = size or -1
+                time.sleep(0.02)
+            dump = os.pread(process.stacks, 1 << 20, 0).decode(errors="replace")
+            found = stacks.learner_frames(dump, self._asked.job)
+            # a fork keeps the identifier of its only thread
+            ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())
+            self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
+
+    def _end(self) -> None:
+        for process in self._processes:
+            if process.status is None:
+                os.kill(process.pid, signal.SIGKILL)
+        stopped = [p for p in self._processes if p.status is None]
+        for process in stopped:
+            _, status = os.waitpid(process.pid, 0)
+            process.status = os.waitstatus_to_exitcode(status)
+        processes.kill_descendants(_ORPHAN_PATIENCE_SECONDS)
+        if self._client_gone:
+            return
+        for process in self._processes:
+            self._drain(process)
+        for process in stopped:
+            ended_itself = process.status != -signal.SIGKILL
+            status = process.status if ended_itself else None
+            self._send({"kind": "exit", "process": process.index, "status": status})
+        self._send({"kind": "end", "stopped": self._stopped})
+        self._connection.setblocking(True)
+        self._connection.settimeout(60)
+        if self._pending:
+            self._connection.sendall(self._pending)
