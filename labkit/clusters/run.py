@@ -91,7 +91,7 @@ class Run:
 
         def order(result: RankResult) -> tuple[bool, bool, float, int]:
             error = result.error
-            return (error is None, error is not None and error.consequence, error.time if error else 0.0, result.rank)
+            return (error is not None and error.consequence, error is None, error.time if error else 0.0, result.rank)
 
         return min(failed, key=order, default=None)
 

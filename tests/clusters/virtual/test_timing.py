@@ -126,7 +126,7 @@ def test_two_rings_through_one_network_card_take_turns() -> None:
 
 
 def test_a_message_between_nodes_does_not_hold_the_fast_ports() -> None:
-    # rank 0 sends far and slowly, then near: the near message has a free way once the far one has left the port
+    # rank 0 sends far and slowly; when rank 1 is ready a little later, its message has a free way
     result = run(
         f"""
         x = torch.ones({MEGABYTE})
@@ -134,17 +134,22 @@ def test_a_message_between_nodes_does_not_hold_the_fast_ports() -> None:
             works = [dist.isend(x, 2), dist.isend(x, 1)]
             for work in works:
                 work.wait()
-        elif rank < 3:
+        elif rank == 1:
+            dist.recv(torch.empty(1), 3)
             dist.recv(x, 0)
+        elif rank == 2:
+            dist.recv(x, 0)
+        else:
+            dist.send(torch.ones(1), 1)
         """,
         nnodes=2,
         nproc_per_node=2,
         intra_node=FAST,
         inter_node=SLOW,
     )
-    (near,) = result.trace.of(1, Kind.RECEIVE)
+    _, near = result.trace.of(1, Kind.RECEIVE)
     (far,) = result.trace.of(2, Kind.RECEIVE)
-    assert near.end == pytest.approx(1e-6 + 2 * 1e-5)
+    assert near.end == pytest.approx(1e-5 + 4e-9 + 1e-6 + 1e-5)
     assert far.end == pytest.approx(1e-5 + 1e-3, rel=0.02)
 
 
