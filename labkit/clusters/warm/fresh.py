@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import importlib
 import io
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
+import numpy.random
 import torch
 
 from labkit.clusters.run import RankResult
@@ -110,9 +112,7 @@ def run(request: Request, index: int, descriptors: Descriptors) -> NoReturn:
         entry_function(request.entry)(request.job, index, request.options, reporter, sock)
         exit_code = reporter.exit_code
         if exit_code == 0:
-            # as at the end of any program: other threads end, then what was registered runs (multiprocessing's way)
-            threading._shutdown()  # type: ignore[attr-defined]  # no public name does this
-            atexit._run_exitfuncs()
+            _end_as_a_program_does()
     except BaseException:  # nothing may escape into the supervisor's code, of which this process is a copy
         traceback.print_exc()
     finally:
@@ -145,12 +145,20 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     if request.path is not None:
         sys.path[:] = request.path
     sys.argv[:] = [request.job.filename]
+    # what was registered before the fork is the warm process's business
+    atexit._clear()
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdigit() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    if "numpy" in sys.modules:
-        # forked copies of one generator would draw the same numbers on every rank
-        sys.modules["numpy"].random.seed()
+    # forked copies of one generator would draw the same numbers on every rank
+    numpy.random.seed()
+
+
+def _end_as_a_program_does() -> None:
+    """Other threads and child processes end first, then what was registered runs. No public names do this."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 def _close_all_but(kept: set[int | None]) -> None:
