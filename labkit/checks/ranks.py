@@ -1,10 +1,11 @@
 """Ranks on which a check runs the learner's functions, and the submission that it takes them from.
 
-    run = ranks(8, inter_node="ethernet-10g").call(submission.ring_all_reduce, lambda rank: inputs[rank])
+    run = ranks(8, inter_node="ethernet-10g").call(submission.ring_all_reduce, lambda rank: torch.full((4096,), rank))
     run.values[3], run.trace.bytes_sent(rank=0)
 
 `submission.ring_all_reduce` is a reference: nothing of the learner's is loaded in the process that runs the rubric.
-Arguments are a tensor, or `Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`; None where a rank makes no call.
+Inputs are a function of the rank, or a list with an item for each. An item is a tensor, or several arguments,
+`Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None where a rank makes no call.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from labkit.clusters import Cluster, Job, Run, local, virtual
 from labkit.clusters.arguments import marked_group
 from labkit.exercises import Exercise
 
-Inputs = Callable[[int], "Args | Tensor | None"]
-
 
 class Args:
     """Arguments of one rank's call: `Args(shard, group=group_of([0, 2]))`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args, self.kwargs = args, kwargs
+
+
+Inputs = Callable[[int], Args | Tensor | None] | Sequence[Args | Tensor | None]
+"""What each rank's call is given."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,16 @@ class RankSet:
     world_size: int
 
     def call(self, function: Reference, inputs: Inputs) -> Run:
-        """Call the function on every rank; `inputs(rank)` are its arguments. Raises `RankFailed` when a rank fails."""
+        """Call the function on every rank. Raises `RankFailed` when a rank fails."""
         return self.attempt(function, inputs).raise_if_failed()
 
     def attempt(self, function: Reference, inputs: Inputs) -> Run:
         """As `call`, where a failure is what the check wants to see."""
         submission = function.submission
-        arguments = [_arguments(inputs(rank)) for rank in range(self.world_size)]
+        given = [inputs(rank) for rank in range(self.world_size)] if callable(inputs) else inputs
+        if len(given) != self.world_size:
+            raise ValueError(f"inputs must have an item for each of {self.world_size} ranks, got {len(given)}")
+        arguments = [_arguments(item) for item in given]
         job = Job(
             call=(submission.exercise.name, function.name),
             arguments=tuple(arguments),

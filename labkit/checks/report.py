@@ -25,6 +25,8 @@ class CheckResult:
     expected: str = ""
     seen: str = ""
     look_at: str = ""
+    stopped: str = ""
+    """For a check in which a rank failed: the kind of failure and its line, nothing of the inputs."""
     skipped: str = ""
     """Why it could not be judged on this cluster; it then counts for nothing."""
     seconds: float = 0.0
@@ -79,8 +81,8 @@ class Report:
         return all(result.passed or result.skipped for result in self.results)
 
     def without_details(self) -> Report:
-        """For feedback on hidden checks: title, points and where to look, but no input, no value and no run."""
-        hidden = [replace(r, expected="", seen="", run=None, picture=None, fault="") for r in self.results]
+        """For feedback on hidden checks: titles, points, failing lines, where to look; no input, no value, no run."""
+        hidden = [replace(r, expected="", seen=r.stopped, run=None, picture=None, fault="") for r in self.results]
         return replace(self, results=hidden)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import secrets
 import time
 import traceback
@@ -13,7 +14,7 @@ from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
-from labkit.clusters import InvalidJob, RankFailed
+from labkit.clusters import InvalidJob, RankFailed, Run
 
 Progress = Callable[[Check, CheckResult | None], None]
 """Called before each check with None, and after it with its result."""
@@ -36,12 +37,17 @@ def run_checks(
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     results = []
+    first_seen: dict[str, CheckResult] = {}
     for check in rubric.checks:
         if progress:
             progress(check, None)
         ranks.last_run = None
         began = time.perf_counter()
         result = _judge(check, submission, ranks, Draw(seed, check.name))
+        if result.stopped:
+            earlier = first_seen.setdefault(result.stopped, result)
+            if earlier is not result:
+                result = replace(result, expected="", seen=f"{result.stopped}, as above")
         failed_in = ranks.last_run if result.earned < result.points and not result.skipped else None
         result = replace(result, seconds=time.perf_counter() - began, run=failed_in)
         results.append(result)
@@ -58,7 +64,8 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
         look_at = failure.look_at or check.look_at
         return replace(lost, expected=failure.expected, seen=failure.seen, look_at=look_at, picture=failure.picture)
     except RankFailed as failure:
-        return replace(lost, expected="every rank to return", seen=failure.run.diagnosis())
+        stopped = _what_stopped(failure.run)
+        return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), stopped=stopped, look_at="")
     except NotMeasurable as reason:
         return replace(lost, skipped=str(reason))
     except InvalidJob:
@@ -67,3 +74,13 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
         seen = f"a result that the check could not read ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc())
     return replace(lost, earned=check.points)
+
+
+def _what_stopped(run: Run) -> str:
+    """`DeadlockError at ring_allreduce.py, line 12`; nothing that a learner's exception could carry to them."""
+    first = run.first_failure
+    if run.stopped or first is None or first.error is None:
+        return run.stopped or "a rank that ended early"
+    known = hasattr(builtins, first.error.type) or first.error.type in ("DeadlockError", "MismatchError")
+    where = f" at {first.error.where}" if first.error.where else ""
+    return (first.error.type if known else "an exception") + where

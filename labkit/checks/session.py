@@ -53,4 +53,4 @@ def _show(report: Report) -> None:
     if get_ipython() is None:  # type: ignore[no-untyped-call]
         print(report.text())
     else:
-        display(report)  # type: ignore[no-untyped-call]
+        display(report)
