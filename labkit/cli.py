@@ -40,9 +40,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     check = commands.add_parser("check", help="run an exercise's visible checks")
-    check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, or phase3_multi_node/ring_allreduce")
+    check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, phase3_multi_node/ring_allreduce, or a phase")
     check.add_argument("--file", type=Path, help="the module to check; without it, the one in your workspace")
-    check.add_argument("--cluster", choices=("virtual", "local"), help="where its ranks run")
+    check.add_argument(
+        "--cluster", choices=("virtual", "local"), default="virtual", help="where its ranks run (default: %(default)s)"
+    )
     check.set_defaults(run=_check)
 
     hint = commands.add_parser("hint", help="the next hint for an exercise, one at a time")
@@ -64,9 +66,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from labkit import exercises
-
-    exercises.find(options.name)
     if options.file is not None:
         _require_file(options.file)
     from labkit.checks import command
@@ -75,9 +74,6 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _hint(options: argparse.Namespace) -> int:
-    from labkit import exercises
-
-    exercises.find(options.name)
     from labkit.checks import hints
 
     return hints.main(options.name)

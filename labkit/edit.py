@@ -36,7 +36,7 @@ def edit(notebook: Path) -> int:
         raise CommandError(f"{notebook} is not a notebook: {str(error).splitlines()[0]}") from None
     folder = Path(tempfile.mkdtemp(prefix="labkit-edit-"))
     text_file = folder / f"{notebook.stem}.py"
-    text = jupytext.writes(before, fmt=FORMAT)
+    text = as_text(before)
     text_file.write_text(text)
     editor = subprocess.Popen([*_editor(), str(text_file)])
     running, saved = True, True
@@ -77,6 +77,12 @@ def _write_back(text: str, notebook: Path) -> bool:
     return True
 
 
+def as_text(notebook: nbformat.NotebookNode) -> str:
+    """The notebook's cells as Python, each below a `# %%` line, without the notebook's own metadata."""
+    plain = nbformat.from_dict({**notebook, "metadata": {"jupytext": {"notebook_metadata_filter": "-all"}}})
+    return str(jupytext.writes(plain, fmt=FORMAT))
+
+
 def merged(text: str, before: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook that `text` describes, with ids, metadata and outputs taken from `before` where cells are the same.
 
@@ -87,5 +93,6 @@ def merged(text: str, before: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in after.cells:
         if cell.cell_type == "code" and sources.get(cell.id) != cell.source:
             cell.outputs, cell.execution_count = [], None
+    after.metadata = before.metadata
     nbformat.validate(after)
     return after

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
 
 from labkit.cli import CommandError
 from labkit.exercises import root
@@ -14,22 +16,26 @@ FIRST_NOTEBOOK = "notebooks/phase3_multi_node/ring_allreduce.ipynb"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Become JupyterLab, serving the course; `arguments` are passed on, and a notebook among them is opened instead.
+    """Become JupyterLab, opened on a notebook: the one that is named among `arguments`, else the first of the course.
 
-    Raises `CommandError` when JupyterLab or the notebook is missing.
+    All other arguments are passed on. Raises `CommandError` when JupyterLab or the notebook is missing.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed here: ./lab start installs it")
-    options = []
-    if not any(argument.endswith(".ipynb") for argument in arguments):
-        notebook = root() / FIRST_NOTEBOOK
-        if not notebook.is_file():
-            raise CommandError(f"there is no notebook {notebook}; name another: labkit start NOTEBOOK.ipynb")
-        options += [str(notebook), f"--ServerApp.root_dir={root()}"]
+    named = [argument for argument in arguments if argument.endswith(".ipynb")]
+    course = root().resolve()
+    notebook = Path(named[0]).resolve() if named else course / FIRST_NOTEBOOK
+    if not notebook.is_file():
+        raise CommandError(f"there is no notebook {notebook}; name another: labkit start NOTEBOOK.ipynb")
+    folder = course if notebook.is_relative_to(course) else notebook.parent
+    # the address that Jupyter prints, which is all that people without a display see, leads to the notebook too
+    options = [
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{quote(notebook.relative_to(folder).as_posix())}",
+    ]
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         options.append("--no-browser")
     if os.geteuid() == 0:
         options.append("--allow-root")
-    command = [sys.executable, "-m", "jupyterlab", *options, *arguments]
-    sys.stdout.flush()
-    os.execv(sys.executable, command)
+    others = [argument for argument in arguments if argument not in named]
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *others])

@@ -1,0 +1,108 @@
+"""What CI relies on: the files that pin versions agree, and a skip that nobody expected is a failure."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def lock() -> dict[str, str]:
+    """Version by package name."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == [], "names and versions only"
+    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    assert len(pins) == len(lines), "a package is pinned twice"
+    return pins
+
+
+def declared() -> list[Requirement]:
+    """All that pyproject.toml and autograder/pyproject.toml ask for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    grader = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())
+    texts = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["lab"],
+        *project["dependency-groups"]["dev"],
+        *grader["project"]["dependencies"],
+    ]
+    return [requirement for requirement in map(Requirement, texts) if requirement.name != "labkit"]
+
+
+def test_lock_has_every_declared_package_at_an_admitted_version() -> None:
+    pins = lock()
+    for requirement in declared():
+        assert pins.get(canonicalize_name(requirement.name), "0") in requirement.specifier, requirement
+
+
+def test_lock_is_closed_and_has_no_more_than_is_asked_for() -> None:
+    """Every package that a declared one needs is pinned, but a GPU's own, and each pinned package is needed."""
+    needed: set[tuple[str, str]] = set()
+    queue = [(requirement, "") for requirement in [*declared(), Requirement("pip"), Requirement("setuptools")]]
+    while queue:
+        requirement, wanted_by_extra = queue.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": wanted_by_extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras}:
+            if (name, extra) not in needed and not re.match("nvidia|cuda|triton", name):
+                needed.add((name, extra))
+                queue += [(Requirement(text), extra) for text in metadata.requires(name) or []]
+    assert {name for name, _ in needed} == set(lock())
+
+
+def test_conda_environment_follows_the_lock() -> None:
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    plain = [entry for entry in dependencies if isinstance(entry, str)]
+    (nested,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
+    assert nested == ["-r requirements.lock", "-e .", "-e ./autograder"], (
+        "packages are pinned in the lock, nowhere else"
+    )
+    assert plain == ["python=3.11", f"pip={lock()['pip']}"]
+
+
+def test_installed_versions_are_the_lock_s() -> None:
+    """Those who run the tests have what others will get."""
+    different = {
+        name: (metadata.version(name), version)
+        for name, version in lock().items()
+        if name != "torch" and metadata.version(name) != version
+    }
+    assert different == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason", "passes"),
+    [
+        ({"CI": "true"}, "needs a GPU: NCCL has no other ranks", True),
+        ({"CI": "true"}, "chromium is missing", False),
+        ({}, "chromium is missing", True),
+    ],
+)
+@pytest.mark.parametrize("whole_module", [False, True])
+def test_unexpected_skip_fails_in_ci(
+    tmp_path: Path, environment: dict[str, str], reason: str, passes: bool, whole_module: bool
+) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    skip = f"pytest.skip({reason!r}, allow_module_level=True)"
+    body = f"{skip}\n" if whole_module else f"def test_it():\n    {skip}\n"
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\n{body}\ndef test_other():\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), f"--rootdir={tmp_path}"],
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    # pytest itself counts a run in which everything was skipped at collection as "no tests ran"
+    assert (done.returncode in (0, 5)) == passes, done.stdout
+    assert passes or reason in done.stdout

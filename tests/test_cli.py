@@ -1,0 +1,194 @@
+"""`labkit` as a command: each test runs the program that learners run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def labkit(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "labkit", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "ring_alreduce"], "no exercise is called 'ring_alreduce'; did you mean ring_allreduce"),
+        (["check", "ring_allreduce", "--file", "my_ring.py"], "there is no file my_ring.py"),
+        (["check", "ring_allreduce", "--file", "."], ". is not a file"),
+        (["check", "ring_allreduce", "--cluster", "slurn"], "invalid choice: 'slurn' (choose from"),
+        (["hint", "ring_alreduce"], "no exercise is called 'ring_alreduce'; did you mean ring_allreduce"),
+        (["edit", "nowhere.ipynb"], "there is no file nowhere.ipynb"),
+        (["chekc"], "invalid choice: 'chekc' (choose from"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_wrong_request_gets_one_clear_line(arguments: list[str], message: str) -> None:
+    done = labkit(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_check_of_a_file(tmp_path: Path) -> None:
+    """The solution passes and the template fails, each as a file of the learner's."""
+    solution = labkit("check", "ring_allreduce", "--file", ROOT / "solutions/phase3_multi_node/ring_allreduce.py")
+    assert solution.returncode == 0, solution.stdout + solution.stderr
+    template = labkit("check", "ring_allreduce", "--file", ROOT / "templates/phase3_multi_node/ring_allreduce.py")
+    assert template.returncode == 1, template.stdout + template.stderr
+
+
+def test_help_does_not_load_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "labkit", "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert "run an exercise's visible checks" in done.stdout
+    assert not re.search(r"\| +(torch|IPython|matplotlib)$", done.stderr, re.MULTILINE)
+
+
+def test_demo_without_the_autograder_says_how_to_get_it() -> None:
+    """Learners' machines have labkit alone."""
+    program = "import sys; sys.modules['autograder'] = None\nfrom labkit.cli import main\nsys.exit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "pip install ./autograder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_tries_the_clusters_and_says_what_is_missing() -> None:
+    done = labkit("doctor", PATH="/nowhere", COLUMNS="100")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
+    assert "4 ranks agreed" in rows["virtual cluster"]
+    assert "2 ranks agreed" in rows["local cluster (gloo)"]
+    assert "missing" in rows["Slurm"] and "no srun" in rows["Slurm"]
+    assert "missing" in rows["sandbox"] and "no bubblewrap" in rows["sandbox"]
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Path:
+    cells = [
+        new_markdown_cell("# Rings", id="title"),
+        new_code_cell(
+            "%%torchrun -n 2\n1 + 1", id="sum", execution_count=1, outputs=[new_output("stream", text="2\n")]
+        ),
+        new_code_cell("x = !ls\n2", id="two", execution_count=2, outputs=[new_output("stream", text="2\n")]),
+        new_code_cell(
+            'grade("ring")',
+            id="graded",
+            metadata={"nbgrader": {"grade": True, "grade_id": "ring", "points": 3, "locked": True, "solution": False}},
+        ),
+    ]
+    path = tmp_path / "rings.ipynb"
+    nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), path)
+    return path
+
+
+def edit(notebook: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Edit with an editor that runs `program` on the text and saves it."""
+    editor = notebook.parent / "editor.py"
+    editor.write_text(
+        "import pathlib, sys, time\npath = pathlib.Path(sys.argv[1])\ntext = path.read_text()\n" + program
+    )
+    return labkit("edit", notebook, EDITOR=f"{sys.executable} {editor}", VISUAL="")
+
+
+def test_edit_keeps_outputs_of_unchanged_cells(notebook: Path) -> None:
+    before = nbformat.read(notebook, as_version=4)
+    done = edit(notebook, "path.write_text(text.replace('1 + 1', '1 + 2').replace('Rings', 'Two rings'))")
+    assert done.returncode == 0, done.stderr
+    after = nbformat.read(notebook, as_version=4)
+    assert [cell.id for cell in after.cells] == ["title", "sum", "two", "graded"]
+    assert after.cells[0].source == "# Two rings"
+    assert after.cells[1].source == "%%torchrun -n 2\n1 + 2"
+    assert after.cells[1].outputs == []
+    assert after.cells[2:] == before.cells[2:]
+    assert after.metadata == before.metadata
+
+
+def test_edit_without_a_change_leaves_the_file_alone(notebook: Path) -> None:
+    before = notebook.read_bytes()
+    assert edit(notebook, "").returncode == 0
+    assert notebook.read_bytes() == before
+
+
+def test_edit_writes_back_at_each_save(notebook: Path) -> None:
+    """While the editor is still open, so that JupyterLab beside it shows what was saved."""
+    program = (
+        "path.write_text(text.replace('Rings', 'Saved'))\n"
+        f"notebook = pathlib.Path({str(notebook)!r})\n"
+        "for _ in range(300):\n"
+        "    if 'Saved' in notebook.read_text():\n"
+        "        break\n"
+        "    time.sleep(0.1)\n"
+        "else:\n"
+        "    sys.exit('not written back')\n"
+    )
+    done = edit(notebook, program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_edit_of_what_is_no_notebook(tmp_path: Path) -> None:
+    path = tmp_path / "text.ipynb"
+    path.write_text("no notebook")
+    done = labkit("edit", path)
+    assert done.returncode == 2
+    assert f"{path} is not a notebook" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_edit_without_an_editor(notebook: Path) -> None:
+    done = labkit("edit", notebook, VISUAL="", EDITOR="no-such-editor")
+    assert done.returncode == 2
+    assert "there is no editor 'no-such-editor'" in done.stderr
+
+
+def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: Path) -> None:
+    name = "notebooks/phase3_multi_node/ring_allreduce.ipynb"
+    (tmp_path / name).parent.mkdir(parents=True)
+    notebook.rename(tmp_path / name)
+    quiet = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "labkit", "start", "--port=0"],
+            env={**os.environ, **quiet, "LABKIT_ROOT": str(tmp_path)},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        address = None
+        while address is None:
+            assert server.poll() is None, log.read_text()
+            address = re.search(r"http://127\.0\.0\.1:\S+", log.read_text())
+            time.sleep(0.1)
+        assert f"/lab/tree/{name}?token=" in address.group()
+        with urllib.request.urlopen(address.group(), timeout=30) as page:
+            assert page.status == 200
+            assert b"JupyterLab" in page.read()
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_start_without_its_notebook(tmp_path: Path) -> None:
+    done = labkit("start", LABKIT_ROOT=str(tmp_path))
+    assert done.returncode == 2
+    assert f"there is no notebook {tmp_path}/notebooks/" in done.stderr
