@@ -13,7 +13,8 @@ For what runs one:
     report.without_details()                                   # what a learner may see of hidden checks
     report.results[0].run, report.results[0].picture           # for pictures; picture.wrong[rank][chunk]
 
-`check_exercise(exercise)` does it for the learner's module (`%check`), `grade("NAME")` is the graded cell.
+`check_exercise(exercise)` does all that for the learner's module (`%check`), `grade("NAME")` is the graded cell, and
+`hints.next_hint(exercise)` takes one more hint.
 """
 
 from labkit.checks.draw import Draw

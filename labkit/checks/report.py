@@ -63,7 +63,7 @@ class Report:
     exercise: str
     results: Sequence[CheckResult]
     seed: int
-    """Draws the same inputs again: `labkit check NAME --seed SEED`."""
+    """Draws the same inputs again: `labkit check NAME --seed SEED`. 0: not to be told."""
     title: str = ""
     """What was judged, and where: `your module, on virtual ranks`."""
 
@@ -97,7 +97,11 @@ class Report:
 
     def closing(self) -> str:
         """The last lines of `text()`: the sum, and how to draw the same inputs again when something failed."""
-        return self.summary if self.passed else f"{self.summary}\nthe same inputs again: --seed {self.seed}"
+        return (
+            self.summary
+            if self.passed or not self.seed
+            else f"{self.summary}\nthe same inputs again: --seed {self.seed}"
+        )
 
     def __str__(self) -> str:
         return self.text()
