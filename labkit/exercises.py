@@ -71,7 +71,7 @@ class Exercise:
 
     @property
     def public_names(self) -> tuple[str, ...]:
-        """The contract: `__all__` of the template, or of the solution where there is no template yet. Nothing is run."""
+        """The contract: `__all__` of the template, or of the solution where there is no template. Nothing is run."""
         for origin in ("template", "solution"):
             path = self.paths[origin]
             if path.is_file():
@@ -168,6 +168,7 @@ def __getattr__(name: str) -> ModuleType:
     if name not in _shipped.modules:
         full = next((n for n in _shipped.sources if name in (n, n.split("/")[1])), None)
         if full is None:
-            raise AttributeError(f"exercise {name!r} was not shipped with this job, which has: {', '.join(_shipped.sources)}")
+            had = ", ".join(_shipped.sources) or "none"
+            raise AttributeError(f"exercise {name!r} was not shipped with this job; it has: {had}")
         _shipped.modules[name] = load(Exercise(full), _shipped.sources[full])
     return _shipped.modules[name]

@@ -26,7 +26,13 @@ from labkit.clusters.run import RankError, RankResult
 _POINT_TO_POINT = ("send", "isend", "recv", "irecv")
 _C10D = distributed_c10d.__file__
 _FOLDED = tuple(
-    {str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen"}
+    {
+        str(Path(__file__).parents[1]),
+        str(Path(torch.__file__).parent),
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        "<frozen",
+    }
 )
 
 
@@ -111,9 +117,10 @@ def is_learners(filename: str) -> bool:
 
 
 def call_site() -> tuple[str, str]:
-    """The point-to-point function of torch.distributed that the learner called, and where: `("isend", "Cell In[3], line 5")`.
+    """The point-to-point function of torch.distributed that the learner called, and where.
 
-    The first is empty for other calls, the second when none of the learner's code is on the stack.
+    For example `("isend", "Cell In[3], line 5")`. The first is empty for other calls, the second when none of the
+    learner's code is on the stack.
     """
     name = ""
     frame: FrameType | None = sys._getframe(1)
@@ -129,7 +136,9 @@ def call_site() -> tuple[str, str]:
 
 def _is_closed_connection(error: BaseException) -> bool:
     text = str(error)
-    return isinstance(error, RuntimeError) and ("Connection closed by peer" in text or "Connection reset by peer" in text)
+    return isinstance(error, RuntimeError) and (
+        "Connection closed by peer" in text or "Connection reset by peer" in text
+    )
 
 
 def _shapes(frame: FrameType) -> tuple[tuple[str, str], ...]:

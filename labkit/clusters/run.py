@@ -105,9 +105,13 @@ class Run:
             lines.append(f"rank {first.rank} {_ending(first.exit)}")
         else:
             error = first.error
-            shared = [r.rank for r in self.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)]
+            shared = [
+                r.rank for r in self.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)
+            ]
             who = "every rank" if len(shared) == len(self.ranks) > 1 else f"rank {first.rank}"
-            lines.append(f"{error.type} on {who}" + (f" at {error.where}" if error.where else "") + f": {error.message}")
+            lines.append(
+                f"{error.type} on {who}" + (f" at {error.where}" if error.where else "") + f": {error.message}"
+            )
             lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
             if error.locals:
                 lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))

@@ -29,7 +29,13 @@ def make_groups_with(make: GroupMaker) -> None:
     def create(options: Any, _: Any) -> dist.ProcessGroup:
         ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         return make(
-            requested[-1], options.group_id, options.group_rank, options.group_size, ranks, options.store, options.timeout
+            requested[-1],
+            options.group_id,
+            options.group_rank,
+            options.group_size,
+            ranks,
+            options.store,
+            options.timeout,
         )
 
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
@@ -51,7 +57,7 @@ def make_groups_with(make: GroupMaker) -> None:
 
 
 def rendezvous_with(store: Callable[[int], Any], rank: Callable[[], int], world_size: int) -> None:
-    """`env://` (the default) gives `store(world_size)` and this rank at once; a rank or size given by the program wins."""
+    """`env://`, the default of init_process_group, gives `store(world_size)` and this rank at once."""
 
     def handler(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Any, int, int]]:
         yield store(world_size), rank(), world_size
@@ -84,4 +90,6 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
     return True
 
 
-Work = c10d_bindings.Work
+# C++ classes whose overloads are meant for callers; in Python they are subclassed with one signature for each method
+Work: Any = c10d_bindings.Work
+ProcessGroup: Any = dist.ProcessGroup

@@ -54,7 +54,16 @@ def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
         return _decode(tree, memoryview(data)[4 + length :], 0)
     except WireError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError, OverflowError, RuntimeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        struct.error,
+        RecursionError,
+        OverflowError,
+        RuntimeError,
+    ) as error:
         raise WireError(f"malformed value: {type(error).__name__}: {error}") from None
 
 

@@ -1,6 +1,6 @@
 """GPUs, links and clusters as data, each with its source."""
 
-from labkit.hardware.gpus import GPUS, GPU
+from labkit.hardware.gpus import GPU, GPUS
 from labkit.hardware.links import LINKS, Link
 from labkit.hardware.topology import PRESETS, Topology, topology
 

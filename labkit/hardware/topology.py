@@ -17,8 +17,9 @@ T = TypeVar("T")
 class Topology:
     """`nnodes` equal nodes of `nproc_per_node` GPUs. Ranks fill node after node.
 
-    Inside a node every GPU has one port, `intra_node`, to a switch that never blocks. A node has `nics_per_node` network
-    cards, each an `inter_node` link shared by its GPUs in equal, contiguous parts; between nodes the network never blocks.
+    Inside a node every GPU has one port, `intra_node`, to a switch that never blocks. A node has `nics_per_node`
+    network cards, each an `inter_node` link shared by its GPUs in equal, contiguous parts; between nodes the network
+    never blocks.
     """
 
     nnodes: int
@@ -42,7 +43,12 @@ class Topology:
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Topology:
         return cls(
-            **{**data, "gpu": GPU(**data["gpu"]), "intra_node": Link(**data["intra_node"]), "inter_node": Link(**data["inter_node"])}
+            **{
+                **data,
+                "gpu": GPU(**data["gpu"]),
+                "intra_node": Link(**data["intra_node"]),
+                "inter_node": Link(**data["inter_node"]),
+            }
         )
 
     @property

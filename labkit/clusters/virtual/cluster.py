@@ -23,8 +23,8 @@ MAX_RANKS = 1024
 class VirtualCluster:
     """Virtual ranks with a modelled network. Numbers are true, times are modelled.
 
-    With `ranks="processes"` every rank is a process of its own and the scheduler stays in this one: it routes all messages,
-    so what the ranks' code does cannot touch the trace or the clock.
+    With `ranks="processes"` every rank is a process of its own and the scheduler stays in this one: it routes all
+    messages, so what the ranks' code does cannot touch the trace or the clock.
     """
 
     topology: Topology
@@ -45,7 +45,9 @@ class VirtualCluster:
         t = self.topology
         nodes = f"{t.nnodes} node{'s' * (t.nnodes > 1)} x {t.nproc_per_node} {t.gpu.name}"
         between = f", {t.inter_node.name} between nodes" if t.nnodes > 1 else ""
-        return f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}; times are modelled"
+        return (
+            f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}; times are modelled"
+        )
 
     def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
         """Run `job` on fresh virtual ranks. See `Cluster.run`."""
@@ -73,7 +75,9 @@ class VirtualCluster:
 def _run_processes(warm: WarmProcess, job: Job, placed: Topology, on_output: OnOutput | None) -> Run:
     engine = Engine(placed)
     pairs = [socket.socketpair() for _ in range(placed.world_size)]
-    scheduler = threading.Thread(target=serve, args=(engine, [ours for ours, _ in pairs]), name="scheduler", daemon=True)
+    scheduler = threading.Thread(
+        target=serve, args=(engine, [ours for ours, _ in pairs]), name="scheduler", daemon=True
+    )
     scheduler.start()
     try:
         run = warm.run(
@@ -110,8 +114,8 @@ def virtual(
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
 
-    The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. Raises InvalidJob that names
-    the option and its value.
+    The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. Raises InvalidJob that
+    names the option and its value.
     """
     try:
         placed = topology(

@@ -33,9 +33,9 @@ def signature(call: Collective) -> Any:
 def complete(calls: list[Collective]) -> list[list[Tensor]]:
     """Each member's results, in the order of its outputs. `calls` are the members' requests, by rank in the group.
 
-    all_reduce, broadcast: as many tensors as went in. reduce: those, on the root; none elsewhere. all_gather and gather: for
-    each tensor that went in, one from every member (gather: on the root). scatter: one tensor, from the root's N.
-    reduce_scatter: of each member's N k tensors, k; all_to_all: N tensors, one from every member.
+    all_reduce, broadcast: as many tensors as went in. reduce: those, on the root; none elsewhere. all_gather and
+    gather: for each tensor that went in, one from every member (gather: on the root). scatter: one tensor, from the
+    root's N. reduce_scatter: of each member's N k tensors, k; all_to_all: N tensors, one from every member.
     """
     first, n = calls[0], len(calls)
     name = first.name

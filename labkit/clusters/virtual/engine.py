@@ -111,7 +111,7 @@ class Engine:
                 self._fail(self.waiting[rank], error)
 
     def is_ahead(self, rank: int) -> bool:
-        """Is anything due before this rank's clock? Then it must step aside (`resume_at` its clock, then `next_rank`)."""
+        """Is anything due before this rank's clock? Then it must step aside: `resume_at` its clock, `next_rank`."""
         return bool(self._agenda) and self._agenda[0][0] < self.clock[rank]
 
     def resume_at(self, time: float, entry: int | Callable[[float], None]) -> None:
@@ -130,8 +130,8 @@ class Engine:
         known = self.groups.setdefault(name, ranks)
         if known != ranks:
             raise MismatchError(
-                f"process group number {name} has ranks {list(ranks)} on rank {rank} but {list(known)} on others: every rank "
-                "must call new_group for every group, also for those it is not in, in the same order"
+                f"process group number {name} has ranks {list(ranks)} on rank {rank} but {list(known)} on others: "
+                "every rank must call new_group for every group, also for those it is not in, in the same order"
             )
 
     def post(self, rank: int, request: Request) -> Operation:
@@ -203,8 +203,9 @@ class Engine:
         assert isinstance(wanted, Receive)
         if (sent.tensor.dtype, sent.tensor.numel()) != (wanted.dtype, wanted.numel):
             error = MismatchError(
-                f"rank {send.rank} sends {shown(sent.tensor.dtype, sent.tensor.numel())} ({sent.line or 'unknown line'}), but "
-                f"rank {receive.rank} receives into {shown(wanted.dtype, wanted.numel)} ({wanted.line or 'unknown line'})"
+                f"rank {send.rank} sends {shown(sent.tensor.dtype, sent.tensor.numel())} "
+                f"({sent.line or 'unknown line'}), but rank {receive.rank} receives into "
+                f"{shown(wanted.dtype, wanted.numel)} ({wanted.line or 'unknown line'})"
             )
             self._fail(send, error)
             self._fail(receive, error)
@@ -214,7 +215,7 @@ class Engine:
         self._pass(send, receive, self._network.route(send.rank, receive.rank), 0, nbytes([sent.tensor]), now)
 
     def _pass(self, send: Operation, receive: Operation, route: Route, hop: int, size: int, arrival: float) -> None:
-        """The message has reached channel `hop` of its route: queue for it, and for those behind it that are no later."""
+        """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""
         while True:
             start, end = route.channels[hop].serve(arrival, size)
             if hop == 0:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from socket import socket
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
@@ -39,13 +39,14 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology)
-    store = dist.HashStore()
+    store = HashStore()
     torch_versions.worlds_per_thread()
     torch_versions.rendezvous_with(lambda _: store, lambda: _endpoint().rank, topology.world_size)
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, _endpoint())
     )
-    os.environ = _RankEnvironment(os.environ)  # type: ignore[assignment]  # the same mapping, with a layer for each rank
+    # the same mapping, with a layer for each rank; subprocesses of a rank get the layer too
+    os.environ = _RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003
     sys.stdout = _RankStream("stdout", reporter, sys.stdout)
     sys.stderr = _RankStream("stderr", reporter, sys.stderr)
 

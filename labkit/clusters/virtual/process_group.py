@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import Work, reduction_name, run_after_backward
+from labkit.clusters.torch_versions import ProcessGroup, Work, reduction_name, run_after_backward
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 
 
@@ -36,7 +36,7 @@ class Endpoint(Protocol):
     def is_done(self, handle: Any) -> bool: ...
 
 
-class VirtualWork(Work):  # type: ignore[misc]  # a C++ class without types
+class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
     def __init__(self, group: VirtualProcessGroup, handle: Any, deliver: Callable[[Any], None], outputs: Any) -> None:
@@ -89,7 +89,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # a C++ class without types
         return self._group.ranks.index(self._source)
 
 
-class VirtualProcessGroup(dist.ProcessGroup):
+class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
     """The members are `ranks` (global); this one is number `group_rank` among them."""
 
     def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
@@ -116,11 +116,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self._label
 
     @property
-    def group_name(self) -> str:  # type: ignore[override]  # a property of the C++ class
+    def group_name(self) -> str:
         return self._label
 
     @property
-    def group_desc(self) -> str:  # type: ignore[override]
+    def group_desc(self) -> str:
         return self._label
 
     def shutdown(self) -> None:
@@ -183,9 +183,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> VirtualWork:
         return self._collective("all_gather", [input], self._parts(output), [output])
 
-    def all_gather_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> VirtualWork:
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
         return self._collective("all_gather", inputs, [p for o in outputs for p in self._parts(o)], outputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
@@ -215,8 +213,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> VirtualWork:
         n = self.size()
-        received = output.detach().split(output_sizes or [len(output) // n] * n)
-        sent = input.detach().split(input_sizes or [len(input) // n] * n)
+        received = torch.split(output.detach(), output_sizes or [len(output) // n] * n)
+        sent = torch.split(input.detach(), input_sizes or [len(input) // n] * n)
         return self._collective("all_to_all", list(sent), list(received), [output])
 
     _allgather_base = all_gather_single

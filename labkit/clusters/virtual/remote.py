@@ -1,9 +1,9 @@
 """Virtual ranks as processes of their own, whose every message the scheduler routes.
 
 The two ends of one protocol. `serve` holds the engine, in the process that asked for the run; `main` is a rank. They
-exchange `wire` values, one call and one answer at a time; a rank works only while it has its turn, so the trace is the same
-as with thread ranks. The serving side takes what a rank says as a request that may be wrong, never as a fact: it knows
-itself who speaks, checks every field, and drops a rank that breaks the protocol.
+exchange `wire` values, one call and one answer at a time; a rank works only while it has its turn, so the trace is the
+same as with thread ranks. The serving side takes what a rank says as a request that may be wrong, never as a fact: it
+knows itself who speaks, checks every field, and drops a rank that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
@@ -159,7 +159,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     assert sock is not None
     topology = Topology.from_plain(options["topology"])
     endpoint = SocketEndpoint(index, sock)
-    store = dist.HashStore()
+    store = HashStore()
     torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size)
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
@@ -233,7 +233,7 @@ def _receive(connection: socket.socket) -> Any:
     if length > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"a message of {length} bytes")
     data = _exactly(connection, length)
-    return None if data is None else wire.loads(data)
+    return None if data is None else wire.loads(memoryview(data))
 
 
 def _exactly(connection: socket.socket, length: int) -> bytearray | None:

@@ -6,7 +6,12 @@ from textwrap import dedent
 
 from labkit import Job, Run, virtual
 
-HEAD = "import torch, torch.distributed as dist\ndist.init_process_group()\nrank, n = dist.get_rank(), dist.get_world_size()\nx = torch.ones(4)\n"
+HEAD = """\
+import torch, torch.distributed as dist
+dist.init_process_group()
+rank, n = dist.get_rank(), dist.get_world_size()
+x = torch.ones(4)
+"""
 
 
 def run(source: str, ranks: int = 4) -> Run:

@@ -10,7 +10,11 @@ import torch
 
 from labkit import InvalidJob, Job, virtual
 
-HEAD = "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank, n = dist.get_rank(), dist.get_world_size()\n"
+HEAD = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+"""
 
 
 def values(source: str, ranks: int = 4, **options: object) -> list[object]:
@@ -18,7 +22,10 @@ def values(source: str, ranks: int = 4, **options: object) -> list[object]:
 
 
 def test_environment_is_torchruns_and_each_ranks_own() -> None:
-    source = "os.environ['MINE'] = str(rank)\ndist.barrier()\n" + "[os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'GROUP_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MINE')]"
+    source = (
+        "os.environ['MINE'] = str(rank)\ndist.barrier()\n"
+        + "[os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'GROUP_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MINE')]"
+    )
     assert values(source, 2, nnodes=2) == [
         ["0", "0", "0", "4", "2", "0"],
         ["1", "1", "0", "4", "2", "1"],
@@ -43,7 +50,9 @@ def test_random_numbers_are_each_ranks_own() -> None:
 
 
 def test_gradients_stay_switched_off_on_the_rank_that_switched_them_off() -> None:
-    assert values("with torch.set_grad_enabled(rank == 0):\n    dist.barrier()\n    seen = torch.is_grad_enabled()\nseen", 2) == [True, False]
+    assert values(
+        "with torch.set_grad_enabled(rank == 0):\n    dist.barrier()\n    seen = torch.is_grad_enabled()\nseen", 2
+    ) == [True, False]
 
 
 COLLECTIVES = """
@@ -55,8 +64,10 @@ x = t.clone(); dist.broadcast(x, n - 1); out["broadcast"] = x.tolist()
 x = t.clone(); dist.reduce(x, 0); out["reduce"] = x.tolist() if rank == 0 else None
 xs = [torch.empty_like(t) for _ in range(n)]; dist.all_gather(xs, t); out["all_gather"] = torch.stack(xs).tolist()
 x = torch.empty(n * len(t), dtype=t.dtype); dist.all_gather_single(x, t); out["all_gather_single"] = x.tolist()
-xs = [torch.empty_like(t) for _ in range(n)] if rank == 0 else None; dist.gather(t, xs, 0); out["gather"] = xs and torch.stack(xs).tolist()
-x = torch.empty_like(t); dist.scatter(x, [t + k for k in range(n)] if rank == 0 else None, 0); out["scatter"] = x.tolist()
+xs = [torch.empty_like(t) for _ in range(n)] if rank == 0 else None
+dist.gather(t, xs, 0); out["gather"] = xs and torch.stack(xs).tolist()
+x = torch.empty_like(t)
+dist.scatter(x, [t + k for k in range(n)] if rank == 0 else None, 0); out["scatter"] = x.tolist()
 x = torch.empty(2, dtype=t.dtype); dist.reduce_scatter(x, list(t.chunk(n))); out["reduce_scatter"] = x.tolist()
 x = torch.empty(2, dtype=t.dtype); dist.reduce_scatter_single(x, t); out["reduce_scatter_single"] = x.tolist()
 x = torch.empty_like(t); dist.all_to_all_single(x, t); out["all_to_all_single"] = x.tolist()
@@ -74,7 +85,9 @@ def test_collectives_equal_gloos(ranks: int) -> None:
     assert values(COLLECTIVES, ranks) == real.values
 
 
-PROGRAM = HEAD + """
+PROGRAM = (
+    HEAD
+    + """
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -92,6 +105,7 @@ work = dist.irecv(x, (rank - 1) % n); dist.isend(x.clone(), (rank + 1) % n).wait
 while not work.is_completed(): pass
 losses, x.tolist()
 """
+)
 
 
 def digest(run: object) -> str:
@@ -109,7 +123,9 @@ def test_the_same_program_gives_the_same_trace_every_time_also_with_ranks_in_pro
 
 def test_process_ranks_share_nothing_and_get_the_same_diagnosis() -> None:
     source = HEAD + "x = torch.ones(2)\ndist.send(x, (rank + 1) % n)"
-    threads, processes = (virtual(nproc_per_node=3, ranks=how).run(Job(source=source)) for how in ("threads", "processes"))  # type: ignore[arg-type]
+    threads, processes = (
+        virtual(nproc_per_node=3, ranks=how).run(Job(source=source)) for how in ("threads", "processes")
+    )  # type: ignore[arg-type]
     assert processes.diagnosis() == threads.diagnosis()
     assert "cycle: 0 → 1 → 2 → 0" in processes.diagnosis()
 

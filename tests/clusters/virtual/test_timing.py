@@ -117,7 +117,12 @@ def test_two_rings_through_one_network_card_take_turns() -> None:
     alone = run(ring_source("[0, 2]"), nnodes=2, nproc_per_node=2, intra_node=FAST, inter_node=SLOW)
     both = run(ring_source("[rank % 2, rank % 2 + 2]"), nnodes=2, nproc_per_node=2, intra_node=FAST, inter_node=SLOW)
     own_cards = run(
-        ring_source("[rank % 2, rank % 2 + 2]"), nnodes=2, nproc_per_node=2, nics_per_node=2, intra_node=FAST, inter_node=SLOW
+        ring_source("[rank % 2, rank % 2 + 2]"),
+        nnodes=2,
+        nproc_per_node=2,
+        nics_per_node=2,
+        intra_node=FAST,
+        inter_node=SLOW,
     )
     step = 1e-3 / 2
     assert alone.trace.seconds == pytest.approx(2 * (1e-5 + step), rel=0.02)
