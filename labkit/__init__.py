@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from labkit.clusters import Job as Job
     from labkit.clusters import RankFailed as RankFailed
     from labkit.clusters import Run as Run
-    from labkit.clusters import local as local
-    from labkit.clusters import virtual as virtual
+    from labkit.clusters.local import local as local
+    from labkit.clusters.virtual import virtual as virtual
     from labkit.trace import Trace as Trace
 
 # looked up at first use: importing labkit must not import torch, so that the command line answers at once

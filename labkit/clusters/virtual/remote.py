@@ -70,11 +70,7 @@ class _Desk:
                         self._engine.end(self._rank, failed=call != ("end", False))
                         return
                     self._resume = self._action(call)
-                if self._engine.is_ahead(self._rank):
-                    self._engine.resume_at(self._engine.clock[self._rank], self._rank)
-                    return
-                action = self._resume
-                answer = self._try(action)
+                answer = self._try(self._resume)
                 if answer is None:
                     return
                 self._resume = None
@@ -109,10 +105,19 @@ class _Desk:
                 return lambda: self._wait(handle, operation, move_clock)
             case "is_done", [int() as handle] if handle in self._operations:
                 operation = self._operations[handle]
-                return lambda: self._engine.is_done(self._rank, operation)
+                return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, operation)
         raise ProtocolError(f"no such call: {name}"[:80])
 
-    def _post(self, request: Request) -> int:
+    def _steps_aside(self) -> bool:
+        """A rank that is ahead of others communicates when they have caught up."""
+        if self._engine.is_ahead(self._rank):
+            self._engine.resume_at(self._engine.clock[self._rank], self._rank)
+            return True
+        return False
+
+    def _post(self, request: Request) -> Any:
+        if self._steps_aside():
+            return _SLEEP
         operation = self._engine.post(self._rank, request)
         self._operations[operation.order] = operation
         return operation.order
