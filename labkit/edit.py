@@ -89,7 +89,7 @@ def merged(text: str, before: nbformat.NotebookNode) -> nbformat.NotebookNode:
     A changed code cell keeps its id and loses its outputs. Raises what jupytext raises when `text` does not parse.
     """
     sources = {cell.id: cell.source for cell in before.cells}
-    after = combine_inputs_with_outputs(jupytext.reads(text, fmt=FORMAT), before, fmt=FORMAT)
+    after: nbformat.NotebookNode = combine_inputs_with_outputs(jupytext.reads(text, fmt=FORMAT), before, fmt=FORMAT)
     for cell in after.cells:
         if cell.cell_type == "code" and sources.get(cell.id) != cell.source:
             cell.outputs, cell.execution_count = [], None
