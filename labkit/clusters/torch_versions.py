@@ -93,3 +93,57 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
 # C++ classes whose overloads are meant for callers; in Python they are subclassed with one signature for each method
 Work: Any = c10d_bindings.Work
 ProcessGroup: Any = dist.ProcessGroup
+
+
+def replace_groups_with(
+    backend: Callable[[str], str], replacement: Callable[[dist.ProcessGroup, str, tuple[int, ...]], dist.ProcessGroup]
+) -> None:
+    """From now on each process group is made by torch, for `backend(asked for)`, and replaced for all of torch.
+
+    `asked for` is empty where the program names no backend. `replacement(group, its backend, global ranks)` may return
+    the group itself.
+    """
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def helper(size: int, rank: int, ranks: list[int], asked: Any, *args: Any, **options: Any) -> Any:
+        chosen = dist.Backend(backend("" if str(asked) == "undefined" else str(asked)) or "undefined")
+        group, store = original(size, rank, ranks, chosen, *args, **options)
+        if store is None:  # this rank is no member
+            return group, store
+        replaced = replacement(group, str(chosen), tuple(ranks) or tuple(range(size)))
+        if replaced is not group:
+            _replace_group(group, replaced)
+        return replaced, store
+
+    c10d._new_process_group_helper = helper  # type: ignore[assignment]  # the same signature, less typed
+
+
+def _replace_group(group: dist.ProcessGroup, replaced: dist.ProcessGroup) -> None:
+    world = c10d._world
+    tables: list[dict[Any, Any]] = [
+        world.pg_map,
+        world.pg_names,
+        world.pg_group_ranks,
+        world.pg_backend_config,
+        world.pg_to_tag,
+    ]
+    for table in tables:
+        if group in table:
+            table[replaced] = table.pop(group)
+    for tagged in world.tags_to_pg.values():
+        tagged[:] = [replaced if g is group else g for g in tagged]
+    c10d_bindings._unregister_process_group(group.group_name)
+    c10d_bindings._register_process_group(group.group_name, replaced)
+
+
+def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> None:
+    """Give `group`, a process group written in Python, the name and the gloo backend of `real`.
+
+    Whatever its class does not define then works as it does on `real`.
+    """
+    for device in real._device_types:
+        group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, real._get_backend(device))
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._set_group_name(real.group_name)
+    group._set_group_desc(real.group_desc)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +43,9 @@ class LocalCluster:
         if job.call is not None and len(job.arguments) != world_size:
             raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
         gpus = torch.cuda.device_count()
-        backend = self.backend or ("nccl" if gpus >= world_size else "gloo")
-        options = {"backend": backend, "gpus": gpus, "world_size": world_size, "began": time.monotonic()}
+        # torch's own choice is nccl wherever there is any GPU
+        backend = self.backend or ("" if gpus >= world_size else "gloo")
+        options = {"backend": backend, "gpus": gpus, "world_size": world_size}
         port = _free_port()
         return (self.warm or shared()).run(
             "labkit.clusters.local.rank:main",

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
-import sys
-import time
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
 from labkit.clusters.job import Job
+from labkit.clusters.local.recording import MAX_EVENTS, Recorder, RecordingProcessGroup
 from labkit.clusters.program import execute
-from labkit.clusters.torch_versions import rendezvous_with
-from labkit.clusters.warm import Reporter, shared_file
+from labkit.clusters.torch_versions import rendezvous_with, replace_groups_with
+from labkit.clusters.warm import Reporter, seconds, shared_file
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
-    """Run `job` as rank `index` and report how it ended."""
-    began: float = options["began"]
+    """Run `job` as rank `index` and report how it ended.
+
+    options: `world_size`; `gpus` of this machine; `backend`, used where the program names none (torch's own choice when
+    empty).
+    """
+    world_size: int = options["world_size"]
+    gpus: int = options["gpus"]
     attempts = itertools.count()
 
-    def store(world_size: int) -> dist.Store:
+    def store(_: int) -> Store:
         # a program may destroy its group and make another: it must not read what the first one left
-        return dist.PrefixStore(f"{next(attempts)}", dist.FileStore(shared_file(), world_size))
+        return PrefixStore(f"{next(attempts)}", FileStore(shared_file(), world_size))
 
-    rendezvous_with(store, lambda: index, options["world_size"])
-    reporter.result(execute(job, index, lambda: time.monotonic() - began))
+    def backend(asked: str) -> str:
+        chosen = asked or options["backend"]
+        if "nccl" in chosen and gpus < world_size:
+            reporter.note(f"{world_size} ranks, {gpus} GPUs: gloo is used, not nccl")
+            return "gloo"
+        return chosen
+
+    recorder = Recorder(index, world_size, seconds)
+
+    def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        if not job.trace:
+            return group
+        if backend != "gloo":
+            reporter.note(f"what is sent over {backend} is not in the trace, only what gloo sends")
+            return group
+        return RecordingProcessGroup(group, ranks, recorder)
+
+    rendezvous_with(store, lambda: index, world_size)
+    replace_groups_with(backend, recorded)
+    result = execute(job, index, seconds)
+    if job.trace:
+        if recorder.left_out:
+            reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")
+        reporter.trace(recorder.trace())
+    reporter.result(result)

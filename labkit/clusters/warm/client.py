@@ -65,7 +65,7 @@ class WarmProcess:
                 return
             self._forget()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._errors = tempfile.TemporaryFile()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
             environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
             # -P: a learner's file called random.py must not stand in for the library's
             python = [sys.executable, "-P", "-m", "labkit.clusters.warm.server", str(theirs.fileno())]

@@ -16,6 +16,7 @@ from labkit.trace import Trace
 KEPT_OUTPUT_CHARACTERS = 10_000_000
 """Of what a rank prints, the last so many characters are kept in its result. All of it is passed on while it runs."""
 _MAX_OUTER_BYTES = 16 << 20
+_MAX_NOTES = 20
 
 
 class Collector:
@@ -38,6 +39,7 @@ class Collector:
         self._results: dict[int, RankResult] = {}
         self._malformed: dict[int, str] = {}
         self._traces: list[Trace] = []
+        self._notes: dict[str, None] = {}
         self._threads: dict[tuple[int, int], int] = {}
         """(process, thread) -> rank."""
         self._hanging: dict[int, list[Any]] = {}
@@ -93,6 +95,10 @@ class Collector:
         if kind == "trace":
             self._traces.append(reports.read_trace(payload, self._world_size))
             return
+        if kind == "note":
+            if len(self._notes) < _MAX_NOTES:
+                self._notes[payload.decode(errors="replace")[:500]] = None
+            return
         rank = header.get("rank")
         if type(rank) is not int or rank not in self._ranks[process]:
             raise reports.ReportError("a report of a rank that the process does not host")
@@ -128,6 +134,7 @@ class Collector:
             trace=Trace.merged(self._traces) if self._traces else Trace(self._world_size),
             wall_seconds=wall_seconds,
             stopped=stopped,
+            notes=tuple(self._notes),
         )
 
     def _rank_result(self, process: int, rank: int, wall_seconds: float) -> RankResult:

@@ -34,7 +34,7 @@ class Decoder:
         while len(self._buffer) >= _PREFIX.size:
             header_bytes, payload_bytes = _PREFIX.unpack_from(self._buffer)
             if header_bytes > MAX_HEADER_BYTES or payload_bytes > self._max_payload_bytes:
-                raise FrameError(f"a frame of {header_bytes + payload_bytes} bytes, {self._max_payload_bytes} are allowed")
+                raise FrameError(f"a frame of {payload_bytes} bytes, {self._max_payload_bytes} are allowed")
             start = _PREFIX.size + header_bytes
             if len(self._buffer) < start + payload_bytes:
                 return

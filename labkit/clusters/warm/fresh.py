@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class Reporter(Protocol):
 
     def trace(self, trace: Trace) -> None:
         """What was recorded, of any of this process's ranks."""
+
+    def note(self, text: str) -> None:
+        """What the learner should know about how it ran: a line of `Run.notes`. Said by many ranks, it stands once."""
 
     def hosts(self, rank: int) -> None:
         """Called in the thread that runs `rank`: should it hang, the client is told at which line."""
@@ -77,6 +81,9 @@ class ProcessReporter:
     def trace(self, trace: Trace) -> None:
         self._write(reports.trace_frame(trace))
 
+    def note(self, text: str) -> None:
+        self._write(reports.note_frame(text))
+
     def hosts(self, rank: int) -> None:
         self._write(reports.thread_frame(rank, threading.get_ident()))
 
@@ -88,11 +95,17 @@ class ProcessReporter:
 
 
 _shared_file = -1
+_began = 0.0
 
 
 def shared_file() -> str:
     """Path of a file that the processes of this run share, empty at first. It has no name and goes with them."""
     return f"/proc/self/fd/{_shared_file}"
+
+
+def seconds() -> float:
+    """Wall-clock time since the processes of this run were started; the same clock for all of them."""
+    return time.monotonic() - _began
 
 
 def entry_function(entry: str) -> Callable[..., None]:
@@ -102,8 +115,10 @@ def entry_function(entry: str) -> Callable[..., None]:
     return function
 
 
-def run(request: Request, index: int, descriptors: Descriptors) -> NoReturn:
-    """Be process `index` of a request, and end."""
+def run(request: Request, index: int, descriptors: Descriptors, began: float) -> NoReturn:
+    """Be process `index` of a run that began at `began` on the monotonic clock, and end."""
+    global _shared_file, _began
+    _shared_file, _began = descriptors.shared, began
     exit_code = 1
     try:
         _set_up(request, index, descriptors)
@@ -122,13 +137,11 @@ def run(request: Request, index: int, descriptors: Descriptors) -> NoReturn:
 
 
 def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
-    global _shared_file
-    _shared_file = descriptors.shared
     null = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
         os.dup2(ours, standard)
     _close_all_but({0, 1, 2, descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared})
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -172,9 +185,9 @@ def _close_all_but(kept: set[int | None]) -> None:
 
 
 def _unbuffered(descriptor: int) -> io.TextIOWrapper:
-    """Text goes out as it is written, so that nothing is lost when the process is killed."""
+    """Text goes out as it is written, as with `python -u`: nothing is lost when the process is killed."""
     raw = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[arg-type]  # as `python -u` does
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 def _flush() -> None:

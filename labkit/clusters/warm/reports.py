@@ -1,4 +1,4 @@
-"""What a process says about its ranks, as frames: results, traces, output. Written by the process, checked by the client."""
+"""What a process says about its ranks, as frames: results, traces, output. Checked by the client."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def trace_frame(trace: Trace) -> bytes:
 def output_frame(rank: int, stream: str, text: str) -> bytes:
     """Something that a rank printed, as one frame."""
     return frames.encode({"kind": "output", "rank": rank, "stream": stream}, text.encode(errors="replace"))
+
+
+def note_frame(text: str) -> bytes:
+    """Something for `Run.notes`, as one frame."""
+    return frames.encode({"kind": "note"}, text.encode(errors="replace"))
 
 
 def thread_frame(rank: int, identifier: int) -> bytes:

@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 
-# imported here so that no rank has to
+# imported here so that no rank has to; DistributedDataParallel brings in _dynamo when it is first used
 import torch
+import torch._dynamo
 import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.optim  # noqa: F401

@@ -17,7 +17,8 @@ import time
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from labkit.clusters.warm import frames, fresh, processes, request, stacks
+from labkit.clusters.warm import frames, fresh, processes, request
+from labkit.clusters.warm.stacks import LearnerFrame, learner_frames
 
 FAILURE_GRACE_SECONDS = 1.5
 """How long the other processes may go on when one has failed: enough to notice it, and to say so."""
@@ -35,7 +36,7 @@ class _Process:
     stacks: int
     status: int | None = None
     """Exit code, or minus the signal's number."""
-    frames: dict[int, list[stacks.LearnerFrame]] = field(default_factory=dict)
+    frames: dict[int, list[LearnerFrame]] = field(default_factory=dict)
 
 
 def supervise(connection: socket.socket) -> NoReturn:
@@ -58,6 +59,7 @@ class _Supervisor:
         self._processes: list[_Process] = []
         self._selector = selectors.DefaultSelector()
         self._shared = os.memfd_create("shared")
+        self._began = time.monotonic()
         self._pending = bytearray()
         self._reading = True
         self._client_gone = False
@@ -112,7 +114,8 @@ class _Supervisor:
             signal.set_wakeup_fd(-1)
             processes.die_with_parent(supervisor)
             ends = {kind: write for kind, (_, write) in pipes.items()}
-            fresh.run(self._asked, index, fresh.Descriptors(**ends, stacks=dump, socket=sock, shared=self._shared))
+            kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock)
+            fresh.run(self._asked, index, kept, self._began)
         streams = {}
         for kind, (read, write) in pipes.items():
             os.close(write)
@@ -230,7 +233,7 @@ class _Supervisor:
                 seen = size or -1
                 time.sleep(0.02)
             dump = os.pread(process.stacks, 1 << 20, 0).decode(errors="replace")
-            found = stacks.learner_frames(dump, self._asked.job)
+            found = learner_frames(dump, self._asked.job)
             # a fork keeps the identifier of its only thread
             ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())
             self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
@@ -250,8 +253,9 @@ class _Supervisor:
             self._drain(process)
         for process in stopped:
             ended_itself = process.status != -signal.SIGKILL
-            status = process.status if ended_itself else None
-            self._send({"kind": "exit", "process": process.index, "status": status})
+            self._send(
+                {"kind": "exit", "process": process.index, "status": process.status if ended_itself else None}
+            )
         self._send({"kind": "end", "stopped": self._stopped})
         self._connection.setblocking(True)
         self._connection.settimeout(60)
