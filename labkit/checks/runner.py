@@ -78,9 +78,12 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
 
 def _what_stopped(run: Run) -> str:
     """`DeadlockError at ring_allreduce.py, line 12`; nothing that a learner's exception could carry to them."""
-    first = run.first_failure
-    if run.stopped or first is None or first.error is None:
-        return run.stopped or "a rank that ended early"
-    known = hasattr(builtins, first.error.type) or first.error.type in ("DeadlockError", "MismatchError")
-    where = f" at {first.error.where}" if first.error.where else ""
-    return (first.error.type if known else "an exception") + where
+    error = run.first_failure.error if run.first_failure else None
+    where = f" at {error.where}" if error and error.where else ""
+    if run.stopped:
+        # without the number of seconds, which differs from check to check
+        return run.stopped.split(" after ")[0] + where
+    if error is None:
+        return "a rank that ended early"
+    known = hasattr(builtins, error.type) or error.type in ("DeadlockError", "MismatchError")
+    return (error.type if known else "an exception") + where

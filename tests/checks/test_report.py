@@ -1,0 +1,91 @@
+"""How a report reads: in a terminal, in a notebook, as data."""
+
+from __future__ import annotations
+
+import json
+
+from labkit.checks import CheckResult, Report, WrongChunks
+from labkit.clusters import RankResult, Run
+
+HOSTILE = "<script>alert('1')</script>"
+
+
+def report() -> Report:
+    run = Run([RankResult(0, output="step 0\n"), RankResult(1, output="step 0\n")])
+    return Report(
+        "phase3_multi_node/ring_allreduce",
+        [
+            CheckResult("every rank ends with the sum", points=3, earned=3),
+            CheckResult(
+                f"sends only what a ring must {HOSTILE}",
+                points=2.5,
+                earned=0,
+                expected="6144 bytes",
+                seen=f"8192\n{HOSTILE}",
+                look_at="what leaves",
+                stopped="timeout",
+                run=run,
+                picture=WrongChunks([[False, True], [False, False]]),
+            ),
+            CheckResult("time", points=4, earned=0, skipped="no clock here"),
+        ],
+        seed=42,
+        title="your module",
+    )
+
+
+def test_text_is_aligned_and_says_all() -> None:
+    assert report().text().splitlines() == [
+        "ok   3/3   every rank ends with the sum",
+        f"FAIL 0/2.5 sends only what a ring must {HOSTILE}",
+        "           expected  6144 bytes",
+        "           seen      8192",
+        f"                     {HOSTILE}",
+        "           look at   what leaves",
+        "           printed   step 0",
+        "           chunk     0  1",
+        "           rank   0  .  x",
+        "           rank   1  .  .",
+        "           x: wrong",
+        "skip       time",
+        "           no clock here",
+        "ring_allreduce: 3 of 5.5 points (your module)",
+        "the same inputs again: --seed 42",
+    ]
+
+
+def test_what_could_not_be_judged_counts_for_nothing() -> None:
+    only_skipped = Report("phase1_x/y", [CheckResult("time", points=4, earned=0, skipped="no clock here")], seed=1)
+    assert (only_skipped.points, only_skipped.earned, only_skipped.passed) == (0, 0, True)
+
+
+def test_html_escapes_what_learners_wrote() -> None:
+    html = report()._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    for word in ("passed", "failed", "skipped", "6144 bytes", "3 of 5.5 points"):
+        assert word in html
+
+
+def test_long_output_is_cut() -> None:
+    result = CheckResult("x", 1, 0, seen="\n".join(f"line {n}" for n in range(1000)))
+    assert len(result.text().splitlines()) < 20
+    assert "more lines" in result.text()
+    assert len(CheckResult("x", 1, 0, seen="a" * 10**6).text()) < 10_000
+
+
+def test_json_there_and_back() -> None:
+    plain = json.loads(json.dumps(report().to_json()))
+    assert Report.from_json(plain).text() == "\n".join(
+        line
+        for line in report().text().splitlines()
+        if not line.strip().startswith(("printed", "chunk", "rank ", "x:"))
+    )
+
+
+def test_hidden_checks_tell_where_to_look_and_no_values() -> None:
+    text = report().without_details().text()
+    assert "what leaves" in text
+    assert "timeout" in text
+    for secret in ("6144", "8192", "step 0", "x: wrong"):
+        assert secret not in text

@@ -1,0 +1,118 @@
+"""A rubric on submissions that are right, wrong, or do not end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checks.course import SOLUTION
+
+from labkit import exercises
+from labkit.checks import NoRubric, Ranks, Report, Submission, check, load_rubric, run_checks, visible_rubric
+
+pytestmark = pytest.mark.usefixtures("course")
+
+
+def judged(source: str, seed: int | None = None, timeout: float = 20.0) -> Report:
+    exercise = exercises.find("largest")
+    return run_checks(visible_rubric(exercise), Submission(exercise, source), Ranks("virtual", timeout), seed=seed)
+
+
+def test_right() -> None:
+    report = judged(SOLUTION)
+    assert (report.earned, report.points, report.passed) == (3, 3, True)
+    assert [r.skipped for r in report.results] == ["", "", "no clock here"]
+
+
+def test_wrong_in_one_respect_keeps_the_rest() -> None:
+    report = judged(SOLUTION.replace("MAX", "MIN"))
+    assert [r.earned for r in report.results] == [0, 1, 0]
+    failed = report.results[0]
+    assert failed.look_at == "the operation"
+    assert failed.picture is not None
+    assert failed.run is not None and failed.run.ok
+
+
+def test_the_seed_draws_the_same_again() -> None:
+    wrong = SOLUTION.replace("MAX", "MIN")
+    first = judged(wrong)
+    assert judged(wrong, first.seed).results[0].expected == first.results[0].expected
+    assert len({judged(wrong, seed).results[0].expected for seed in range(1, 6)}) > 1
+
+
+def test_an_exception_is_told_with_its_line_and_once() -> None:
+    report = judged(SOLUTION.replace("dist.all_reduce(tensor, dist.ReduceOp.MAX)", "tensor.no_such_method()"))
+    first, again, _ = report.results
+    assert "AttributeError" in first.seen and "phase1_small/largest.py, line 10" in first.seen
+    assert again.seen == "AttributeError at phase1_small/largest.py, line 10, as above"
+
+
+def test_the_name_of_an_exception_carries_nothing_out() -> None:
+    source = SOLUTION.replace(
+        "dist.all_reduce(tensor, dist.ReduceOp.MAX)", "raise type(f'Seen{tensor.sum()}', (Exception,), {})"
+    )
+    hidden = judged(source).without_details()
+    assert hidden.results[0].seen == "an exception at phase1_small/largest.py, line 10"
+    assert "Seen" not in hidden.text()
+
+
+def test_a_module_that_does_not_parse() -> None:
+    report = judged(SOLUTION + "\nif:\n")
+    assert report.earned == 0
+    assert "SyntaxError" in report.results[0].seen
+
+
+def test_code_that_hangs_costs_time_once() -> None:
+    report = judged(SOLUTION.replace("    return tensor", "    while True:\n        pass"), timeout=2.0)
+    assert report.earned == 0
+    assert "timeout after 2 s" in report.results[0].seen
+    # the second check waits a quarter of that
+    assert report.results[1].run is not None and report.results[1].run.stopped == "timeout after 0.5 s"
+
+
+def test_a_value_that_the_check_cannot_read_costs_its_points(course: Path) -> None:
+    path = course / "labkit/checks/visible/phase1_small/largest.py"
+    path.write_text(
+        path.read_text().replace("expect(len(run.trace", "run.values[0].item().x\n    expect(len(run.trace")
+    )
+    report = judged(SOLUTION)
+    assert [r.earned for r in report.results] == [2, 0, 0]
+    assert "RuntimeError" in report.results[1].fault
+    assert "Traceback" not in report.text()
+
+
+def test_only_public_names_can_be_called() -> None:
+    submission = Submission(exercises.find("largest"), SOLUTION)
+    with pytest.raises(AttributeError, match="no public name 'dist'"):
+        submission.dist  # noqa: B018
+
+
+def test_nothing_of_the_submission_is_run_here(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    judged(f"import os\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n" + SOLUTION)
+    import os
+
+    assert mark.read_text() != str(os.getpid())
+
+
+def test_a_check_says_what_it_cannot_be_given() -> None:
+    with pytest.raises(ValueError, match="check judge asks for cluster; there are: submission, ranks, draw"):
+
+        @check(points=1, title="x")
+        def judge(cluster: object) -> None: ...
+
+
+def test_a_rubric_that_is_missing_or_empty(tmp_path: Path) -> None:
+    exercise = exercises.find("largest")
+    with pytest.raises(NoRubric, match="is missing"):
+        load_rubric(exercise, tmp_path / "none.py")
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(NoRubric, match="defines none with @check"):
+        load_rubric(exercise, tmp_path / "empty.py")
+
+
+def test_bad_requests_for_ranks() -> None:
+    with pytest.raises(ValueError, match="no cluster is called 'slurn'"):
+        Ranks("slurn")
+    with pytest.raises(ValueError, match="world_size must be a multiple of nproc_per_node=4, got 6"):
+        Ranks()(6, nproc_per_node=4)
