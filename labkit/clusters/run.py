@@ -105,16 +105,21 @@ class Run:
             lines.append(f"rank {first.rank} {_ending(first.exit)}")
         else:
             error = first.error
-            shared = [
-                r.rank for r in self.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)
-            ]
-            who = "every rank" if len(shared) == len(self.ranks) > 1 else f"rank {first.rank}"
+            places: dict[str, list[int]] = {}
+            for result in self.ranks:
+                if result.error and (result.error.type, result.error.message) == (error.type, error.message):
+                    places.setdefault(result.error.where, []).append(result.rank)
+            here = places.pop(error.where)
+            who = "every rank" if len(here) == len(self.ranks) > 1 else f"rank{'s' * (len(here) > 1)} {ranges(here)}"
             lines.append(
                 f"{error.type} on {who}" + (f" at {error.where}" if error.where else "") + f": {error.message}"
             )
             lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
             if error.locals:
                 lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
+            for where, elsewhere in places.items():
+                plural = "s" * (len(elsewhere) > 1)
+                lines.append(f"also on rank{plural} {ranges(elsewhere)}" + f" at {where}" * bool(where))
         others = [r for r in self.ranks if r is not first and (r.error is not None or r.exit != 0)]
         folded = [r.rank for r in others if first.error is None or r.error is None or r.error.consequence]
         if folded:

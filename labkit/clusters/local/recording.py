@@ -79,6 +79,7 @@ class Operation:
         line: str,
     ) -> None:
         self.peer = peer
+        self.from_anybody = kind is Kind.RECEIVE and peer is None
         self._what = (kind, name, nbytes, group, sequence, line)
         self._now = now
         self._start = now()
@@ -95,8 +96,8 @@ class Operation:
         return Event(rank, kind, name, self._start, end, nbytes, self.peer, group, sequence, line)
 
 
-class MessageWork(Work):  # type: ignore[misc]  # a C++ class without types
-    """A send or receive under way. It ends, as far as anybody can know, when it is waited for."""
+class RecordedWork(Work):  # type: ignore[misc]  # a C++ class without types
+    """Something under way that does not say when it ends: as far as anybody can know, when it is waited for."""
 
     def __init__(self, real: Any, operation: Operation, ranks: tuple[int, ...]) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class MessageWork(Work):  # type: ignore[misc]  # a C++ class without types
         return done
 
     def _ended(self) -> None:
-        if self._operation.peer is None:
+        if self._operation.from_anybody:
             self._operation.peer = self._ranks[self._real._source_rank()]
         self._operation.end()
 
@@ -153,17 +154,17 @@ class RecordingProcessGroup(dist.ProcessGroup):
         dress_group(self, real)
         recorder.group(self._label, ranks)
 
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> MessageWork:
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> RecordedWork:
         operation = self._message(Kind.SEND, "send", tensors, self._ranks[to])
-        return MessageWork(self._real.send(tensors, to, tag), operation, self._ranks)
+        return RecordedWork(self._real.send(tensors, to, tag), operation, self._ranks)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> MessageWork:
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:
         operation = self._message(Kind.RECEIVE, "recv", tensors, self._ranks[source])
-        return MessageWork(self._real.recv(tensors, source, tag), operation, self._ranks)
+        return RecordedWork(self._real.recv(tensors, source, tag), operation, self._ranks)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MessageWork:
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RecordedWork:
         operation = self._message(Kind.RECEIVE, "recv", tensors, None)
-        return MessageWork(self._real.recv_anysource(tensors, tag), operation, self._ranks)
+        return RecordedWork(self._real.recv_anysource(tensors, tag), operation, self._ranks)
 
     def _message(self, kind: Kind, fallback: str, tensors: list[Tensor], peer: int | None) -> Operation:
         return self._recorder.message(self._label, kind, fallback, _nbytes(tensors), peer)
@@ -171,7 +172,10 @@ class RecordingProcessGroup(dist.ProcessGroup):
     def _collective(self, name: str, inputs: Any, call: Callable[[], Any]) -> Any:
         operation = self._recorder.collective(self._label, name, _nbytes(inputs))
         work = call()
-        work.get_future().add_done_callback(operation.end)
+        try:
+            work.get_future().add_done_callback(operation.end)
+        except RuntimeError:  # gloo has no future for some
+            return RecordedWork(work, operation, self._ranks)
         return work
 
     def shutdown(self) -> None:
