@@ -89,13 +89,20 @@ class Exercise:
     def save(self, text: str) -> Path:
         """Keep `text` as the learner's module. A version that it replaces goes to `.history/`, so nothing is lost."""
         path = self.paths["yours"]
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.read_text() != text:
-            history = workspace() / ".history" / self.name
-            history.mkdir(parents=True, exist_ok=True)
-            path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
+            self.reset()
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
+
+    def reset(self) -> Path | None:
+        """Go back to the template. Returns where the learner's module is kept now; None when there was none."""
+        path = self.paths["yours"]
+        if not path.is_file():
+            return None
+        history = workspace() / ".history" / self.name
+        history.mkdir(parents=True, exist_ok=True)
+        return path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
 
 
 def catalogue() -> list[Exercise]:

@@ -1,0 +1,28 @@
+"""Magics of the lab, loaded by `%load_ext labkit`, and what they show.
+
+One module for each magic or pair of them; `magics.py` says how a magic parses its line and answers what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labkit.notebook.stepper import step_through
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["load_ipython_extension", "step_through"]
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Make the magics known to `shell`. Loading twice does no harm."""
+    from labkit.clusters.warm import shared
+    from labkit.notebook import choosing, exercising, failures, helping, running
+
+    failures.install()
+    choice = choosing.Choice()
+    for magic in (*choosing.magics(choice), *running.magics(choice), *exercising.magics(), *helping.magics()):
+        magic.register(shell)
+    # it imports torch while the learner reads the first paragraph
+    shared().start()

@@ -1,0 +1,57 @@
+"""The text of the cell that is running: where it begins, and whether it parses."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+class CellSyntaxError(Exception):
+    """A cell that does not parse. A `SyntaxError` proper would be shown with the frames of labkit that found it."""
+
+    def __init__(self, error: SyntaxError, hint: str = "") -> None:
+        super().__init__(f"{error.msg} ({error.filename}, line {error.lineno})")
+        self._error = error
+        self._hint = hint
+
+    def _render_traceback_(self) -> list[str]:
+        """As IPython shows it: place, line, arrow, what is wrong."""
+        place, *rest = "".join(traceback.format_exception_only(self._error)).rstrip().splitlines()
+        shown = [place.replace(f'File "{self._error.filename}"', f"{self._error.filename}"), *rest]
+        return [*shown, self._hint] if self._hint else shown
+
+
+def cell_name(shell: InteractiveShell) -> str:
+    """What tracebacks call the cell that is running: `Cell In[3]`."""
+    return f"Cell In[{shell.execution_count}]"
+
+
+def lines_above(shell: InteractiveShell, cell: str) -> list[str]:
+    """The lines of the running cell that stand above `cell`, the body of its magic: the magic's own line, at least."""
+    history = shell.history_manager
+    raw = history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
+    body = cell.rstrip()
+    if body and raw.rstrip().endswith(body):
+        return str(raw.rstrip()[: -len(body)]).split("\n")[:-1]
+    return [""]
+
+
+def require_syntax(cell: str, filename: str, first_line: int) -> None:
+    """Raise `CellSyntaxError`, with the line as the learner counts it, unless `cell` compiles."""
+    padded = "\n" * (first_line - 1) + cell
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are the ranks' to give
+            compile(padded, filename, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if error.text is None and error.lineno:  # found after parsing, such as a return outside a function
+            error.text = padded.split("\n")[error.lineno - 1]
+        line = (error.text or "").lstrip()
+        hint = "This cell is plain Python: magics and ! do not work in it." if line.startswith(("%", "!")) else ""
+        raise CellSyntaxError(error, hint) from None
+    except ValueError as error:  # null bytes
+        raise CellSyntaxError(SyntaxError(str(error), (filename, first_line, 1, ""))) from None

@@ -1,0 +1,99 @@
+"""`%%exercise`, `%reset_exercise`, `%solution`: the learner's module, from its cell to its file and back."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+from IPython.display import Code, display
+
+from labkit import exercises
+from labkit.clusters.program import fold_traceback
+from labkit.exercises import Exercise
+from labkit.notebook.cells import cell_name, lines_above, require_syntax
+from labkit.notebook.magics import Magic, exercise_names
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
+
+
+def magics() -> list[Magic]:
+    """The three magics."""
+    made = [
+        Magic(
+            "exercise",
+            _exercise,
+            """This cell is the module of an exercise: it is saved, and imported here and on every rank.
+
+            %%exercise phase3_multi_node/ring_allreduce
+            """,
+            kind="cell",
+            words=exercise_names,
+        ),
+        Magic(
+            "reset_exercise",
+            _reset,
+            "Start an exercise again from its template. Your version is kept, and a cell with the template is added.",
+            words=exercise_names,
+        ),
+        Magic("solution", _solution, "Show an exercise's solution, once it is released.", words=exercise_names),
+    ]
+    for magic in made:
+        magic.option("name", metavar="EXERCISE", help="ring_allreduce, or phase3_multi_node/ring_allreduce")
+    return made
+
+
+def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+    exercise = exercises.find(options.name)
+    above = lines_above(shell, cell)
+    require_syntax(cell, cell_name(shell), len(above) + 1)
+    # line k of the file is line k of the cell, so that tracebacks count as the learner does
+    text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell
+    path = exercise.save(text)
+    module = _imported(shell, exercise, text)
+    public = [name for name in exercise.public_names if hasattr(module, name)]
+    shell.user_ns[exercise.short_name] = module
+    shell.user_ns.update({name: getattr(module, name) for name in public})
+    missing = [name for name in exercise.public_names if name not in public]
+    print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
+
+
+def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+    exercise = exercises.find(options.name)
+    template, _ = exercise.source("template")
+    kept = exercise.reset()
+    print(f"your version is kept as {_shown(kept)}" if kept else "there was no version of yours")
+    shell.set_next_input(f"%%exercise {exercise.name}\n{template}")
+
+
+def _solution(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+    exercise = exercises.find(options.name)
+    if not exercise.paths["solution"].is_file():
+        raise UsageError(f"the solution of {exercise.name} is not released here")
+    text, _ = exercise.source("solution")
+    display(Code(data=_MARKERS.sub("", text), language="python"))
+
+
+def _imported(shell: InteractiveShell, exercise: Exercise, text: str) -> ModuleType:
+    """The module, run in this kernel as any cell is; what it raises is shown from the learner's first line on."""
+    try:
+        return exercises.load(exercise, text)
+    except Exception as error:
+        frames = fold_traceback(error.__traceback__)
+        lines = shell.InteractiveTB.structured_traceback(type(error), error, frames)
+        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
+        raise
+
+
+def _shown(path: Path) -> str:
+    """A path as it may stand in a notebook that others read: within the course where it can."""
+    for base in (exercises.root(), Path.cwd()):
+        if path.is_relative_to(base):
+            return str(path.relative_to(base))
+    return str(path)

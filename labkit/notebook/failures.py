@@ -1,0 +1,116 @@
+"""A failed run as a learner wants to see it: which rank, which line of which cell, and what became of the others."""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+
+from labkit.clusters import RankError, RankFailed, RankResult, Run
+from labkit.clusters.run import ranges
+
+_RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
+_LINES_BEFORE, _LINES_AFTER = 2, 1
+_MOST_CALLS = 6
+
+
+def install() -> None:
+    """Have IPython show `RankFailed` so. It asks the exception itself, and labkit.clusters knows of no notebook."""
+    RankFailed._render_traceback_ = lambda error: render(error.run)  # type: ignore[attr-defined]
+
+
+def render(run: Run) -> list[str]:
+    """The lines that IPython shows in place of a traceback."""
+    first = run.first_failure
+    if run.stopped or first is None:
+        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *_where_all_were(run)]
+    return [*_failure(run, first), *_others(run, first)]
+
+
+def _failure(run: Run, first: RankResult) -> list[str]:
+    """The rank that failed first, its line, and how the program came there."""
+    if first.error is None:
+        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.diagnosis().splitlines()[0]}"]
+    error = first.error
+    alike = _alike(run, error)
+    who = "every rank" if len(alike) == len(run.ranks) > 1 else _named(alike)
+    of = f" of {len(run.ranks)}" if who != "every rank" else ""
+    lines = [f"{_RED}{_BOLD}RankFailed{_END}: {error.type} on {who}{of}"]
+    calls = error.frames[:-1]
+    if len(calls) > _MOST_CALLS:
+        lines += [_call(frame) for frame in calls[:2]]
+        lines.append(f"  ... {len(calls) - _MOST_CALLS} more calls ...")
+        calls = calls[2 - _MOST_CALLS :]
+    lines += [_call(frame) for frame in calls]
+    if error.frames:
+        lines += _excerpt(*error.frames[-1])
+    if error.locals:
+        lines.append("      " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
+    lines.append(f"{_RED}{error.type}{_END}: {error.message}")
+    return lines
+
+
+def _alike(run: Run, error: RankError) -> list[int]:
+    """The ranks that failed in the same way."""
+    return [r.rank for r in run.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)]
+
+
+def _others(run: Run, first: RankResult) -> list[str]:
+    """What became of the other ranks: those that failed for themselves, then those that were drawn in."""
+    own: dict[tuple[str, str], list[int]] = defaultdict(list)
+    messages: dict[tuple[str, str], str] = {}
+    drawn_in = []
+    told = set(_alike(run, first.error)) if first.error else {first.rank}
+    for result in run.ranks:
+        error = result.error
+        if result.rank in told or (error is None and result.exit == 0):
+            continue
+        if error is None or error.consequence:
+            drawn_in.append(result.rank)
+        else:
+            own[error.type, error.where].append(result.rank)
+            messages.setdefault((error.type, error.where), error.message)
+    if first.error is not None:
+        # the same mistake at the same line: one message will do
+        messages[first.error.type, first.error.where] = ""
+    lines = []
+    for (kind, where), ranks in own.items():
+        message = messages[kind, where].split("\n")[0]
+        at = f" at {where}" if where else ""
+        lines.append(f"also {kind} on {_named(ranks)}{at}{': ' if message else ''}{message}")
+    return [*lines, f"{_named(drawn_in)} stopped because of it"] if drawn_in else lines
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def _where_all_were(run: Run) -> list[str]:
+    """Where every rank stood when the lab stopped them all."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for result in run.ranks:
+        if result.error is not None and result.error.frames:
+            *_, text = result.error.frames[-1]
+            places[f"was at {result.error.where}: {text}"].append(result.rank)
+        elif result.error is not None:
+            places[f"{result.error.type}: {result.error.message}"].append(result.rank)
+        else:
+            places["had ended" if result.exit == 0 else "was stopped"].append(result.rank)
+    return [f"[{ranges(ranks)}] {place}" for place, ranks in places.items()]
+
+
+def _call(frame: tuple[str, int, str, str]) -> str:
+    file, number, _, text = frame
+    return f"  {file}, line {number}: {text}"
+
+
+def _excerpt(file: str, number: int, function: str, text: str) -> list[str]:
+    """The line that failed, among its neighbours."""
+    inside = f", in {function}" if function != "<module>" else ""
+    lines = [f"  {_GREEN}{file}, line {number}{_END}{inside}"]
+    for near in range(max(1, number - _LINES_BEFORE), number + _LINES_AFTER + 1):
+        line = linecache.getline(file, near).rstrip()
+        if near == number:
+            lines.append(f"{_GREEN}----> {near}{_END} {line or text}")
+        elif line:
+            lines.append(f"{near:>{6 + len(str(number))}} {line}")
+    return lines

@@ -1,0 +1,138 @@
+"""How a magic reads its line: options as argparse takes them; what is wrong is told in one line, as a `UsageError`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from labkit import exercises
+from labkit.checks import NoRubric
+from labkit.clusters import InvalidJob
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+class Magic:
+    """A magic: its name, its options, and what it does.
+
+    run(shell, options, cell): what it returns is the cell's result. `cell` is empty for a line magic.
+    words: offered by the Tab key beside the options.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[InteractiveShell, argparse.Namespace, str], Any],
+        description: str,
+        kind: Literal["line", "cell"] = "line",
+        words: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self.title = ("%%" if kind == "cell" else "%") + name
+        self.kind = kind
+        self.name = name
+        self.words = words
+        self._run = run
+        self._parser = _Parser(self.title[1:], description=description)  # type: ignore[no-untyped-call]  # IPython's is untyped
+        self.option = self._parser.add_argument
+
+    def register(self, shell: InteractiveShell) -> None:
+        """Make it known to `shell`, with its help and its completions."""
+
+        def magic(line: str, cell: str = "") -> Any:
+            with _told_plainly():
+                return self._run(shell, self._parser.parse_line(line), cell)
+
+        magic.__doc__ = self._parser.format_help()
+        magic.__name__ = self.name
+        shell.magics_manager.register_function(magic, magic_kind=self.kind, magic_name=self.name)
+        shell.set_hook("complete_command", self._complete, re_key=re.escape(self.title) + r"\b")
+
+    def _complete(self, shell: InteractiveShell, event: Any) -> list[str]:
+        before = event.line[: len(event.line) - len(event.symbol)].split()
+        if not before:  # the magic's own name is IPython's to complete
+            return []
+        offered = self._parser.option_names() if event.symbol.startswith("-") else list(self.words())
+        return [word for word in offered if word.startswith(event.symbol)]
+
+
+class _Parser(MagicArgumentParser):
+    """argparse that never exits; options may be spelled with `_` too, as torchrun allows it."""
+
+    def parse_line(self, line: str) -> argparse.Namespace:
+        try:
+            words = [_dashed(word) for word in shlex.split(line)]
+        except ValueError as error:  # an opening quotation mark alone
+            self.error(str(error).lower())
+        options, unknown = self.parse_known_args(words)
+        for word in unknown:
+            self._unknown(word)
+        assert isinstance(options, argparse.Namespace)
+        return options
+
+    def option_names(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%{self.prog}: {message.removeprefix('argument ')}")
+
+    def _unknown(self, word: str) -> NoReturn:
+        if not word.startswith("-"):
+            self.error(f"{word!r} is one argument too many")
+        near = difflib.get_close_matches(word.split("=")[0], self.option_names(), n=2, cutoff=0.6)
+        offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self.option_names())}"
+        self.error(f"there is no option {word}; {offer}")
+
+
+def _dashed(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """What a learner asked for and cannot have is answered by one line, without a traceback."""
+    try:
+        yield
+    except (InvalidJob, NoRubric, exercises.UnknownExercise, exercises.MissingModule) as error:
+        raise UsageError(str(error)) from None
+
+
+def at_least_one(text: str) -> int:
+    """A number of ranks or nodes, as argparse wants its types."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 up is needed, got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A limit of time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, got {text!r}")
+    return value
+
+
+def variable(text: str) -> str:
+    """A name for a variable of the notebook."""
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"a variable's name is needed, got {text!r}")
+    return text
+
+
+def exercise_names() -> list[str]:
+    """For the Tab key: every exercise by its short name."""
+    return [exercise.short_name for exercise in exercises.catalogue()]

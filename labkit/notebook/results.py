@@ -1,0 +1,77 @@
+"""The values that ranks bring back, shown in few lines: equal ones as one, tensors by shape, dtype and content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from labkit.clusters import wire
+from labkit.clusters.run import ranges
+
+_WHOLE = 8
+"""Tensors up to so many elements are shown whole."""
+_LONGEST = 400
+
+
+class RankValues(list[Any]):
+    """Each rank's value; `values[2]` is rank 2's. Shows itself in few lines."""
+
+    def __repr__(self) -> str:
+        alike: dict[bytes, list[int]] = {}
+        for rank, value in enumerate(self):
+            alike.setdefault(wire.dumps(value), []).append(rank)
+        return "\n".join(f"[{ranges(ranks)}] {summary(self[ranks[0]])}" for ranks in alike.values())
+
+
+def summary(value: Any) -> str:
+    """A value in a line or so."""
+    text = _summary(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def _summary(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if type(value) is list:
+        return f"[{_joined(map(_summary, value))}]"
+    if type(value) is tuple and len(value) > 1:
+        return f"({_joined(map(_summary, value))})"
+    if type(value) is dict:
+        return "{" + _joined(f"{key!r}: {_summary(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def _joined(items: Iterable[str]) -> str:
+    """As much of the items as can be shown: a rank may bring back a list of millions."""
+    shown, length = [], 0
+    for item in items:
+        shown.append(item)
+        length += len(item)
+        if length > _LONGEST:
+            break
+    return ", ".join(shown)
+
+
+def _tensor(value: torch.Tensor) -> str:
+    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    flat = value.detach().reshape(-1)
+    if flat.numel() == 0:
+        return kind
+    if flat.numel() <= _WHOLE:
+        return f"{kind} {_plain(value.detach().tolist())}"
+    if bool((flat == flat[0]).all()):
+        return f"{kind}, all {_plain(flat[0].item())}"
+    if value.dtype.is_complex or value.dtype == torch.bool:
+        return f"{kind} {_plain(flat[:4].tolist())[:-1]}, …]"
+    wide = flat.double()
+    low, high, mean = (f"{float(x):.6g}" for x in (wide.min(), wide.max(), wide.mean()))
+    return f"{kind} from {low} to {high}, mean {mean}"
+
+
+def _plain(value: Any) -> str:
+    """Numbers without the digits that only single precision brings."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

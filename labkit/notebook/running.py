@@ -1,0 +1,97 @@
+"""`%%torchrun`: a cell on fresh ranks of the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+from typing import TYPE_CHECKING
+
+from labkit import exercises
+from labkit.clusters import Job
+from labkit.notebook.cells import cell_name, lines_above, require_syntax
+from labkit.notebook.choosing import Choice
+from labkit.notebook.lanes import Lanes
+from labkit.notebook.magics import Magic, at_least_one, seconds, variable
+from labkit.notebook.results import RankValues
+from labkit.notebook.screen import Watch, status, tail
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def magics(choice: Choice) -> list[Magic]:
+    """`%%torchrun` on the cluster of `choice`."""
+
+    def run(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
+        return run_cell(shell, choice, options, cell)
+
+    magic = Magic(
+        "torchrun",
+        run,
+        """Run this cell on fresh ranks of the cluster, as a script under torchrun.
+
+        Each rank has torchrun's environment (RANK, WORLD_SIZE, ...), so the cell begins with
+        torch.distributed.init_process_group(). Lines that ranks print are shown as [rank] line; the value of the last
+        line comes back from each rank. When a rank fails, all are stopped.
+        """,
+        kind="cell",
+    )
+    magic.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="ranks on each node, for this cell")
+    magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes, for this cell")
+    magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after so many seconds")
+    magic.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
+    return [magic]
+
+
+def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespace, cell: str) -> RankValues | None:
+    """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`, `CellSyntaxError`."""
+    filename, first_line = cell_name(shell), len(lines_above(shell, cell)) + 1
+    require_syntax(cell, filename, first_line)
+    # for the lines around the one that fails
+    padded = "\n" * (first_line - 1) + cell
+    linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
+    job = Job(
+        source=cell,
+        filename=filename,
+        first_line=first_line,
+        modules=modules_under_work(),
+        nnodes=options.nnodes,
+        nproc_per_node=options.nproc_per_node,
+        timeout=options.timeout,
+    )
+    cluster = choice.cluster
+    if choice.chosen is None:
+        print(choice.describe())
+        choice.chosen = cluster
+    world_size = (options.nnodes or cluster.nnodes) * (options.nproc_per_node or cluster.nproc_per_node)
+    lanes = Lanes(in_order=cluster.kind == "virtual")
+
+    def current(elapsed: float) -> str:
+        parts = [tail(lanes.text()), lanes.unfinished(), status(world_size, elapsed)]
+        return "\n".join(part.rstrip("\n") for part in parts if part)
+
+    try:
+        with Watch(shell, current, last=lanes.close):
+            run = cluster.run(job, lanes.feed)
+    except KeyboardInterrupt as interrupt:
+        message = f"KeyboardInterrupt: {world_size} rank{'s' * (world_size > 1)} stopped"
+        interrupt._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
+        raise
+    for note in run.notes:
+        print(f"note: {note}")
+    if options.output:
+        shell.user_ns[options.output] = run
+    run.raise_if_failed()
+    silent = cell.rstrip().endswith(";") or all(value is None for value in run.values)
+    return None if silent else RankValues(run.values)
+
+
+def modules_under_work() -> dict[str, str]:
+    """The source of every exercise's module, by its name: what `labkit.exercises` gives on the ranks."""
+    sources = {}
+    for exercise in exercises.catalogue():
+        try:
+            sources[exercise.name], _ = exercise.source()
+        except exercises.MissingModule:
+            continue
+    return sources
