@@ -34,11 +34,12 @@ def edit(notebook: Path) -> int:
         before = nbformat.read(notebook, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
         raise CommandError(f"{notebook} is not a notebook: {str(error).splitlines()[0]}") from None
+    command = _editor()
     folder = Path(tempfile.mkdtemp(prefix="labkit-edit-"))
     text_file = folder / f"{notebook.stem}.py"
-    text = as_text(before)
+    text = seen = as_text(before)
     text_file.write_text(text)
-    editor = subprocess.Popen([*_editor(), str(text_file)])
+    editor = subprocess.Popen([*command, str(text_file)])
     running, saved = True, True
     while running:
         try:
@@ -46,8 +47,10 @@ def edit(notebook: Path) -> int:
             running = False
         except subprocess.TimeoutExpired:
             pass
-        if text_file.read_text() != text:
-            text = text_file.read_text()
+        # many editors empty or replace the file before they fill it: a text counts once it has been seen twice
+        seen, last_seen = text_file.read_text() if text_file.is_file() else "", seen
+        if seen != text and (seen == last_seen or not running):
+            text = seen
             saved = _write_back(text, notebook)
     if saved:
         shutil.rmtree(folder)
