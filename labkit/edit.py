@@ -48,7 +48,7 @@ def edit(notebook: Path) -> int:
         except subprocess.TimeoutExpired:
             pass
         # many editors empty or replace the file before they fill it: a text counts once it has been seen twice
-        seen, last_seen = text_file.read_text() if text_file.is_file() else "", seen
+        seen, last_seen = text_file.read_text() if text_file.is_file() else text, seen
         if seen != text and (seen == last_seen or not running):
             text = seen
             saved = _write_back(text, notebook)
