@@ -1,7 +1,7 @@
-"""Intake: a submission is data. Its notebook is rebuilt on the released one; only the learner's solution cells are taken over.
+"""Intake: a submission is data. It is rebuilt on the released notebook, with the learner's solution cells alone.
 
-So false metadata, duplicate, reordered and deleted cells, outputs and broken JSON all end in a notebook that can be graded.
-What was odd about the file is kept in the rebuilt notebook (`metadata.labkit.intake`) and shown in the feedback.
+So false metadata, duplicate, reordered and deleted cells, outputs and broken JSON all end in a notebook that can be
+graded. What was odd about the file is kept in it (`metadata.labkit.intake`) and shown in the feedback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
@@ -20,6 +20,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.utils import is_solution
 from traitlets import Int
 
+from autograder.cells import MAGIC, exercise_of
 from autograder.sandbox import Sandbox, SandboxUnavailable
 
 MAX_CELLS = 2000
@@ -33,15 +34,6 @@ class SubmittedCell:
 
     grade_id: str
     source: str
-
-    @property
-    def first_line(self) -> str:
-        return first_line(self.source)
-
-
-def first_line(source: str) -> str:
-    """The first line that says something: an exercise cell's magic."""
-    return next((line.strip() for line in source.splitlines() if line.strip()), "")
 
 
 class SubmissionExporter(NotebookExporter):  # type: ignore[misc]  # nbconvert has no types
@@ -66,9 +58,10 @@ class SubmissionExporter(NotebookExporter):  # type: ignore[misc]  # nbconvert h
             return super().from_filename(filename, resources, **options)
         released = Path(course.format_path(course.release_directory, ".", ids["assignment"]), path.name)
         if not released.is_file():
-            raise FileNotFoundError(f"{released} is missing: run `nbgrader generate_assignment {ids['assignment']}` first")
-        cells, notes = read_cells(path, self.max_file_bytes)
-        return self.from_notebook_node(rebuild(nbformat.read(released, as_version=4), cells, notes), resources, **options)
+            command = f"nbgrader generate_assignment {ids['assignment']}"
+            raise FileNotFoundError(f"{released} is missing: run `{command}` first")
+        notebook = rebuild(nbformat.read(released, as_version=4), *read_cells(path, self.max_file_bytes))
+        return self.from_notebook_node(notebook, resources, **options)
 
 
 def read_cells(path: Path, max_bytes: int) -> tuple[list[SubmittedCell], list[str]]:
@@ -115,24 +108,25 @@ def _read_cell(raw: Any) -> SubmittedCell | None:
 def rebuild(released: NotebookNode, cells: list[SubmittedCell], notes: list[str]) -> NotebookNode:
     """The released notebook with the learner's solution cells put in by id; a missing one becomes empty.
 
-    An exercise cell that lost its id is found by its first line, the `%%exercise` magic.
+    An exercise cell that lost its id is found by its magic, one that lost its magic by its id.
     """
     notes = list(notes)
     for cell in released.cells:
-        if not is_solution(cell):
-            continue
-        grade_id, magic = cell.metadata.nbgrader.grade_id, first_line(cell.source)
-        is_exercise = magic.startswith("%%exercise ")
-        found = [c for c in cells if c.grade_id == grade_id]
-        if is_exercise:
-            found = [c for c in found if c.first_line == magic] or [c for c in cells if c.first_line == magic] or found
-        if len({c.source for c in found}) > 1:
-            notes.append(f"There are {len(found)} different cells `{magic if is_exercise else grade_id}`; the last one counts.")
-        if is_exercise and not found and cells:
-            notes.append(f"The cell `{magic}` is missing.")
-        cell.source = found[-1].source if found else ""
-    for cell in released.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+        if not is_solution(cell):
+            continue
+        grade_id, exercise = cell.metadata.nbgrader.grade_id, exercise_of(cell.source)
+        found = [c for c in cells if c.grade_id == grade_id]
+        if exercise:
+            named = [c for c in cells if exercise_of(c.source) == exercise]
+            found = [c for c in found if c in named] or named or found
+        if len({c.source for c in found}) > 1:
+            what = f"{MAGIC} {exercise}" if exercise else grade_id
+            notes.append(f"{len(found)} different cells say that they are `{what}`; the last one counts.")
+        if exercise and cells and not found:
+            notes.append(f"The cell `{MAGIC} {exercise}` is missing.")
+        source = found[-1].source if found else ""
+        cell.source = source if exercise_of(source) == exercise else f"{MAGIC} {exercise}\n{source}"
     released.metadata["labkit"] = {"intake": notes}
     return released

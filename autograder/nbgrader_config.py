@@ -1,10 +1,13 @@
 """The course, as nbgrader sees it.
 
-    cd autograder && nbgrader generate_assignment phase3_multi_node      # this file is found in the working directory
-    nbgrader autograde phase3_multi_node --config autograder/nbgrader_config.py      # from anywhere else
+    cd autograder           # nbgrader reads this file where it is started
+    nbgrader generate_assignment phase3_multi_node
+    nbgrader autograde phase3_multi_node
+    nbgrader generate_feedback phase3_multi_node
+    nbgrader export --to grades.csv
 
-`notebooks/` of the tree is the source. All that grading makes (release, submitted, autograded, feedback, gradebook.db) lies in
-`course/` of the tree, or in the folder that `LABKIT_COURSE` or `--course-dir` names.
+`notebooks/` of the tree is the source. All that grading makes (release, submitted, autograded, feedback, gradebook.db)
+lies in `course/` of the tree, or in the folder that `LABKIT_COURSE` or `--course-dir` names.
 """
 
 import os
@@ -15,20 +18,24 @@ from labkit import exercises
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  nbgrader defines it
 
+# nbgrader starts `alembic` by name when it makes a gradebook: found even when the environment is not activated
+_commands = str(Path(sys.executable).parent)
+if _commands not in os.environ["PATH"].split(os.pathsep):
+    os.environ["PATH"] = os.pathsep.join([_commands, os.environ["PATH"]])
+
 _course = Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course").resolve()
 _course.mkdir(parents=True, exist_ok=True)
 
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.root = str(_course)
-# relative: nbgrader reads the parts of this path as a regular expression
-c.CourseDirectory.source_directory = os.path.relpath(exercises.root() / "notebooks", _course)
+c.CourseDirectory.source_directory = str(exercises.root().resolve() / "notebooks")
 
-# What nbgrader would execute, the judge scores instead. A submission is rebuilt upon the released notebook when it is read,
-# so the stock sanitizers have nothing left to do.
+# What nbgrader would execute, the judge scores instead. A submission is rebuilt on the released notebook when it is
+# read, so the stock sanitizers have nothing left to do.
 c.Autograde.exporter_class = "autograder.intake.SubmissionExporter"
 c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"]
 c.Autograde.autograde_preprocessors = [
-    "autograder.judging.Judge",
+    "autograder.judging.JudgeCells",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",

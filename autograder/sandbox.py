@@ -1,8 +1,8 @@
 """The sandbox: the only place where learners' code runs. Bubblewrap, showing what a rank needs and nothing else.
 
-Inside: a network of its own with loopback only, its own processes, IPC and host name; the system, Python and labkit read-only;
-an empty `/tmp`, `/dev/shm` and home in memory; an empty environment; limits on processes, memory of each, CPU and file size.
-Neither the course (gradebook, other submissions) nor the grader (rubrics) nor the solutions exist there.
+Inside: a network of its own with loopback only, its own processes, IPC and host name; the system, Python and labkit,
+read-only; `/tmp`, `/dev/shm` and home in memory; a cleared environment; limits on processes, on memory and CPU time of
+each, and on file size. Neither the course (gradebook, submissions) nor the grader (rubrics) nor solutions are there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -39,12 +39,14 @@ class SandboxUnavailable(RuntimeError):
 
 
 class Sandbox(LoggingConfigurable):  # type: ignore[misc]  # traitlets has no complete types
-    """How learners' code is shut in. Configured as `c.Sandbox.NAME = VALUE`, or `--Sandbox.NAME=VALUE` on the command line."""
+    """How learners' code is shut in: `c.Sandbox.NAME = VALUE`, or `--Sandbox.NAME=VALUE` on nbgrader's command line."""
 
-    allow_none = Bool(False, help="Grade without any isolation where bubblewrap is missing. Only for code that you trust.").tag(config=True)
+    allow_none = Bool(
+        False, help="Where bubblewrap is missing, grade without any isolation. Only for code that you trust."
+    ).tag(config=True)
     processes = Int(256, help="Processes and threads of one submission, all ranks together.").tag(config=True)
-    memory_bytes = Int(4 * 2**30, help="Private memory of one process.").tag(config=True)
-    scratch_bytes = Int(256 * 2**20, help="Size of /tmp, of /dev/shm and of the home folder, each.").tag(config=True)
+    memory_bytes = Int(4 << 30, help="Private memory of one process.").tag(config=True)
+    scratch_bytes = Int(256 << 20, help="Size of /tmp, of /dev/shm and of the home folder, each.").tag(config=True)
     cpu_seconds = Int(300, help="CPU time of one process.").tag(config=True)
 
     def check(self) -> None:
@@ -62,15 +64,22 @@ class Sandbox(LoggingConfigurable):  # type: ignore[misc]  # traitlets has no co
         return True
 
     def command_prefix(self) -> tuple[str, ...]:
-        """What to put before a command to run it in a fresh sandbox; nothing where there is none and `allow_none` is set."""
-        if self.allow_none and not self.available:
+        """What to put before a command to run it in a fresh sandbox; nothing where none can be made and none is needed.
+
+        Raises `SandboxUnavailable` where one is needed.
+        """
+        self.check()
+        if not self.available:
             return ()
-        _probe()
         limits = (
             *("prlimit", f"--nproc={self.processes}", f"--data={self.memory_bytes}", f"--cpu={self.cpu_seconds}"),
             *(f"--fsize={self.scratch_bytes}", "--nofile=1024", "--core=0", "--"),
         )
         return (*_bubblewrap(self.scratch_bytes), *_drop_root(), *limits)
+
+    def environment(self) -> dict[str, str]:
+        """All environment variables that a command with this prefix needs."""
+        return _environment()
 
 
 @cache
@@ -99,7 +108,7 @@ def _bubblewrap(scratch_bytes: int) -> list[str]:
     if os.getuid() != 0:
         command += ["--unshare-user"]
     command += ["--clearenv"]
-    for name, value in _environment().items():
+    for name, value in {**_environment(), "HOME": HOME, "USER": "learner"}.items():
         command += ["--setenv", name, value]
     for path in ("/etc", "/home", "/tmp"):
         command += ["--perms", "0755", "--dir", path]  # left to itself, bubblewrap makes them private
@@ -121,14 +130,13 @@ def _drop_root() -> list[str]:
     if os.getuid() != 0:
         return []
     uid = str(_FIRST_UID + secrets.randbelow(1_000_000))
-    return ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    become = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"]
+    return [*become, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
 
 
-def _environment() -> Mapping[str, str]:
+def _environment() -> dict[str, str]:
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "HOME": HOME,
-        "USER": "learner",
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
         "PYTHONPATH": str(_labkit().parent),
@@ -154,7 +162,8 @@ def _visible() -> list[Path]:
 def _hidden() -> list[Path]:
     """The grader and the rest of the course, wherever they lie."""
     course = exercises.root().resolve()
-    return [Path(__file__).resolve().parent, *(course / name for name in ("autograder", "solutions", "notebooks", "course", "workspace"))]
+    names = ("autograder", "solutions", "notebooks", "course", "workspace")
+    return [Path(__file__).resolve().parent, *(course / name for name in names)]
 
 
 def _view(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:

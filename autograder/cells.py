@@ -1,0 +1,45 @@
+"""The two cells that grading is about: the exercise cell, which is a module, and the locked `grade("NAME")`."""
+
+from __future__ import annotations
+
+import ast
+
+from nbformat import NotebookNode
+from nbgrader.utils import is_grade, is_solution
+
+MAGIC = "%%exercise"
+
+
+def exercise_of(source: str) -> str:
+    """Full name of the exercise whose module a cell holds, by its magic; empty for any other cell."""
+    first = next((line for line in source.splitlines() if line.strip()), "")
+    words = first.split()
+    return words[1] if len(words) > 1 and words[0] == MAGIC else ""
+
+
+def exercise_cell(notebook: NotebookNode, exercise: str) -> NotebookNode | None:
+    """The cell that holds the module `exercise`; None when there is none."""
+    return next((cell for cell in notebook.cells if is_solution(cell) and exercise_of(cell.source) == exercise), None)
+
+
+def module_text(source: str) -> str:
+    """The module that an exercise cell holds. The magic becomes an empty line, so lines count as in the cell."""
+    lines = source.splitlines(keepends=True)
+    start = next((i for i, line in enumerate(lines) if line.strip()), 0)
+    if exercise_of(source):
+        lines[start] = "\n"
+    return "".join(lines)
+
+
+def graded_exercise(cell: NotebookNode) -> str | None:
+    """`ring_allreduce` for the graded cell `grade("ring_allreduce")`; None for any other cell."""
+    if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
+        return None
+    try:
+        call = ast.parse(cell.source, mode="eval").body
+    except SyntaxError:
+        return None
+    match call:
+        case ast.Call(func=ast.Name(id="grade"), args=[ast.Constant(value=str() as name)], keywords=[]):
+            return name
+    return None

@@ -1,0 +1,105 @@
+"""A course in a folder, worked by nbgrader inside this process: release, hand in, autograde, feedback, gradebook.
+
+The commands `nbgrader generate_assignment`, `autograde`, ... do the same; they need two seconds each only to start.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook
+from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
+from nbgrader.converters.base import BaseConverter
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import CsvExportPlugin
+from nbgrader.utils import capture_log
+from traitlets.config import Config, PyFileConfigLoader
+
+CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
+
+
+class CourseFailed(RuntimeError):
+    """nbgrader could not do a step; the message is its log."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the gradebook says about one graded cell of one submission."""
+
+    student: str
+    notebook: str
+    cell: str
+    score: float
+    max_score: float
+
+
+class Course:
+    """One course. `folder` takes all that grading makes; `options` go on top of nbgrader_config.py."""
+
+    def __init__(self, folder: Path, options: Config | None = None) -> None:
+        self.folder = folder
+        self._config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
+        self._config.CourseDirectory.root = str(folder)
+        self._config.merge(options or Config())
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def release(self, assignment: str) -> Path:
+        """Strip the solutions from the notebooks of `assignment`; returns the folder that holds what learners get."""
+        self._convert(GenerateAssignment, assignment, force=True)
+        return self.folder / "release" / assignment
+
+    def released(self, assignment: str, notebook: str) -> NotebookNode:
+        """A notebook as it was released."""
+        return nbformat.read(self.folder / "release" / assignment / f"{notebook}.ipynb", as_version=4)
+
+    def submit(self, student: str, assignment: str, notebook: str, submission: NotebookNode) -> Path:
+        """Put `submission` where `nbgrader collect` puts what learners hand in."""
+        folder = self.folder / "submitted" / student / assignment
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{notebook}.ipynb"
+        nbformat.write(submission, path)
+        (folder / "timestamp.txt").write_text(datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
+        return path
+
+    def autograde(self, assignment: str, student: str = "*") -> str:
+        """Grade what was handed in and is not graded yet; returns the log. Raises `CourseFailed` otherwise."""
+        return self._convert(Autograde, assignment, student)
+
+    def feedback(self, assignment: str, student: str = "*") -> None:
+        """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""
+        self._convert(GenerateFeedback, assignment, student)
+
+    def marks(self, assignment: str) -> list[Mark]:
+        """All marks of an assignment, as they stand in the gradebook. A cell that nobody has judged has no mark."""
+        with self._gradebook() as gradebook:
+            return [
+                Mark(submission.student.id, notebook.name, grade.name, grade.score, grade.max_score)
+                for submission in gradebook.assignment_submissions(assignment)
+                for notebook in submission.notebooks
+                for grade in notebook.grades
+                if grade.auto_score is not None or grade.manual_score is not None
+            ]
+
+    def export(self, path: Path) -> None:
+        """Write the gradebook as CSV."""
+        with self._gradebook() as gradebook:
+            CsvExportPlugin(to=str(path)).export(gradebook)
+
+    def _gradebook(self) -> Gradebook:
+        return Gradebook(CourseDirectory(config=self._config).db_url)
+
+    def _convert(self, kind: type[BaseConverter], assignment: str, student: str = "*", **settings: Any) -> str:
+        coursedir = CourseDirectory(config=self._config, assignment_id=assignment, student_id=student)
+        converter = kind(coursedir=coursedir, config=self._config, **settings)
+        converter.log.setLevel(logging.INFO)
+        converter.log.propagate = False
+        done = capture_log(converter)
+        if not done["success"]:
+            raise CourseFailed(done.get("log") or done["error"])
+        return str(done.get("log", ""))

@@ -1,0 +1,19 @@
+"""Submissions made by program: the released notebook, as a learner who wrote a given module would hand it in."""
+
+from __future__ import annotations
+
+import copy
+
+from nbformat import NotebookNode
+
+from autograder.cells import MAGIC, exercise_cell
+
+
+def with_module(released: NotebookNode, exercise: str, module: str) -> NotebookNode:
+    """A copy of `released` whose exercise cell holds the text `module`. Raises ValueError when it has no such cell."""
+    notebook = copy.deepcopy(released)
+    cell = exercise_cell(notebook, exercise)
+    if cell is None:
+        raise ValueError(f"the notebook has no cell '{MAGIC} {exercise}'")
+    cell.source = f"{MAGIC} {exercise}\n{module}"
+    return notebook

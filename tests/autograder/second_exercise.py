@@ -1,0 +1,114 @@
+"""A small exercise that stands nowhere in the lab: what somebody who adds one has to write, and nothing more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+NAME = "phase1_data_parallel/pass_it_on"
+
+SOLUTION = '''"""Each rank hands its tensor to its right neighbour."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["pass_it_on"]
+
+
+def pass_it_on(tensor: Tensor) -> Tensor:
+    """Send `tensor` to the right neighbour; return what came from the left one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ### BEGIN SOLUTION
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, (rank + 1) % size)
+    dist.recv(received, (rank - 1) % size)
+    sending.wait()
+    ### END SOLUTION
+    return received
+'''
+
+VISIBLE_CHECKS = '''"""Visible checks of pass_it_on."""
+
+import torch
+
+from labkit.checks import check, expect
+
+HINTS = ["Who sends first?", "isend does not wait."]
+
+
+@check(points=3, title="the left neighbour's tensor arrives", look_at="the rank that is received from")
+def arrives(submission, ranks):
+    run = ranks(3).call(submission.pass_it_on, [torch.full((2,), float(rank)) for rank in range(3)])
+    expect(run.values).equals([torch.full((2,), float((rank - 1) % 3)) for rank in range(3)])
+'''
+
+RUBRIC = '''"""Hidden rubric of pass_it_on."""
+
+from labkit.checks import Mutant, check, expect
+
+
+@check(points=2, title="the tensor of the neighbour is returned", look_at="the rank that is received from")
+def values(submission, ranks, draw):
+    inputs = draw.tensors(4, draw.randrange(3, 9))
+    run = ranks(4).call(submission.pass_it_on, inputs)
+    expect(run.values, "returned").equals([inputs[rank - 1] for rank in range(4)])
+
+
+@check(points=1, title="one message from each rank", look_at="how often a rank sends")
+def messages(submission, ranks, draw):
+    inputs = draw.tensors(3, 5)
+    run = ranks(3).call(submission.pass_it_on, inputs)
+    expect(run.values, "returned").equals([inputs[rank - 1] for rank in range(3)])
+    expect([run.trace.messages_sent(rank) for rank in range(3)], "messages").equals([1, 1, 1])
+
+
+MUTANTS = {"sends_twice": Mutant(2, loses={"messages"})}
+'''
+
+SENDS_TWICE = SOLUTION.replace(
+    "    sending.wait()\n",
+    "    sending.wait()\n    again = dist.isend(tensor, (rank + 1) % size)\n"
+    "    dist.recv(received, (rank - 1) % size)\n    again.wait()\n",
+)
+
+
+def notebook(exercise: str, module: str, points: float) -> NotebookNode:
+    """The notebook of an exercise, cut down to the cells that grading is about."""
+    short = exercise.split("/")[1]
+    plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
+    solution = {"nbgrader": {**plain, "grade_id": short, "solution": True}}
+    graded = {"nbgrader": {**plain, "grade_id": f"grade_{short}", "grade": True, "locked": True, "points": points}}
+    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    return new_notebook(
+        metadata={"kernelspec": kernel},
+        cells=[
+            new_markdown_cell(f"# {short}", id="title"),
+            new_code_cell("%load_ext labkit\n%cluster local --nproc-per-node 4", id="head"),
+            new_code_cell(f"%%exercise {exercise}\n{module}", id="exercise", metadata=solution),
+            new_code_cell(f"%check {short}", id="check"),
+            new_code_cell(f'grade("{short}")', id="grade", metadata=graded),
+        ],
+    )
+
+
+def add_to(tree: Path) -> None:
+    """Write the exercise's files into a course tree; its notebook has an empty exercise cell, for `labkit sync`."""
+    files = {
+        f"solutions/{NAME}.py": SOLUTION,
+        f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
+        f"autograder/rubrics/{NAME}.py": RUBRIC,
+        f"autograder/rubrics/{NAME.replace('/', '/mutants/')}/sends_twice.py": SENDS_TWICE,
+    }
+    for name, text in files.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    path = tree / "notebooks" / f"{NAME}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook(NAME, "", points=3), path)

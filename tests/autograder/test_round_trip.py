@@ -1,0 +1,131 @@
+"""The whole way with nbgrader's own commands: release, hand in, autograde, feedback, gradebook, for every mutant."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from autograder.cells import exercise_cell, graded_exercise, module_text
+from autograder.course import CONFIG_FILE, Course
+from autograder.judge import hidden_rubric
+from autograder.judging import EMPTY, UNTOUCHED
+from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
+from labkit import exercises
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")]
+
+PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"
+EXERCISE = exercises.find(NOTEBOOK)
+RUBRIC = hidden_rubric(EXERCISE)
+SOLUTION = EXERCISE.source("solution")[0]
+NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', file=sys.stderr)\n"
+
+
+def nbgrader(command: str, course: Path, *options: str) -> str:
+    """Run an nbgrader command as an instructor does; returns its log."""
+    environment = {**os.environ, "LABKIT_COURSE": str(course)}
+    arguments = [sys.executable, "-m", "nbgrader", command, *options]
+    done = subprocess.run(arguments, env=environment, cwd=CONFIG_FILE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def submissions(released: NotebookNode) -> Iterator[tuple[str, NotebookNode, float]]:
+    """Each learner, what they hand in, and the marks that it must get."""
+    for name, module, marks in (
+        ("right", SOLUTION, RUBRIC.points),
+        ("right_but_noisy", SOLUTION + NOISE, RUBRIC.points),
+        ("nothing", "", 0.0),
+        ("only_spaces", "\n   \n", 0.0),
+        ("template_with_a_comment", module_text(exercise_cell(released, EXERCISE.name).source) + "\n# hello", 0.0),
+        *((path.stem, path.read_text(), RUBRIC.points) for path in RUBRIC.variant_paths),
+        *((name, RUBRIC.mutant_path(name).read_text(), mutant.marks) for name, mutant in RUBRIC.mutants.items()),
+    ):
+        yield name, with_module(released, EXERCISE.name, module), marks
+    yield "untouched", released, 0.0
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A course after the whole round trip."""
+
+    course: Course
+    released: NotebookNode
+    expected: dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def graded(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Graded:
+    folder = tmp_path_factory.mktemp("course")
+    nbgrader("generate_assignment", folder, PHASE)
+    course = Course(folder)
+    released = course.released(PHASE, NOTEBOOK)
+    expected = {}
+    for student, notebook, marks in submissions(released):
+        course.submit(student, PHASE, NOTEBOOK, notebook)
+        expected[student] = marks
+    nbgrader("autograde", folder, PHASE)
+    nbgrader("generate_feedback", folder, PHASE)
+    nbgrader("export", folder, "--to", str(folder / "grades.csv"))
+    return Graded(course, released, expected)
+
+
+def test_a_release_holds_no_solution_no_output_and_no_hidden_check(graded: Graded) -> None:
+    text = (graded.course.folder / "release" / PHASE / f"{NOTEBOOK}.ipynb").read_text()
+    assert "BEGIN SOLUTION" not in text and "raise NotImplementedError()" in text
+    assert not any(check.title in text for check in RUBRIC.checks)
+    assert all(not cell.outputs for cell in graded.released.cells if cell.cell_type == "code")
+    hidden = {line.strip() for line in RUBRIC.path.read_text().splitlines() if len(line.strip()) > 30}
+    lines = {line.strip() for cell in graded.released.cells for line in cell.source.splitlines()}
+    assert not lines & hidden
+
+
+def test_a_release_has_a_locked_graded_cell_worth_the_rubric(graded: Graded) -> None:
+    cells = [cell for cell in graded.released.cells if graded_exercise(cell) == NOTEBOOK]
+    assert [cell.source for cell in cells] == [f'grade("{NOTEBOOK}")']
+    told = cells[0].metadata
+    assert (told.nbgrader.points, told.nbgrader.locked, told.editable) == (RUBRIC.points, True, False)
+    exercise = exercise_cell(graded.released, EXERCISE.name)
+    assert exercise is not None and exercise.metadata.get("editable", True) and not exercise.metadata.deletable
+
+
+def test_a_released_exercise_cell_is_the_template(graded: Graded) -> None:
+    cell = exercise_cell(graded.released, EXERCISE.name)
+    assert cell is not None
+    assert module_text(cell.source).strip() == EXERCISE.paths["template"].read_text().strip()
+
+
+def test_every_submission_gets_its_marks(graded: Graded) -> None:
+    marks = {mark.student: mark.score for mark in graded.course.marks(PHASE)}
+    assert marks == graded.expected
+    assert {mark.max_score for mark in graded.course.marks(PHASE)} == {RUBRIC.points}
+
+
+def test_the_exported_marks_are_those_of_the_gradebook(graded: Graded) -> None:
+    with (graded.course.folder / "grades.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["student_id"]: float(row["score"]) for row in rows} == graded.expected
+
+
+def test_feedback_names_each_check_and_says_why_there_are_no_marks(graded: Graded) -> None:
+    def page(student: str) -> str:
+        return (graded.course.folder / "feedback" / student / PHASE / f"{NOTEBOOK}.html").read_text()
+
+    for student in ("right", "nothing", "calls_all_reduce"):
+        assert [check.title for check in RUBRIC.checks if check.title not in page(student)] == []
+    assert EMPTY in page("nothing") and EMPTY in page("only_spaces")
+    assert UNTOUCHED in page("untouched")
+
+
+def test_a_second_autograde_grades_nobody_again(graded: Graded) -> None:
+    log = nbgrader("autograde", graded.course.folder, PHASE)
+    assert log.count("Skipping existing assignment") == len(graded.expected)
