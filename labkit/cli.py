@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--cluster", choices=("virtual", "local"), default="virtual", help="where its ranks run (default: %(default)s)"
     )
+    check.add_argument("--seed", type=int, help="draw the inputs of an earlier report again")
     check.set_defaults(run=_check)
 
     hint = commands.add_parser("hint", help="the next hint for an exercise, one at a time")
@@ -70,7 +71,7 @@ def _check(options: argparse.Namespace) -> int:
         _require_file(options.file)
     from labkit.checks import command
 
-    return command.main(options.name, options.file, options.cluster)
+    return command.main(options.name, options.file, options.cluster, options.seed)
 
 
 def _hint(options: argparse.Namespace) -> int:

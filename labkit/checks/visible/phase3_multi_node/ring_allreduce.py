@@ -37,7 +37,7 @@ def sums(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def reduce_scatter(submission: Submission, ranks: Ranks) -> None:
     shards = [torch.arange(8.0)[2 * r : 2 * r + 2] for r in range(4)]
     run = ranks(4).call(submission.ring_reduce_scatter, lambda rank: torch.arange(8.0))
-    expect(run.values, "4 x arange(8), shards").equals([4 * shard for shard in shards])
+    expect(run.values, "shards of 4 x arange(8)").equals([4 * shard for shard in shards])
 
 
 @check(points=2, title="all-gather puts the shards in order on every rank", look_at="where each arriving shard is put")
