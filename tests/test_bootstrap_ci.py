@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,13 @@ def test_lock_is_closed_and_has_no_more_than_is_asked_for() -> None:
                 needed.add((name, extra))
                 queue += [(Requirement(text), extra) for text in metadata.requires(name) or []]
     assert {name for name, _ in needed} == set(lock())
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])
+def test_locked_versions_admit_python(python: str) -> None:
+    """Debian 12 has 3.11.2, and some packages ask for 3.11.5 at least."""
+    admitted = {name: metadata.metadata(name)["Requires-Python"] or "" for name in lock()}
+    assert {name: wanted for name, wanted in admitted.items() if python not in SpecifierSet(wanted)} == {}
 
 
 def test_conda_environment_follows_the_lock() -> None:
