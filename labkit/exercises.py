@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+import cloudpickle
+
 Origin = Literal["yours", "template", "solution"]
 
 
@@ -143,6 +145,8 @@ def load(exercise: Exercise, source: str) -> ModuleType:
     module.__file__ = exercise.filename
     # dataclasses and pickle look a class's module up by name
     sys.modules[module.__name__] = module
+    # a rank may have another module of that name: a function that travels takes its code along
+    cloudpickle.register_pickle_by_value(module)
     exec(compile(source, exercise.filename, "exec"), module.__dict__)
     return module
 

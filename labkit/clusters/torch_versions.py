@@ -7,6 +7,7 @@ torch 2.13 calls `all_gather_single` and `reduce_scatter_single` what older vers
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,11 +67,25 @@ def rendezvous_with(store: Callable[[int], Any], rank: Callable[[], int], world_
     _rendezvous_handlers["env"] = handler
 
 
+class _WorldPerThread(threading.local):
+    """What c10d keeps for a process (`distributed_c10d._World`), kept for each thread."""
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+
+
 def worlds_per_thread() -> None:
     """Each thread has its own default group and its own table of groups, as if it were a process."""
-    from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
-
-    c10d._world = ThreadLocalWorld()  # type: ignore[assignment]  # same attributes, kept per thread
+    c10d._world = _WorldPerThread()  # type: ignore[assignment]  # same attributes, kept per thread
     c10d_bindings._set_thread_isolation_mode(True)
 
 

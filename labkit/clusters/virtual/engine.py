@@ -22,6 +22,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from labkit.clusters.virtual import collectives, diagnosis, timing
@@ -32,6 +33,10 @@ from labkit.trace import Event, Kind, Trace
 
 POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
+
+
+_KINDS: dict[type, Kind] = {Send: Kind.SEND, Receive: Kind.RECEIVE, Collective: Kind.COLLECTIVE}
+_BY_START = itemgetter(Event._fields.index("start"), Event._fields.index("rank"), Event._fields.index("end"))
 
 
 class MismatchError(RuntimeError):
@@ -171,7 +176,7 @@ class Engine:
 
     @property
     def trace(self) -> Trace:
-        events = sorted(self._events, key=lambda e: (e.start, e.rank, e.end))
+        events = sorted(self._events, key=_BY_START)
         return Trace(self.topology.world_size, events, "modelled", dict(self.groups))
 
     # Messages -----------------------------------------------------------------------------------------------------
@@ -211,6 +216,7 @@ class Engine:
             self._fail(receive, error)
             return
         receive.result, receive.source = sent.tensor, send.rank
+        receive.order = send.order  # the two events of a message share its number
         now = max(send.posted, receive.posted)
         self._pass(send, receive, self._network.route(send.rank, receive.rank), 0, nbytes([sent.tensor]), now)
 
@@ -233,7 +239,7 @@ class Engine:
     def _complete(self, operation: Operation, time: float, size: int, peer: int | None) -> None:
         operation.done_at = time
         request = operation.request
-        kind = {Send: Kind.SEND, Receive: Kind.RECEIVE, Collective: Kind.COLLECTIVE}[type(request)]
+        kind = _KINDS[type(request)]
         self._events.append(
             Event(operation.rank, kind, request.name, operation.posted, time, size, peer, request.group,
                   operation.order, request.line)

@@ -39,11 +39,13 @@ class Endpoint(Protocol):
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
-    def __init__(self, group: VirtualProcessGroup, handle: Any, deliver: Callable[[Any], None], outputs: Any) -> None:
+    def __init__(
+        self, group: VirtualProcessGroup, handle: Any, deliver: Callable[[Any], None] | None, outputs: Any
+    ) -> None:
         super().__init__()
         self._group = group
         self._handle = handle
-        self._deliver: Callable[[Any], None] | None = deliver
+        self._deliver = deliver
         self._outputs = outputs
         self._source = -1
 
@@ -54,8 +56,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
     def _arrive(self, move_clock: bool) -> None:
         arrived, self._source = self._group.endpoint.wait(self._handle, move_clock)
         if self._deliver is not None:
-            with torch.no_grad():
-                self._deliver(arrived)
+            self._deliver(arrived)
             self._deliver = None
 
     def is_completed(self) -> bool:
@@ -136,7 +137,7 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
         name, line = call_site()
         # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
         request = Send(self._label, self.ranks[to], tag, tensor.detach().clone(), name or "send", line)
-        return VirtualWork(self, self.endpoint.post(request), lambda _: None, tensors)
+        return VirtualWork(self, self.endpoint.post(request), None, tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
         return self._receive(tensors, self.ranks[source], tag)
@@ -236,4 +237,5 @@ def _contiguous(tensor: Tensor) -> Tensor:
 
 def _fill(outputs: list[Tensor], data: list[Tensor]) -> None:
     for output, arrived in zip(outputs, data, strict=True):
-        output.detach().copy_(arrived.view(output.shape))
+        # detached: what arrives is no part of anybody's autograd graph
+        output.detach().copy_(arrived if arrived.shape == output.shape else arrived.view(output.shape))

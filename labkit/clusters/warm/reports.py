@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from labkit.clusters import wire
 from labkit.clusters.run import RankError, RankResult
 from labkit.clusters.warm import frames
-from labkit.trace import Event, Kind, Trace
+from labkit.trace import Trace
 
 _MAX_TEXT = 200_000
 _MAX_FRAMES = 1_000
@@ -78,38 +78,11 @@ def read_result(header: dict[str, Any], payload: bytes) -> RankResult:
 
 
 def read_trace(payload: bytes, world_size: int) -> Trace:
-    """The inverse of `trace_frame`; raises `ReportError` unless every row is an event of one of `world_size` ranks."""
-    data = _guarded(lambda: json.loads(payload))
-    if not isinstance(data, dict) or data.get("clock") not in ("modelled", "measured"):
-        raise ReportError("a trace of the wrong form")
-    rows, groups = data.get("events"), data.get("groups")
-    if not isinstance(rows, list) or not isinstance(groups, dict) or data.get("world_size") != world_size:
-        raise ReportError("a trace of the wrong form")
-    members = {str(name): tuple(_rank(r, world_size) for r in _list(ranks)) for name, ranks in groups.items()}
-    return Trace(world_size, [_event(row, world_size) for row in rows], data["clock"], members)
-
-
-def _event(row: Any, world_size: int) -> Event:
-    if not isinstance(row, list) or len(row) != len(Event._fields):
-        raise ReportError("an event of the wrong form")
-    rank, kind, operation, start, end, nbytes, peer, group, sequence, line = row
-    times = (start, end)
-    if not all(type(t) in (int, float) and math.isfinite(t) for t in times) or not all(
-        type(text) is str for text in (operation, group, line)
-    ):
-        raise ReportError("an event of the wrong form")
-    return Event(
-        _rank(rank, world_size),
-        _guarded(lambda: Kind(kind)),
-        operation,
-        float(start),
-        float(end),
-        _integer(nbytes, "nbytes"),
-        None if peer is None else _rank(peer, world_size),
-        group,
-        _integer(sequence, "sequence"),
-        line,
-    )
+    """The inverse of `trace_frame`; raises `ReportError` unless every event is one of `world_size` ranks."""
+    trace = _guarded(lambda: Trace.from_json(json.loads(payload)))
+    if not isinstance(trace, Trace) or trace.world_size != world_size:
+        raise ReportError("a trace of another number of ranks")
+    return trace
 
 
 def _error(data: Any) -> RankError:
