@@ -110,7 +110,7 @@ class Report:
         rows = "".join(_html_row(result) for result in self.results)
         return (
             f'<div style="max-width:60em"><p style="margin:0 0 .4em"><b>{escape(self.summary)}</b></p>'
-            f'<table style="border-collapse:collapse;width:100%">{rows}</table></div>'
+            f'<table style="border-collapse:collapse;table-layout:auto;width:100%">{rows}</table></div>'
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +161,9 @@ def _html_row(result: CheckResult) -> str:
         f'<td style="text-align:left;white-space:pre-wrap;font-family:monospace">{escape(value)}</td></tr>'
         for label, value in _details(result)
     )
-    inner = f'<table style="border-collapse:collapse;margin:.2em 0">{details}</table>' if details else ""
+    inner = (
+        f'<table style="border-collapse:collapse;table-layout:auto;margin:.2em 0">{details}</table>' if details else ""
+    )
     note = f'<div style="opacity:.7">{escape(result.skipped)}</div>' if result.skipped else ""
     points = "" if result.skipped else f"{_number(result.earned)}/{_number(result.points)}"
     return (

@@ -22,11 +22,13 @@ def chunk_grid(wrong: Sequence[Sequence[bool]], title: str = "") -> Picture:
     ranks, chunks = grid.shape
     marks = max(ranks, chunks) <= MOST_CHUNKS_WITH_MARKS
     height = min(max(0.34 * ranks + 1.3, 2.0), 5.6)
-    # squares where cells are marked, else as wide as can be
-    width = min(WIDTH, (height - 0.9) * chunks / ranks + 1.7) if marks else WIDTH
-    picture = Picture(height, max(width, 3.2), alt=_describe(grid))
+    title = title or "Which chunks are wrong"
+    # squares where cells are marked, else as wide as can be; never narrower than the title
+    width = max((height - 0.9) * chunks / ranks + 1.7, 0.09 * len(title) + 1, 3.2) if marks else WIDTH
+    picture = Picture(height, min(width, WIDTH), alt=_describe(grid))
     axes = picture.add_subplot()
-    axes.set_title(title or "Which chunks are wrong", loc="left", fontsize=11)
+    axes.set_anchor("W")
+    axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("chunk")
     axes.set_ylabel("rank")
     colours = ListedColormap([palette.RIGHT, palette.WRONG])
