@@ -27,7 +27,8 @@ class CellSyntaxError(Exception):
 
 def cell_name(shell: InteractiveShell) -> str:
     """What tracebacks call the cell that is running: `Cell In[3]`."""
-    return f"Cell In[{shell.execution_count}]"
+    # not shell.execution_count: IPython 9 has counted on by now, IPython 8 has not
+    return f"Cell In[{shell.displayhook.prompt_count}]"
 
 
 def lines_above(shell: InteractiveShell, cell: str) -> list[str]:

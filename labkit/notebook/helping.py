@@ -47,13 +47,13 @@ def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
 
 
 def show(report: Report) -> None:
-    """Display a report, and a picture of each result that is partly wrong."""
+    """Display a report, and a picture of the first result that is partly wrong: checks begin with what is simplest."""
     from labkit.plots import chunk_grid
 
     display({"text/plain": report.text(), "text/html": report._repr_html_()}, raw=True)
-    for result in report.results:
-        if result.picture is not None:
-            display(chunk_grid(result.picture.wrong, title=f"Wrong chunks · {result.title}"))
+    first = next((result for result in report.results if result.picture is not None), None)
+    if first is not None and first.picture is not None:
+        display(chunk_grid(first.picture.wrong, title=f"Wrong chunks · {first.title}"))
 
 
 def _hint(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
