@@ -32,14 +32,14 @@ def module_text(source: str) -> str:
 
 
 def graded_exercise(cell: NotebookNode) -> str | None:
-    """`ring_allreduce` for the graded cell `grade("ring_allreduce")`; None for any other cell."""
+    """`ring_allreduce` for the graded cell `grade("ring_allreduce")`, imports before it or not; None for any other."""
     if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
         return None
     try:
-        call = ast.parse(cell.source, mode="eval").body
-    except SyntaxError:
+        *before, last = ast.parse(cell.source).body
+    except (SyntaxError, ValueError):  # no statement at all is a ValueError
         return None
-    match call:
-        case ast.Call(func=ast.Name(id="grade"), args=[ast.Constant(value=str() as name)], keywords=[]):
-            return name
+    match last:
+        case ast.Expr(ast.Call(ast.Name("grade"), [ast.Constant(str() as name)], [])):
+            return name if all(isinstance(line, ast.ImportFrom) for line in before) else None
     return None

@@ -19,7 +19,7 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import CsvExportPlugin
 from nbgrader.utils import capture_log
-from traitlets.config import Config, PyFileConfigLoader
+from traitlets.config.loader import Config, PyFileConfigLoader
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -56,7 +56,9 @@ class Course:
 
     def released(self, assignment: str, notebook: str) -> NotebookNode:
         """A notebook as it was released."""
-        return nbformat.read(self.folder / "release" / assignment / f"{notebook}.ipynb", as_version=4)
+        path = self.folder / "release" / assignment / f"{notebook}.ipynb"
+        found: NotebookNode = nbformat.read(path, as_version=4)
+        return found
 
     def submit(self, student: str, assignment: str, notebook: str, submission: NotebookNode) -> Path:
         """Put `submission` where `nbgrader collect` puts what learners hand in."""

@@ -36,21 +36,22 @@ class SubmittedCell:
     source: str
 
 
-class SubmissionExporter(NotebookExporter):  # type: ignore[misc]  # nbconvert has no types
+class SubmissionExporter(NotebookExporter):
     """Reads submissions for `nbgrader autograde`: rebuilds them; what it has itself written is read as it stands."""
 
     max_file_bytes = Int(50_000_000, help="Larger notebooks are not read.").tag(config=True)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # nbconvert leaves it untyped
         try:
             Sandbox(parent=self).check()
         except SandboxUnavailable as problem:  # the grader does not start at all
             self.log.error("%s", problem)
             raise NbGraderException(str(problem)) from None
 
-    def from_filename(self, filename: str, resources: Any = None, **options: Any) -> tuple[Any, Any]:
+    def from_filename(self, filename: str, resources: Any = None, **options: Any) -> Any:
         """The notebook at `filename`, exported; rebuilt when it lies where submissions lie."""
+        assert self.parent is not None  # nbgrader's converter
         course = self.parent.coursedir
         ids = resources["nbgrader"]
         path = Path(filename)
@@ -61,7 +62,7 @@ class SubmissionExporter(NotebookExporter):  # type: ignore[misc]  # nbconvert h
             command = f"nbgrader generate_assignment {ids['assignment']}"
             raise FileNotFoundError(f"{released} is missing: run `{command}` first")
         notebook = rebuild(nbformat.read(released, as_version=4), *read_cells(path, self.max_file_bytes))
-        return self.from_notebook_node(notebook, resources, **options)
+        return self.from_notebook_node(notebook, resources, **options)  # type: ignore[no-untyped-call]
 
 
 def read_cells(path: Path, max_bytes: int) -> tuple[list[SubmittedCell], list[str]]:
@@ -70,13 +71,13 @@ def read_cells(path: Path, max_bytes: int) -> tuple[list[SubmittedCell], list[st
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         return [], [f"The notebook could not be read: {error.strerror}."]
-    with open(handle, "rb", closefd=False) as file:
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return [], ["The notebook is not a regular file."]
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return [], ["The notebook is not a regular file."]
+        with open(handle, "rb", closefd=False) as file:
             data = file.read(max_bytes + 1)
-        finally:
-            os.close(handle)
+    finally:
+        os.close(handle)
     if len(data) > max_bytes:
         return [], [f"The notebook is larger than {max_bytes / 1e6:.0f} MB; clear its outputs and hand it in again."]
     try:

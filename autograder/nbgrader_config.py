@@ -12,7 +12,10 @@ lies in `course/` of the tree, or in the folder that `LABKIT_COURSE` or `--cours
 
 import os
 import sys
+import warnings
 from pathlib import Path
+
+from sqlalchemy.exc import SAWarning
 
 from labkit import exercises
 
@@ -22,6 +25,9 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821  nbgrader defines i
 _commands = str(Path(sys.executable).parent)
 if _commands not in os.environ["PATH"].split(os.pathsep):
     os.environ["PATH"] = os.pathsep.join([_commands, os.environ["PATH"]])
+
+# of the order in which nbgrader puts rows together; nothing for an instructor to do
+warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
 
 _course = Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course").resolve()
 _course.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ class SandboxUnavailable(RuntimeError):
     """No sandbox can be made here; the message says why and what to do."""
 
 
-class Sandbox(LoggingConfigurable):  # type: ignore[misc]  # traitlets has no complete types
+class Sandbox(LoggingConfigurable):
     """How learners' code is shut in: `c.Sandbox.NAME = VALUE`, or `--Sandbox.NAME=VALUE` on nbgrader's command line."""
 
     allow_none = Bool(

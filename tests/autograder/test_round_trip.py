@@ -64,7 +64,7 @@ class Graded:
 
 
 @pytest.fixture(scope="module")
-def graded(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Graded:
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     folder = tmp_path_factory.mktemp("course")
     nbgrader("generate_assignment", folder, PHASE)
     course = Course(folder)

@@ -1,0 +1,153 @@
+"""`./lab demo`: one exercise, from a notebook cell on real processes to a line in the gradebook. One minute at most."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from traitlets.config import Config
+
+from autograder.course import Course, Mark
+from autograder.judge import hidden_rubric
+from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.submissions import with_module
+from labkit import exercises
+
+EXERCISE = "ring_allreduce"
+WRONG = "sends_whole_tensor"
+"""The mutant that hands in the wrong submission: right sums, too many bytes."""
+
+RING_ON_PROCESSES = """%%torchrun -o mine --timeout 60
+import torch, torch.distributed as dist
+from labkit.exercises import ring_allreduce
+
+dist.init_process_group()
+tensor = torch.full((1_000_000,), float(dist.get_rank()))
+ring_allreduce.ring_all_reduce(tensor)
+print(f"the sum is {tensor[0]:g}")"""
+
+
+def main() -> int:
+    """Run the demo; returns 0 when the check passes and both submissions get the marks that they must."""
+    console = Console(highlight=False)
+    results = exercises.root() / "demo"
+    results.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="labkit-demo-") as folder:
+        try:
+            passed = _notebook(console, Path(folder), results)
+            marked = _round_trip(console, Path(folder) / "course", results)
+        except KeyboardInterrupt:
+            console.print("stopped")
+            return 130
+    return 0 if passed and marked else 1
+
+
+def _notebook(console: Console, folder: Path, results: Path) -> bool:
+    """A learner's notebook: the exercise cell, four processes, the check, the picture. Did the check pass?"""
+    console.rule("A learner's notebook, on 4 real processes", align="left")
+    picture = results / "timeline.png"
+    picture.unlink(missing_ok=True)
+    exercise = exercises.find(EXERCISE)
+    cells = [
+        "%load_ext labkit\n%cluster local --nproc-per-node 4",
+        f"%%exercise {exercise.name}\n{exercise.source('solution')[0]}",
+        RING_ON_PROCESSES,
+        f"%check {EXERCISE}",
+        f"mine.plot().savefig({str(picture)!r}, dpi=150)",
+    ]
+    notebook = new_notebook(cells=[new_code_cell(source) for source in cells])
+    try:
+        with _step(console, "the cells run"):
+            kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
+            client = NotebookClient(notebook, kernel, timeout=120)
+            client.execute(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
+    except CellExecutionError as error:
+        console.print(escape(str(error)), style="red")
+        return False
+    finally:
+        nbformat.write(notebook, results / "learner.ipynb")
+    for cell in notebook.cells[2:4]:
+        console.print(escape(cell.source.splitlines()[0]), style="bold")
+        console.print(escape(_shown(cell)))
+    console.print(f"timeline: {picture}\n")
+    return picture.is_file() and "FAIL" not in _shown(notebook.cells[3])
+
+
+def _round_trip(console: Console, folder: Path, results: Path) -> bool:
+    """Release, two submissions, autograde, feedback, gradebook. Are the marks as they must be?"""
+    console.rule("The course: release, submissions, autograde, feedback", align="left")
+    exercise = exercises.find(EXERCISE)
+    rubric = hidden_rubric(exercise)
+    options = Config()
+    try:
+        Sandbox().check()
+    except SandboxUnavailable as problem:
+        options.Sandbox.allow_none = True
+        console.print(f"{problem}\nNo sandbox here: the demo grades its own two submissions only.", style="yellow")
+    course = Course(folder, options)
+    with _step(console, "nbgrader generate_assignment: the release, without solutions"):
+        course.release(exercise.phase)
+    released = course.released(exercise.phase, EXERCISE)
+    submissions = {
+        "right": (exercise.source("solution")[0], rubric.points),
+        "wrong": (rubric.mutant_path(WRONG).read_text(), rubric.mutants[WRONG].marks),
+    }
+    for student, (module, _) in submissions.items():
+        course.submit(student, exercise.phase, EXERCISE, with_module(released, exercise.name, module))
+        with _step(console, f"nbgrader autograde: the submission of {student!r}"):
+            course.autograde(exercise.phase, student)
+    with _step(console, "nbgrader generate_feedback"):
+        course.feedback(exercise.phase)
+    marks = course.marks(exercise.phase)
+    console.print(_gradebook(exercise.phase, marks))
+    for student in submissions:
+        page = results / f"feedback-{student}.html"
+        shutil.copyfile(folder / "feedback" / student / exercise.phase / f"{EXERCISE}.html", page)
+        console.print(f"feedback: {page}")
+    wanted = {student: points for student, (_, points) in submissions.items()}
+    seen = {mark.student: mark.score for mark in marks}
+    if seen != wanted:
+        console.print(f"the marks are not what they must be: {seen}, not {wanted}", style="red")
+    return seen == wanted
+
+
+def _gradebook(assignment: str, marks: list[Mark]) -> Table:
+    table = Table(title=f"Gradebook: {assignment}", title_justify="left")
+    for name in ("learner", "notebook", "graded cell"):
+        table.add_column(name)
+    table.add_column("score", justify="right")
+    table.add_column("of", justify="right")
+    for mark in marks:
+        table.add_row(mark.student, mark.notebook, mark.cell, f"{mark.score:g}", f"{mark.max_score:g}")
+    return table
+
+
+@contextmanager
+def _step(console: Console, what: str) -> Iterator[None]:
+    """Show that something is under way, then how long it took."""
+    began = time.perf_counter()
+    with console.status(what):
+        yield
+    console.print(f"[green]done[/green] {escape(what)}  [dim]{time.perf_counter() - began:.1f} s[/dim]")
+
+
+def _shown(cell: NotebookNode) -> str:
+    """What a cell printed and displayed, as text."""
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return "\n".join(part.rstrip("\n") for part in parts if part)

@@ -1,0 +1,70 @@
+"""Adding an exercise takes its own files and no change to the lab: sync, check, release and autograde find them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import second_exercise
+
+from autograder.sandbox import Sandbox
+from labkit import exercises
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+GRADE = """
+import json, sys
+from pathlib import Path
+
+import labkit
+from autograder.course import Course
+from autograder.submissions import with_module
+
+tree, folder, name, *modules = sys.argv[1:]
+assert Path(labkit.__file__).is_relative_to(tree)
+phase, notebook = name.split("/")
+course = Course(Path(folder))
+course.release(phase)
+released = course.released(phase, notebook)
+course.submit("untouched", phase, notebook, released)
+for path in map(Path, modules):
+    course.submit(path.stem, phase, notebook, with_module(released, name, path.read_text()))
+course.autograde(phase)
+course.feedback(phase)
+print(json.dumps({mark.student: [mark.score, mark.max_score] for mark in course.marks(phase)}))
+"""
+
+
+def test_a_new_exercise_needs_no_change_to_the_lab(tmp_path: Path) -> None:
+    tree, name = tmp_path / "tree", second_exercise.NAME
+    for part in ("labkit", "autograder", "solutions", "templates", "notebooks"):
+        shutil.copytree(exercises.root() / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    second_exercise.add_to(tree)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LABKIT_")}
+    environment |= {"PYTHONPATH": str(tree), "LABKIT_WORKSPACE": str(tmp_path / "workspace")}
+
+    def run(*arguments: str | Path) -> str:
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    solution = tree / "solutions" / f"{name}.py"
+    mutant = tree / "autograder" / "rubrics" / f"{name.replace('/', '/mutants/')}" / "sends_twice.py"
+
+    written = run("-m", "labkit", "sync").split()
+    assert f"templates/{name}.py" in written and f"notebooks/{name}.ipynb" in written
+    run("-m", "labkit", "sync", "--check")
+    assert "NotImplementedError" in (tree / "templates" / f"{name}.py").read_text()
+
+    assert "3 of 3 points" in run("-m", "labkit", "check", "pass_it_on", "--file", solution)
+
+    marks = json.loads(run("-c", GRADE, tree, tmp_path / "course", name, solution, mutant))
+    assert marks == {"untouched": [0.0, 3.0], "pass_it_on": [3.0, 3.0], "sends_twice": [2.0, 3.0]}
+    page = tmp_path / "course" / "feedback" / "sends_twice" / f"{name}.html"
+    assert "one message from each rank" in page.read_text()
