@@ -82,6 +82,16 @@ def test_doctor_tries_the_clusters_and_says_what_is_missing() -> None:
     assert "missing" in rows["sandbox"] and "no bubblewrap" in rows["sandbox"]
 
 
+def test_doctor_fails_when_notebooks_cannot_run(tmp_path: Path) -> None:
+    """A broken part fails the command, and the rest of the table still stands."""
+    (tmp_path / "jupyter_client.py").write_text("raise ImportError('half-installed')\n")
+    done = labkit("doctor", PYTHONPATH=str(tmp_path), COLUMNS="100")
+    assert done.returncode == 1
+    rows = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
+    assert "failed" in rows["notebook kernel"] and "half-installed" in rows["notebook kernel"]
+    assert "4 ranks agreed" in rows["virtual cluster"]
+
+
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
     cells = [
