@@ -50,7 +50,7 @@ def _show(report: Report) -> None:
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 
-    if get_ipython() is None:  # type: ignore[no-untyped-call]
+    if get_ipython() is None:
         print(report.text())
     else:
         display(report)

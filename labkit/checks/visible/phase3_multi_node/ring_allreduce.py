@@ -56,7 +56,9 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=3, title="works in place and returns the same tensor", look_at="the object that is returned")
 def in_place(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.ring_all_reduce, lambda rank: digits(rank, 6))
-    expect([r.arguments[0] for r in run.ranks], "the tensor that was given", chunks=3).equals([total(3, 6)] * 3)
+    given = [result.arguments[0] for result in run.ranks]
+    hint = "what the tensor that was given holds after the call"
+    expect(given, "the tensor that was given", look_at=hint, chunks=3).equals([total(3, 6)] * 3)
     for result in run.ranks:
         returned = "the tensor that was given" if result.returned_argument == 0 else "another object"
         expect(returned, f"rank {result.rank} returns").equals("the tensor that was given")
