@@ -35,7 +35,7 @@ POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
 
 
-_KINDS: dict[type, Kind] = {Send: Kind.SEND, Receive: Kind.RECEIVE, Collective: Kind.COLLECTIVE}
+_KINDS = {Send: Kind.SEND.value, Receive: Kind.RECEIVE.value, Collective: Kind.COLLECTIVE.value}
 _BY_START = itemgetter(Event._fields.index("start"), Event._fields.index("rank"), Event._fields.index("end"))
 
 
@@ -96,7 +96,8 @@ class Engine:
         self._meetings: dict[tuple[str, int], _Meeting] = {}
         self._calls: dict[tuple[str, int], int] = defaultdict(int)
         self._busy_until: dict[str, float] = defaultdict(float)
-        self._events: list[Event] = []
+        # plain tuples of plain values: the garbage collector forgets about them, which it never does of an Event
+        self._events: list[tuple[Any, ...]] = []
         for rank in range(topology.world_size):
             self.resume_at(0.0, rank)
 
@@ -176,7 +177,8 @@ class Engine:
 
     @property
     def trace(self) -> Trace:
-        events = sorted(self._events, key=_BY_START)
+        kinds = {kind.value: kind for kind in Kind}
+        events = [Event(row[0], kinds[row[1]], *row[2:]) for row in sorted(self._events, key=_BY_START)]
         return Trace(self.topology.world_size, events, "modelled", dict(self.groups))
 
     # Messages -----------------------------------------------------------------------------------------------------
@@ -240,10 +242,8 @@ class Engine:
         operation.done_at = time
         request = operation.request
         kind = _KINDS[type(request)]
-        self._events.append(
-            Event(operation.rank, kind, request.name, operation.posted, time, size, peer, request.group,
-                  operation.order, request.line)
-        )  # fmt: skip
+        rank, posted, order = operation.rank, operation.posted, operation.order
+        self._events.append((rank, kind, request.name, posted, time, size, peer, request.group, order, request.line))
         self._wake(operation, time)
 
     def _fail(self, operation: Operation, error: Exception) -> None:
