@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
 import pytest
 from nbformat import NotebookNode
 
@@ -21,7 +22,11 @@ from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from labkit import exercises
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap"),
+]
 
 PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"
 EXERCISE = exercises.find(NOTEBOOK)
@@ -96,6 +101,16 @@ def test_a_release_has_a_locked_graded_cell_worth_the_rubric(graded: Graded) -> 
     assert (told.nbgrader.points, told.nbgrader.locked, told.editable) == (RUBRIC.points, True, False)
     exercise = exercise_cell(graded.released, EXERCISE.name)
     assert exercise is not None and exercise.metadata.get("editable", True) and not exercise.metadata.deletable
+
+
+def test_every_graded_cell_of_the_lab_is_worth_its_rubric() -> None:
+    notebooks = sorted((exercises.root() / "notebooks").glob("phase*_*/*.ipynb"))
+    assert notebooks
+    for path in notebooks:
+        for cell in nbformat.read(path, as_version=4).cells:
+            name = graded_exercise(cell)
+            if name is not None:
+                assert cell.metadata.nbgrader.points == hidden_rubric(exercises.find(name)).points, path
 
 
 def test_a_released_exercise_cell_is_the_template(graded: Graded) -> None:

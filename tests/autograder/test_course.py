@@ -1,0 +1,143 @@
+"""A course on a small exercise: odd submissions, the pages that learners get, and what is refused instead of marked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import second_exercise
+from playwright.sync_api import sync_playwright
+
+from autograder.course import CONFIG_FILE, Course, CourseFailed
+from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+NAME = second_exercise.NAME
+PHASE, NOTEBOOK = NAME.split("/")
+SCRIPT = "<script>document.title = 'taken over'</script>"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("tree")
+    second_exercise.add_to(folder)
+    source = folder / "notebooks" / f"{NAME}.ipynb"
+    nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_ROOT", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def course(tree: Path, tmp_path: Path) -> Course:
+    course = Course(tmp_path / "course")
+    course.release(PHASE)
+    return course
+
+
+def hand_in(course: Course, student: str, module: str) -> Path:
+    released = course.released(PHASE, NOTEBOOK)
+    return course.submit(student, PHASE, NOTEBOOK, with_module(released, NAME, module))
+
+
+def scores(course: Course) -> dict[str, float]:
+    return {mark.student: mark.score for mark in course.marks(PHASE)}
+
+
+def page_of(course: Course, student: str) -> Path:
+    return course.folder / "feedback" / student / PHASE / f"{NOTEBOOK}.html"
+
+
+def test_odd_submissions_end_in_a_mark_with_its_reason(course: Course) -> None:
+    hand_in(course, "not_json", "").write_bytes(b"{")
+    forged = hand_in(course, "forged", "")
+    notebook = nbformat.read(forged, as_version=4)
+    notebook.cells[4].metadata.nbgrader.points = 1000
+    notebook.cells[4].outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "1000"}, execution_count=1)]
+    nbformat.write(notebook, forged)
+    deleted = hand_in(course, "deleted", second_exercise.SOLUTION)
+    notebook = nbformat.read(deleted, as_version=4)
+    del notebook.cells[3:]
+    nbformat.write(notebook, deleted)
+    course.autograde(PHASE)
+    course.feedback(PHASE)
+    assert scores(course) == {"not_json": 0.0, "forged": 0.0, "deleted": 3.0}
+    assert "The file is not a notebook" in page_of(course, "not_json").read_text()
+
+
+def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(course: Course, tmp_path: Path) -> None:
+    module = second_exercise.SENDS_TWICE + f'\nprint("""{SCRIPT}""")\n# </pre>{SCRIPT}\n'
+    notebook = nbformat.read(hand_in(course, "learner", module), as_version=4)
+    notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", {"text/html": SCRIPT})]
+    notebook.cells[0].source = SCRIPT
+    course.submit("learner", PHASE, NOTEBOOK, notebook)
+    course.autograde(PHASE)
+    course.feedback(PHASE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.route("http*://**", lambda route: route.abort())  # mathjax, which nothing here needs
+        page.goto(page_of(course, "learner").as_uri())
+        feedback = page.locator(".labkit-feedback")
+        shown = feedback.inner_text()
+        box = feedback.bounding_box()
+        title = page.title()
+        page.screenshot(path=tmp_path / "feedback.png", full_page=True)
+        browser.close()
+    assert "pass_it_on: 2 of 3 points" in shown
+    assert "passed" in shown and "the tensor of the neighbour is returned" in shown
+    assert "failed" in shown and "one message from each rank" in shown
+    assert "messages: [1, 1, 1]" in shown and "[2, 2, 2]" in shown and "how often a rank sends" in shown
+    assert box is not None and 400 < box["width"] < 1200 and box["height"] > 80
+    assert title == NOTEBOOK
+
+
+def test_a_notebook_whose_points_are_not_the_rubrics_is_not_marked(course: Course, tree: Path) -> None:
+    hand_in(course, "learner", second_exercise.SOLUTION)
+    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    text = rubric.read_text()
+    rubric.write_text(text.replace("points=1", "points=2"))
+    try:
+        with pytest.raises(CourseFailed, match=r"the notebook says 3 points, its rubric 4"):
+            course.autograde(PHASE)
+    finally:
+        rubric.write_text(text)
+    assert scores(course) == {}
+    course.autograde(PHASE)  # nothing is left of the first try
+    assert scores(course) == {"learner": 3.0}
+
+
+def test_without_a_sandbox_nothing_is_graded(course: Course, tmp_path: Path) -> None:
+    hand_in(course, "learner", second_exercise.SOLUTION)
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (commands / "alembic").symlink_to(Path(sys.executable).parent / "alembic")
+    environment = {**os.environ, "PATH": str(commands), "LABKIT_COURSE": str(course.folder)}
+
+    def autograde(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "nbgrader", "autograde", PHASE, *options]
+        return subprocess.run(command, cwd=CONFIG_FILE.parent, env=environment, capture_output=True, text=True)
+
+    refused = autograde()
+    assert refused.returncode == 1 and "No sandbox for learners' code" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert scores(course) == {}
+    trusting = autograde("--Sandbox.allow_none=True")
+    assert trusting.returncode == 0, trusting.stderr
+    assert scores(course) == {"learner": 3.0}
+
+
+def test_a_submission_without_a_release_is_refused(course: Course) -> None:
+    hand_in(course, "learner", second_exercise.SOLUTION)
+    shutil.rmtree(course.folder / "release")
+    with pytest.raises(CourseFailed, match="nbgrader generate_assignment"):
+        course.autograde(PHASE)
+    assert scores(course) == {}
