@@ -6,7 +6,7 @@ The rules, all of them:
    another steps aside before it communicates (`is_ahead`), so requests arrive in the order of virtual time.
 2. A send and a receive meet when both are posted. From then on the message streams through the links of its route
    (network.py), which serve one message after the other. The send is done when its last byte has left the sender's
-   port, the receive when the last byte has arrived.
+   port and network card, the receive when the last byte has arrived.
 3. A collective begins when its last member has joined, and takes the time that timing.py states.
 4. A rank that waits sleeps until its operation is done; then its clock is at least that time.
 5. When nobody can run and somebody still waits, it is a deadlock, or the consequence of another rank's failure:
@@ -226,11 +226,11 @@ class Engine:
         """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""
         while True:
             start, end = route.channels[hop].serve(arrival, size)
-            if hop == 0:
-                self._complete(send, end, size, receive.rank)
             hop += 1
+            if hop == route.leaving:
+                self._complete(send, end, size, receive.rank, send.order)
             if hop == len(route.channels):
-                self._complete(receive, end + route.latency, size, send.rank)
+                self._complete(receive, end + route.latency, size, send.rank, send.order)
                 return
             # the next channel is fed without a pause from here on, at the latest when its own last byte must follow
             onward = max(start, end - size * route.channels[hop].seconds_per_byte)
@@ -238,12 +238,12 @@ class Engine:
                 self.resume_at(onward, lambda time, hop=hop: self._pass(send, receive, route, hop, size, time))  # type: ignore[misc]  # a default binds the loop's value
                 return
 
-    def _complete(self, operation: Operation, time: float, size: int, peer: int | None) -> None:
+    def _complete(self, operation: Operation, time: float, size: int, peer: int | None, number: int) -> None:
         operation.done_at = time
         request = operation.request
         kind = _KINDS[type(request)]
-        rank, posted, order = operation.rank, operation.posted, operation.order
-        self._events.append((rank, kind, request.name, posted, time, size, peer, request.group, order, request.line))
+        rank, posted = operation.rank, operation.posted
+        self._events.append((rank, kind, request.name, posted, time, size, peer, request.group, number, request.line))
         self._wake(operation, time)
 
     def _fail(self, operation: Operation, error: Exception) -> None:
@@ -290,5 +290,4 @@ class Engine:
         self._busy_until[request.group] = end
         for operation, call, output in zip(joined, calls, outputs, strict=True):
             operation.result = output
-            operation.order = number
-            self._complete(operation, end, nbytes(call.tensors), None)
+            self._complete(operation, end, nbytes(call.tensors), None, number)

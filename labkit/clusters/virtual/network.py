@@ -28,12 +28,16 @@ class Channel:
 
 
 class Route:
-    """The channels from one rank to another, in order, and the latency of the whole way."""
+    """The channels from one rank to another, in order, and the latency of the whole way.
 
-    __slots__ = ("channels", "latency")
+    The first `leaving` of them are the sender's: once through those, a message has left, and its send is done.
+    """
 
-    def __init__(self, channels: tuple[Channel, ...], latency: float) -> None:
+    __slots__ = ("channels", "latency", "leaving")
+
+    def __init__(self, channels: tuple[Channel, ...], leaving: int, latency: float) -> None:
         self.channels = channels
+        self.leaving = leaving
         self.latency = latency
 
 
@@ -61,6 +65,7 @@ class Network:
             cards: tuple[Channel, ...] = ()
             if topology.node_of(source) != topology.node_of(destination):
                 cards = (self._nics[topology.nic_of(source)][0], self._nics[topology.nic_of(destination)][1])
+            channels = (out, *cards, into)
             latency = topology.link_between(source, destination).latency_seconds
-            route = self._routes[source, destination] = Route((out, *cards, into), latency)
+            route = self._routes[source, destination] = Route(channels, len(channels) // 2, latency)
         return route

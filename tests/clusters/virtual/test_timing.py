@@ -156,6 +156,9 @@ def test_a_message_between_nodes_does_not_hold_the_fast_ports() -> None:
     (far,) = result.trace.of(2, Kind.RECEIVE)
     assert near.end == pytest.approx(1e-5 + 4e-9 + 1e-6 + 1e-5)
     assert far.end == pytest.approx(1e-5 + 1e-3, rel=0.02)
+    slow, _ = sorted(result.trace.of(0, Kind.SEND), key=lambda e: e.end, reverse=True)
+    assert slow.end == pytest.approx(1e-3, rel=0.02), "a message has left when it has left the network card"
+    assert {e.sequence for e in (near, far)} == {e.sequence for e in result.trace.of(0, Kind.SEND)}
 
 
 def test_recursive_doubling_is_logarithmic() -> None:
