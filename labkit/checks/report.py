@@ -106,6 +106,9 @@ class Report:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.text())
+
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(result) for result in self.results)
         return (
