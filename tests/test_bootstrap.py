@@ -125,6 +125,16 @@ def test_help_needs_no_set_up(tmp_path: Path) -> None:
     assert not (folder / ".venv").exists()
 
 
+def test_somebody_s_own_venv_is_not_touched(tmp_path: Path) -> None:
+    folder = make_checkout(tmp_path / "course", "1")
+    (folder / ".venv").mkdir()
+    (folder / ".venv/theirs").touch()
+    done = lab(folder, "start")
+    assert done.returncode == 1
+    assert f"{folder}/.venv was not made by ./lab" in done.stderr
+    assert (folder / ".venv/theirs").exists()
+
+
 def test_old_python_is_named(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
     old.write_text("#!/bin/sh\necho 3 9\n")
