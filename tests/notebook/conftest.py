@@ -1,0 +1,109 @@
+"""A real kernel with labkit loaded, as a notebook's front end talks to it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+
+@dataclass
+class Outputs:
+    """What one cell left behind, in the order of the kernel's messages."""
+
+    messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    payload: list[dict[str, Any]] = field(default_factory=list)
+
+    def stream(self, name: str) -> str:
+        return "".join(c["text"] for kind, c in self.messages if kind == "stream" and c["name"] == name)
+
+    @property
+    def stdout(self) -> str:
+        return self.stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self.stream("stderr")
+
+    @property
+    def result(self) -> str:
+        return next((c["data"]["text/plain"] for kind, c in self.messages if kind == "execute_result"), "")
+
+    @property
+    def displays(self) -> list[dict[str, Any]]:
+        return [c["data"] for kind, c in self.messages if kind in ("display_data", "update_display_data")]
+
+    @property
+    def error(self) -> str:
+        """What is shown of an error, without colours."""
+        shown = ("\n".join(c["traceback"]) for kind, c in self.messages if kind == "error")
+        return re.sub(r"\x1b\[[0-9;]*m", "", next(shown, ""))
+
+    @property
+    def error_name(self) -> str:
+        return next((c["ename"] for kind, c in self.messages if kind == "error"), "")
+
+
+class Kernel:
+    """Runs cells. `watched`: as JupyterLab asks for them, with somebody there; else as nbclient does."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager, self._client = manager, client
+
+    def run(self, cell: str, watched: bool = False) -> Outputs:
+        return self.collect(self.start(cell, watched))
+
+    def start(self, cell: str, watched: bool = False) -> str:
+        return self._client.execute(cell, allow_stdin=watched)
+
+    def collect(self, request: str) -> Outputs:
+        outputs = Outputs()
+        while True:
+            message = self._client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and content["execution_state"] == "idle":
+                break
+            if kind != "status":
+                outputs.messages.append((kind, content))
+        reply = self._client.get_shell_msg(timeout=60)
+        outputs.payload = reply["content"].get("payload", [])
+        return outputs
+
+    def wait_for_display(self, request: str, text: str) -> None:
+        """Return once the running cell shows `text`; raises `queue.Empty` when it does not within a minute."""
+        while True:
+            message = self._client.get_iopub_msg(timeout=60)
+            content = message["content"]
+            if message["parent_header"].get("msg_id") == request and text in str(content.get("data")):
+                return
+
+    def complete(self, text: str) -> list[str]:
+        reply = self._client.complete(text, len(text), reply=True, timeout=60)
+        return list(reply["content"]["matches"])
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for a module's tests, with an empty workspace."""
+    folder: Path = tmp_path_factory.mktemp("course")
+    manager = KernelManager()
+    manager.start_kernel(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        started = Kernel(manager, client)
+        assert started.run("%load_ext labkit").messages[-1][0] == "execute_input"
+        yield started
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

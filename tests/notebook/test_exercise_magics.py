@@ -1,0 +1,131 @@
+"""%%exercise, %check, %hint, %reset_exercise and %solution in a real kernel, on the ring exercise."""
+
+from pathlib import Path
+
+import pytest
+
+from labkit.exercises import find
+
+RING = find("ring_allreduce")
+SOLUTION, _ = RING.source("solution")
+FIRST_LOOP = "for step in range(ring.size - {}):\n        outgoing"
+ONE_ROUND_SHORT = SOLUTION.replace(FIRST_LOOP.format(1), FIRST_LOOP.format(2))
+USE = """%%torchrun -n 4
+import torch, torch.distributed as dist
+from labkit.exercises import ring_allreduce
+dist.init_process_group()
+ring_allreduce.ring_all_reduce(torch.full((5,), 1.0 + dist.get_rank()))"""
+
+
+def folder(kernel) -> Path:
+    return Path(kernel.run("import os\nprint(os.environ['LABKIT_WORKSPACE'])").stdout.strip())
+
+
+def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
+    outputs = kernel.run(f"%%exercise phase3_multi_node/ring_allreduce\n{SOLUTION}")
+    assert outputs.stdout == "saved as workspace/phase3_multi_node/ring_allreduce.py; nothing is missing\n"
+    saved = (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
+    assert saved.splitlines()[1:] == SOLUTION.splitlines()
+    assert kernel.run("ring_allreduce.ring_all_reduce is ring_all_reduce").result == "True"
+    for cluster in ("local", "virtual"):
+        kernel.run(f"%cluster {cluster}")
+        assert kernel.run(USE).result == "[0-3] float32[5] [10, 10, 10, 10, 10]"
+
+
+def test_what_the_contract_still_wants_is_named(kernel):
+    outputs = kernel.run("%%exercise ring_allreduce\ndef ring_all_reduce(tensor):\n    return tensor")
+    assert outputs.stdout.endswith("; still missing: ring_all_gather, ring_reduce_scatter\n")
+
+
+def test_a_cell_that_does_not_parse_is_not_saved(kernel):
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
+    error = kernel.run("%%exercise ring_allreduce\nx = 1\n\ndef ring_all_reduce(:").error
+    assert ", line 4\n    def ring_all_reduce(:" in error and error.endswith("SyntaxError: invalid syntax")
+    assert "ring_reduce_scatter" in (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
+
+
+def test_an_error_in_the_module_shows_the_cells_line_here_and_on_ranks(kernel):
+    error = kernel.run("%%exercise ring_allreduce\nx = 1\n\nx / 0").error
+    assert "phase3_multi_node/ring_allreduce.py:4" in error and "----> 4 x / 0" in error
+    assert "labkit/" not in error
+    kernel.run("\n%%exercise ring_allreduce\n\ndef ring_all_reduce(tensor):\n    tensor.shaape\n")
+    kernel.run("%cluster virtual")
+    error = kernel.run(USE).error
+    assert "AttributeError on every rank" in error and "----> 5     tensor.shaape" in error
+    assert "line 5: ring_allreduce.ring_all_reduce(torch.full((5,), 1.0 + dist.get_rank()))" in error
+
+
+def test_check_reports_and_draws_the_first_wrong_result(kernel):
+    assert ONE_ROUND_SHORT != SOLUTION
+    kernel.run(f"%%exercise ring_allreduce\n{ONE_ROUND_SHORT}")
+    report, picture = kernel.run("%check ring_allreduce --seed 7").displays
+    assert "FAIL 0/3   every rank ends with the sum of all ranks" in report["text/plain"]
+    assert "<table" in report["text/html"]
+    assert "image/png" in picture and picture["text/plain"].startswith("<Grid of 4 ranks by 4 chunks: ")
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
+    (report,) = kernel.run("%check ring_allreduce").displays
+    assert "25 of 25 points (your module, on virtual ranks)" in report["text/plain"]
+
+
+def test_check_shows_how_far_it_is_and_takes_that_away(kernel):
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
+    outputs = kernel.run("%check ring_allreduce --cluster local", watched=True)
+    kinds = [kind for kind, _ in outputs.messages]
+    assert any("of 8: " in data["text/plain"] for data in outputs.displays[:-1])
+    assert kinds.index("clear_output") == len(kinds) - 2, "only the report follows"
+    assert "25 of 25 points (your module, on local ranks)" in outputs.displays[-1]["text/plain"]
+
+
+def test_hints_come_one_at_a_time_and_are_remembered(kernel):
+    first, second = kernel.run("%hint ring_allreduce").stdout, kernel.run("%hint ring_allreduce").stdout
+    assert "hint 1 of 4" in first and "hint 2 of 4" not in first
+    assert "hint 2 of 4" in second
+
+
+def test_reset_keeps_what_was_written_and_offers_the_template(kernel):
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}\n# mine")
+    outputs = kernel.run("%reset_exercise ring_allreduce")
+    kept = outputs.stdout.removeprefix("your version is kept as ").strip()
+    assert (folder(kernel).parent / kept).read_text().endswith("# mine\n")
+    (cell,) = [p for p in outputs.payload if p["source"] == "set_next_input"]
+    assert cell["text"].startswith("%%exercise phase3_multi_node/ring_allreduce\n")
+    assert "NotImplementedError" in cell["text"] and "BEGIN SOLUTION" not in cell["text"]
+    assert "there was no version of yours" in kernel.run("%reset_exercise ring_allreduce").stdout
+    (report, *_) = kernel.run("%check ring_allreduce").displays
+    assert "0 of 25 points (the template" in report["text/plain"]
+
+
+def test_solution_is_shown_only_where_it_is_released(kernel, tmp_path):
+    (shown,) = kernel.run("%solution ring_allreduce").displays
+    assert "def ring_all_reduce" in shown["text/plain"] and "SOLUTION" not in shown["text/plain"]
+    released = tmp_path / "templates" / "phase3_multi_node"
+    released.mkdir(parents=True)
+    (released / "ring_allreduce.py").write_text(RING.source("template")[0])
+    kernel.run(f"os.environ['LABKIT_ROOT'] = {str(tmp_path)!r}")
+    try:
+        assert "is not released here" in kernel.run("%solution ring_allreduce").stderr
+    finally:
+        kernel.run("del os.environ['LABKIT_ROOT']")
+
+
+@pytest.mark.parametrize("magic", ["%check", "%hint", "%solution", "%reset_exercise", "%%exercise"])
+def test_an_unknown_exercise_is_answered_with_near_ones(kernel, magic):
+    outputs = kernel.run(f"{magic} ring_allreduc" + "\nx = 1" * magic.startswith("%%"))
+    assert outputs.stderr == (
+        "UsageError: no exercise is called 'ring_allreduc'; "
+        "did you mean ring_allreduce or phase3_multi_node/ring_allreduce?\n"
+    )
+
+
+def test_a_missing_name_is_answered_too(kernel):
+    assert "the following arguments are required: EXERCISE" in kernel.run("%check").stderr
+
+
+def test_a_slider_leaves_a_picture_for_those_without_a_kernel(kernel):
+    outputs = kernel.run(
+        "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
+        "step_through(lambda round: ring_rounds(4, round), last=6)"
+    )
+    slider, picture = outputs.displays
+    assert slider["text/plain"] == "IntSlider(value=0, description='round', max=6)"
+    assert "image/png" in picture and "after 0 of 6 rounds" in picture["text/plain"]

@@ -1,0 +1,224 @@
+"""%cluster and %%torchrun in a real kernel, on real and on virtual ranks."""
+
+import pytest
+
+LOCAL = "%cluster local --nproc-per-node 3"
+VIRTUAL = "%cluster virtual --nproc-per-node 3"
+
+
+@pytest.fixture(params=[LOCAL, VIRTUAL], ids=["local", "virtual"])
+def cluster(request, kernel):
+    kernel.run(request.param)
+    return request.param
+
+
+# first in this file: nothing has been chosen yet
+def test_without_a_choice_cells_run_on_two_processes_and_say_so(kernel):
+    assert kernel.run("%cluster").stdout == (
+        "local: 2 processes on this machine (nothing else was chosen with %cluster)\n"
+    )
+    outputs = kernel.run("%%torchrun\nimport os\nint(os.environ['WORLD_SIZE'])")
+    assert "nothing else was chosen" in outputs.stdout
+    assert outputs.result == "[0-1] 2"
+
+
+def test_cluster_shows_what_it_chose(kernel):
+    shown = kernel.run("%cluster virtual dgx-a100 --nnodes 2 --inter_node=ethernet-25g").stdout
+    assert "2 nodes x 8 a100-80gb (16 ranks)" in shown and "ethernet-25g between nodes" in shown
+    assert kernel.run("%cluster").stdout == shown
+
+
+def test_equal_lines_fold_and_values_come_back(kernel, cluster):
+    outputs = kernel.run(
+        """%%torchrun -o run
+import sys, torch, torch.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+print("rank", rank)
+print("everybody")
+tensor = torch.full((100,), float(rank))
+dist.all_reduce(tensor)
+print("careful", file=sys.stderr)
+tensor, rank % 2"""
+    )
+    assert outputs.stdout == "[0] rank 0\n[1] rank 1\n[2] rank 2\n[0-2] everybody\n[0-2 stderr] careful\n"
+    assert outputs.stderr == ""
+    assert outputs.result == "[0, 2] (float32[100], all 3, 0)\n[1] (float32[100], all 3, 1)"
+    assert kernel.run("run.ok, run.ranks[1].output, len(run.trace.collectives())").result == (
+        "(True, 'rank 1\\neverybody\\ncareful\\n', 3)"
+    )
+
+
+def test_options_override_the_cluster_for_one_cell(kernel, cluster):
+    environment = "import os\n[os.environ[name] for name in ('WORLD_SIZE', 'LOCAL_WORLD_SIZE')]"
+    assert kernel.run(f"%%torchrun -n 2 --nnodes 2\n{environment}").result == "[0-3] ['4', '2']"
+    assert kernel.run(f"%%torchrun\n{environment}").result == "[0-2] ['3', '3']"
+
+
+def test_a_semicolon_keeps_the_value_back(kernel):
+    kernel.run(LOCAL)
+    assert kernel.run("%%torchrun\n1 + 1;").result == ""
+    assert kernel.run("%%torchrun\nNone").result == ""
+
+
+def test_an_error_shows_the_rank_the_line_and_nothing_of_labkit(kernel, cluster):
+    outputs = kernel.run(
+        """%%torchrun -o run
+import torch, torch.distributed as dist
+dist.init_process_group()
+def work(tensor):
+    if dist.get_rank() == 1:
+        raise KeyError("shard")
+    dist.all_reduce(tensor)
+
+work(torch.ones(2, 2))"""
+    )
+    assert outputs.error_name == "RankFailed"
+    lines = outputs.error.splitlines()
+    assert lines[0] == "RankFailed: KeyError on rank 1 of 3"
+    assert lines[1].endswith("line 9: work(torch.ones(2, 2))")
+    assert '----> 6         raise KeyError("shard")' in lines
+    assert "      tensor = float32[2, 2]" in lines
+    assert lines[-2:] == ["KeyError: 'shard'", "ranks 0, 2 stopped because of it"]
+    assert "labkit" not in outputs.error and "site-packages" not in outputs.error
+    # the count on the left of the cell is the one that the error names
+    number = kernel.run("run.ok").messages[0][1]["execution_count"]
+    assert f"Cell In[{number - 1}], line 6" in outputs.error
+    assert kernel.run("run.ok").result == "False", "-o keeps a failed run too"
+
+
+def test_lines_count_from_the_top_of_the_cell_whatever_stands_there(kernel, cluster):
+    assert "----> 5 1 / 0" in kernel.run("\n\n%%torchrun\n\n1 / 0").error
+    assert "----> 4 1 / 0" in kernel.run("%%time\n%%torchrun\n\n1 / 0").error
+
+
+def test_a_deadlock_is_explained(kernel):
+    kernel.run(VIRTUAL)
+    error = kernel.run(
+        """%%torchrun
+import torch, torch.distributed as dist
+dist.init_process_group()
+dist.send(torch.ones(9), (dist.get_rank() + 1) % 3)"""
+    ).error
+    assert "DeadlockError on every rank" in error and "cycle: 0 → 1 → 2 → 0" in error and "----> 4" in error
+
+
+def test_a_time_out_says_where_each_rank_was(kernel):
+    kernel.run(LOCAL)
+    error = kernel.run(
+        """%%torchrun --timeout 1.5
+import time, torch.distributed as dist
+dist.init_process_group()
+if dist.get_rank() == 2:
+    time.sleep(60)
+dist.barrier()"""
+    ).error
+    assert error.splitlines()[0] == "RankFailed: timeout after 1.5 s"
+    assert "line 5: time.sleep(60)" in error and "[0-1] was at" in error and "line 6: dist.barrier()" in error
+
+
+def test_death_by_signal_and_exit_codes_are_named(kernel):
+    kernel.run(LOCAL)
+    killed = (
+        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"
+    )
+    assert "rank 1 was killed by SIGKILL" in kernel.run(f"%%torchrun\n{killed}").error
+    assert "ended with exit code 3" in kernel.run("%%torchrun\nimport sys\nsys.exit(3)").error
+
+
+@pytest.mark.parametrize(
+    ("cell", "answer"),
+    [
+        ("%%torchrun -n 0\n1", "%%torchrun: -n/--nproc-per-node: a whole number from 1 up is needed, got '0'"),
+        ("%%torchrun -n x\n1", "%%torchrun: -n/--nproc-per-node: a whole number from 1 up is needed, got 'x'"),
+        ("%%torchrun --timeout -1\n1", "%%torchrun: --timeout: a number of seconds above 0 is needed, got '-1'"),
+        ("%%torchrun -o 2\n1", "%%torchrun: -o/--output: a variable's name is needed, got '2'"),
+        ("%%torchrun --nprocs-per-node 2\n1", "there is no option --nprocs-per-node; did you mean --nproc-per-node?"),
+        ("%%torchrun 4\n1", "%%torchrun: '4' is one argument too many"),
+        ("%cluster virtul", "%cluster: 'virtul' is no kind of cluster; did you mean %cluster virtual?"),
+        ("%cluster dgx-a100", "did you mean %cluster virtual dgx-a100?"),
+        ("%cluster virtual dgx", "unknown preset 'dgx'"),
+        ("%cluster virtual --gpu a100", "unknown gpu 'a100'; did you mean a100-80gb"),
+        ("%cluster local --gpu t4", "%cluster: --gpu is no option of local clusters"),
+        ("%cluster local --backend mpi", "backend must be one of gloo, nccl, got 'mpi'"),
+        ("%cluster virtual -n 9999", "9999 ranks, at most 1024 are possible"),
+        ("%cluster 'virtual", "%cluster: no closing quotation"),
+    ],
+)
+def test_what_cannot_be_is_answered_in_one_line(kernel, cell, answer):
+    outputs = kernel.run(cell)
+    assert outputs.stderr.startswith("UsageError: ") and outputs.stderr.count("\n") == 1
+    assert answer in outputs.stderr
+    assert outputs.error == "", "no traceback"
+    assert kernel.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "message"),
+    [
+        ("x = = 1", 2, "invalid syntax"),
+        ("\n\nif x:\nx = 1", 5, "expected an indented block"),
+        ("print(1)\nreturn 2", 3, "'return' outside function"),
+        ("print(1)\n!ls", 3, "magics and ! do not work"),
+    ],
+)
+def test_a_cell_that_does_not_parse_points_at_its_line(kernel, body, line, message):
+    outputs = kernel.run(f"%%torchrun\n{body}")
+    assert f", line {line}\n    {body.splitlines()[-1]}" in outputs.error
+    assert "^" in outputs.error and message in outputs.error and "labkit" not in outputs.error
+
+
+def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
+    import psutil
+
+    kernel.run(LOCAL)
+    request = kernel.start("%%torchrun\nimport time\nprint('begun', flush=True)\ntime.sleep(300)", watched=True)
+    process = psutil.Process(kernel.manager.provisioner.process.pid)
+    kernel.wait_for_display(request, "begun")
+    assert len(process.children(recursive=True)) >= 5, "the warm process, its supervisor and three ranks"
+    kernel.manager.interrupt_kernel()
+    outputs = kernel.collect(request)
+    assert outputs.error == "KeyboardInterrupt: 3 ranks stopped"
+    assert outputs.stdout == "[0-2] begun\n"
+    assert len(process.children(recursive=True)) == 1, "only the warm process is left"
+    assert kernel.run("%%torchrun\n7").result == "[0-2] 7"
+
+
+def test_while_somebody_watches_lines_appear_and_only_the_last_state_stays(kernel):
+    kernel.run(LOCAL)
+    cell = """%%torchrun
+import sys, time
+for step in range(26):
+    sys.stdout.write(f"\\rstep {step}")
+    sys.stdout.flush()
+    time.sleep(0.1)
+print()
+print("done")"""
+    outputs = kernel.run(cell, watched=True)
+    live = [data["text/plain"] for data in outputs.displays]
+    assert len({text for text in live if "step" in text}) > 3, "the progress bar of rank 0 is seen moving"
+    assert any("3 ranks running, 2 s" in text for text in live)
+    kinds = [kind for kind, _ in outputs.messages]
+    after = kinds[kinds.index("clear_output") :]
+    assert "display_data" not in after and outputs.stdout == "[0-2] step 25\n[0-2] done\n"
+    # nbclient and nbval get what stays, and nothing else
+    assert [kind for kind, _ in kernel.run(cell).messages] == ["execute_input", "stream"]
+
+
+def test_floods_are_cut_and_say_so(kernel):
+    kernel.run(LOCAL)
+    outputs = kernel.run("%%torchrun -n 1 -o run\nfor i in range(30_000): print(i)\nprint('x' * 10**6)")
+    assert len(outputs.stdout) < 20_000
+    lines = outputs.stdout.splitlines()
+    assert lines[0] == "[0] 0" and lines[-2] == "[0] 29999"
+    assert lines[-1].startswith("[0] xxx") and lines[-1].endswith("x…")
+    assert "... 29,641 more lines" in outputs.stdout
+    assert kernel.run("len(run.ranks[0].output)").result == "1168891"
+
+
+def test_help_and_tab(kernel):
+    page = kernel.run("%%torchrun?").payload[0]["data"]["text/plain"]
+    assert "--nproc-per-node" in page and "ranks on each node" in page
+    assert "--nproc-per-node" in kernel.complete("%%torchrun --np")
+    assert {"dgx-a100", "dgx-h100"} <= set(kernel.complete("%cluster virtual dgx"))
+    assert kernel.complete("%check ring_") == ["ring_allreduce"]
