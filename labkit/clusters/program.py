@@ -36,14 +36,15 @@ _FOLDED = tuple(
 )
 
 
-def execute(job: Job, rank: int, now: Callable[[], float]) -> RankResult:
+def execute(job: Job, rank: int, now: Callable[[], float], main: ModuleType | None = None) -> RankResult:
     """Run `job` as `rank` in this process or thread and return its value or its error; never raises.
 
-    `now` gives the seconds since the job began. `SystemExit` counts as torchrun counts it: its code is the exit code.
+    `now` gives the seconds since the job began. A cell runs in the module `main`, a new one when None. `SystemExit`
+    counts as torchrun counts it: its code is the exit code.
     """
     try:
         exercises.install(job.modules)
-        return _run(job, rank)
+        return _run(job, rank, main or ModuleType("__main__"))
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         return RankResult(rank, exit=code)
@@ -51,7 +52,7 @@ def execute(job: Job, rank: int, now: Callable[[], float]) -> RankResult:
         return RankResult(rank, error=describe(error, now()), exit=1)
 
 
-def _run(job: Job, rank: int) -> RankResult:
+def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
     if job.call is not None:
         name, attribute = job.call
         dist.init_process_group()
@@ -70,14 +71,13 @@ def _run(job: Job, rank: int) -> RankResult:
         function, arguments = cloudpickle.loads(job.function)
         return RankResult(rank, value=function(*arguments))
     assert job.source is not None
-    return RankResult(rank, value=run_cell(job.source, job.filename, job.first_line))
+    return RankResult(rank, value=run_cell(job.source, job.filename, main, job.first_line))
 
 
-def run_cell(source: str, filename: str, first_line: int = 1) -> Any:
-    """Execute a cell's text as `__main__` and return the value of its last expression, else None."""
+def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) -> Any:
+    """Execute a cell's text in the module `main` and return the value of its last expression, else None."""
     padded = "\n" * (first_line - 1) + source
     linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
-    main = ModuleType("__main__")
     main.__file__ = filename
     tree = ast.parse(padded, filename)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None

@@ -13,6 +13,8 @@ from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import WarmProcess, shared
 
+MAX_RANKS = 128
+"""Every rank is a process, and each is connected to each."""
 _BACKENDS = ("gloo", "nccl")
 
 
@@ -39,7 +41,7 @@ class LocalCluster:
     def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
         """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started."""
         nnodes, nproc_per_node = job.nnodes or self.nnodes, job.nproc_per_node or self.nproc_per_node
-        world_size = nnodes * nproc_per_node
+        world_size = _checked_world_size(nnodes, nproc_per_node)
         if job.call is not None and len(job.arguments) != world_size:
             raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
         gpus = torch.cuda.device_count()
@@ -79,11 +81,22 @@ def local(
     for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
         if type(value) is not int or value < 1:
             raise InvalidJob(f"{name} must be a whole number of at least 1, got {value!r}")
+    _checked_world_size(nnodes, nproc_per_node)
     if backend is not None and backend not in _BACKENDS:
         raise InvalidJob(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
     if timeout is not None and not timeout > 0:
         raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
     return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm)
+
+
+def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
+    world_size = nnodes * nproc_per_node
+    if world_size > MAX_RANKS:
+        raise InvalidJob(
+            f"nnodes x nproc_per_node = {world_size} processes on this machine, at most {MAX_RANKS} are possible; "
+            "virtual ranks can be more"
+        )
+    return world_size
 
 
 def _environment(rank: int, nnodes: int, nproc_per_node: int, port: int) -> dict[str, str]:

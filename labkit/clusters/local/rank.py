@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import socket
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +43,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     recorder = Recorder(index, world_size, seconds)
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        if backend == "gloo":
+            # a rank whose program ends here must not break the connections that others are still making
+            group.barrier().wait()
         if not job.trace:
             return group
         if backend != "gloo":
@@ -50,7 +55,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
     rendezvous_with(store, lambda: index, world_size)
     replace_groups_with(backend, recorded)
-    result = execute(job, index, seconds)
+    # what a cell defines can be pickled: object collectives and torch.save look it up in this module
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    result = execute(job, index, seconds, main)
     if job.trace:
         if recorder.left_out:
             reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")

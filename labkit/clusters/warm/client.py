@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -123,28 +124,28 @@ class WarmProcess:
             run = self._attempt(asked, sockets, collector)
             if run is not None:
                 return run
-            # it may have died since the last run: once more, with a new one
+            # it may have died since the last run: once more, with a new one when its end is known
+            process = self._process
+            if process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
         raise WarmProcessDied(f"the process that starts the ranks died: {self._last_words()}")
 
-    def _attempt(
-        self, asked: request.Request, sockets: Sequence[socket.socket], collector: Collector
-    ) -> Run | None:
+    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket], collector: Collector) -> Run | None:
         """One try; None when the warm process died before the run began."""
         began = time.monotonic()
         connection = self._connect(asked.entry)
         if connection is None:
             return None
         try:
-            try:
+            # a supervisor that was killed has perhaps said something before
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 request.send(connection, asked, sockets)
-                stopped = _receive(connection, collector, asked.timeout)
-            finally:
-                # an interrupt, an error in on_output, a supervisor that talks nonsense: at its end there is no process
-                if not _stop(connection):
-                    self._kill()
-        except (BrokenPipeError, ConnectionResetError):  # the supervisor was killed
-            stopped = ""
+            stopped = _receive(connection, collector, asked.timeout)
         finally:
+            # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
+            if not _stop(connection):
+                self._kill()
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
@@ -219,7 +220,10 @@ def _receive(connection: socket.socket, collector: Collector, timeout: float | N
         wait = None if limit is None else max(0.0, limit - time.monotonic())
         if not select.select([connection], [], [], wait)[0]:
             return "the process that watches over the ranks does not answer"
-        data = connection.recv(_RECEIVE_BYTES)
+        try:
+            data = connection.recv(_RECEIVE_BYTES)
+        except ConnectionResetError:
+            data = b""
         if not data:
             return ""
         try:

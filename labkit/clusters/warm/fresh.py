@@ -142,7 +142,7 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
         os.dup2(ours, standard)
     _close_all_but({0, 1, 2, descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared})
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    sys.stdout, sys.stderr = _line_buffered(1), _line_buffered(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -184,10 +184,9 @@ def _close_all_but(kept: set[int | None]) -> None:
                 continue
 
 
-def _unbuffered(descriptor: int) -> io.TextIOWrapper:
-    """Text goes out as it is written, as with `python -u`: nothing is lost when the process is killed."""
-    raw = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+def _line_buffered(descriptor: int) -> io.TextIOWrapper:
+    """As on a terminal: a line goes out when it is complete, in one piece, so that children's lines do not mix."""
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _flush() -> None:

@@ -48,22 +48,32 @@ def descendants(root: int) -> list[int]:
 def kill_descendants(patience: float, limit: float = 10.0) -> None:
     """End and reap everything below this process; return when nothing is left, or after `limit` seconds.
 
-    For `patience` seconds they may end by themselves: a resource tracker whose owner is gone first removes its
-    shared memory.
+    Processes that remove shared memory once its owners are gone have `patience` seconds for that.
     """
     began = time.monotonic()
-    while _reap() and time.monotonic() - began < limit:
-        if time.monotonic() - began >= patience:
-            for pid in descendants(os.getpid()):
+    while _reap() and (waited := time.monotonic() - began) < limit:
+        for pid in descendants(os.getpid()):
+            if waited >= patience or not _cleans_up(pid):
                 _kill(pid)
         time.sleep(0.005)
 
 
 def kill_children_except(spared: set[int]) -> None:
-    """Kill the children of this process that are not in `spared`, and everything below them."""
-    below = [pid for child in spared for pid in (child, *descendants(child))]
-    for pid in set(descendants(os.getpid())) - set(below):
-        _kill(pid)
+    """Kill the children of this process that are not in `spared`, and all below them, but those that clean up."""
+    below = {pid for child in spared for pid in (child, *descendants(child))}
+    for pid in descendants(os.getpid()):
+        if pid not in below and not _cleans_up(pid):
+            _kill(pid)
+
+
+def _cleans_up(pid: int) -> bool:
+    """Is it multiprocessing's or torch's keeper of shared memory, which ends by itself after its last owner?"""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read()
+    except OSError:
+        return False
+    return b"multiprocessing.resource_tracker" in command or b"torch_shm_manager" in command
 
 
 def _reap() -> bool:

@@ -22,7 +22,7 @@ from labkit.clusters.warm.stacks import LearnerFrame, learner_frames
 
 FAILURE_GRACE_SECONDS = 1.5
 """How long the other processes may go on when one has failed: enough to notice it, and to say so."""
-_ORPHAN_PATIENCE_SECONDS = 0.3
+_CLEAN_UP_SECONDS = 2.0
 _CHUNK_BYTES = 256 << 10
 _MAX_PENDING_BYTES = 8 << 20
 
@@ -246,16 +246,14 @@ class _Supervisor:
         for process in stopped:
             _, status = os.waitpid(process.pid, 0)
             process.status = os.waitstatus_to_exitcode(status)
-        processes.kill_descendants(_ORPHAN_PATIENCE_SECONDS)
+        processes.kill_descendants(_CLEAN_UP_SECONDS)
         if self._client_gone:
             return
         for process in self._processes:
             self._drain(process)
         for process in stopped:
             ended_itself = process.status != -signal.SIGKILL
-            self._send(
-                {"kind": "exit", "process": process.index, "status": process.status if ended_itself else None}
-            )
+            self._send({"kind": "exit", "process": process.index, "status": process.status if ended_itself else None})
         self._send({"kind": "end", "stopped": self._stopped})
         self._connection.setblocking(True)
         self._connection.settimeout(60)
