@@ -5,6 +5,7 @@ The commands `nbgrader generate_assignment`, `autograde`, ... do the same; they 
 
 from __future__ import annotations
 
+import io
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +16,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
-from nbgrader.converters.base import BaseConverter
+from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import CsvExportPlugin
-from nbgrader.utils import capture_log
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
@@ -97,11 +97,12 @@ class Course:
         return Gradebook(CourseDirectory(config=self._config).db_url)
 
     def _convert(self, kind: type[BaseConverter], assignment: str, student: str = "*", **settings: Any) -> str:
-        coursedir = CourseDirectory(config=self._config, assignment_id=assignment, student_id=student)
-        converter = kind(coursedir=coursedir, config=self._config, **settings)
-        converter.log.setLevel(logging.INFO)
-        converter.log.propagate = False
-        done = capture_log(converter)
-        if not done["success"]:
-            raise CourseFailed(done.get("log") or done["error"])
-        return str(done.get("log", ""))
+        told = io.StringIO()
+        log = logging.Logger("nbgrader", logging.INFO)
+        log.addHandler(logging.StreamHandler(told))
+        coursedir = CourseDirectory(config=self._config, log=log, assignment_id=assignment, student_id=student)
+        try:
+            kind(coursedir=coursedir, config=self._config, log=log, **settings).start()
+        except NbGraderException as error:
+            raise CourseFailed(told.getvalue() or str(error)) from None
+        return told.getvalue()

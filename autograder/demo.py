@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
@@ -21,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 from traitlets.config import Config
 
-from autograder.course import Course, Mark
+from autograder.course import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
 from autograder.sandbox import Sandbox, SandboxUnavailable
 from autograder.submissions import with_module
@@ -50,6 +49,9 @@ def main() -> int:
         try:
             passed = _notebook(console, Path(folder), results)
             marked = _round_trip(console, Path(folder) / "course", results)
+        except CourseFailed as problem:
+            console.print(escape(str(problem)), style="red")
+            return 1
         except KeyboardInterrupt:
             console.print("stopped")
             return 130
@@ -72,8 +74,10 @@ def _notebook(console: Console, folder: Path, results: Path) -> bool:
     notebook = new_notebook(cells=[new_code_cell(source) for source in cells])
     try:
         with _step(console, "the cells run"):
-            kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-            client = NotebookClient(notebook, kernel, timeout=120)
+            connection = {"transport": "ipc", "connection_file": str(folder / "kernel.json")}
+            client = NotebookClient(
+                notebook, kernel_name="python3", timeout=120, config=Config(KernelManager=connection)
+            )
             client.execute(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
     except CellExecutionError as error:
         console.print(escape(str(error)), style="red")
