@@ -1,4 +1,8 @@
-"""`labkit start`: JupyterLab on the notebook to begin with."""
+"""`labkit start`: JupyterLab on the learner's own copy of the notebook to begin with.
+
+`notebooks/` holds the solved notebooks. A learner gets a copy in the workspace, with the solutions taken out as
+nbgrader takes them out of a release. It is made once and never written again.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from labkit.cli import CommandError
-from labkit.exercises import root
+from labkit.exercises import root, workspace
 
-FIRST_NOTEBOOK = "notebooks/phase3_multi_node/ring_allreduce.ipynb"
+FIRST_NOTEBOOK = "phase3_multi_node/ring_allreduce.ipynb"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Become JupyterLab, opened on a notebook: the one that is named among `arguments`, else the first of the course.
+    """Become JupyterLab, opened on a notebook: the one that is named among `arguments`, else the learner's first.
 
     All other arguments are passed on. Raises `CommandError` when JupyterLab or the notebook is missing.
     """
@@ -24,7 +28,7 @@ def start(arguments: Sequence[str]) -> int:
         raise CommandError("JupyterLab is not installed here: ./lab start installs it")
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
-    notebook = Path(named[0]).resolve() if named else course / FIRST_NOTEBOOK
+    notebook = Path(named[0]).resolve() if named else own_copy(FIRST_NOTEBOOK).resolve()
     if not notebook.is_file():
         raise CommandError(f"there is no notebook {notebook}; name another: labkit start NOTEBOOK.ipynb")
     folder = course if notebook.is_relative_to(course) else notebook.parent
@@ -39,3 +43,21 @@ def start(arguments: Sequence[str]) -> int:
         options.append("--allow-root")
     others = [argument for argument in arguments if argument not in named]
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *others])
+
+
+def own_copy(name: str) -> Path:
+    """The learner's copy of a notebook, `phase3_multi_node/ring_allreduce.ipynb`; made if it is not there yet.
+
+    The solved notebook's path where there is neither.
+    """
+    copy, solved = workspace() / name, root() / "notebooks" / name
+    if not copy.exists() and solved.is_file():
+        import nbformat
+        from nbgrader.preprocessors import ClearOutput, ClearSolutions
+
+        notebook = nbformat.read(solved, as_version=4)
+        for preprocessor in (ClearSolutions(), ClearOutput()):
+            notebook, _ = preprocessor.preprocess(notebook, {})
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, copy)
+    return copy if copy.exists() else solved

@@ -171,15 +171,16 @@ def test_edit_without_an_editor(notebook: Path) -> None:
 
 
 def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: Path) -> None:
-    name = "notebooks/phase3_multi_node/ring_allreduce.ipynb"
-    (tmp_path / name).parent.mkdir(parents=True)
-    notebook.rename(tmp_path / name)
+    name = "phase3_multi_node/ring_allreduce.ipynb"
+    (tmp_path / "notebooks" / name).parent.mkdir(parents=True)
+    notebook.rename(tmp_path / "notebooks" / name)
+    own = tmp_path / "workspace" / name
     quiet = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
             [sys.executable, "-m", "labkit", "start", "--port=0"],
-            env={**os.environ, **quiet, "LABKIT_ROOT": str(tmp_path)},
+            env={**os.environ, **quiet, "LABKIT_ROOT": str(tmp_path), "LABKIT_WORKSPACE": str(tmp_path / "workspace")},
             stdout=file,
             stderr=subprocess.STDOUT,
         )
@@ -189,7 +190,8 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
             assert server.poll() is None, log.read_text()
             address = re.search(r"http://127\.0\.0\.1:\S+", log.read_text())
             time.sleep(0.1)
-        assert f"/lab/tree/{name}?token=" in address.group()
+        assert f"/lab/tree/workspace/{name}?token=" in address.group()
+        assert own.is_file(), "a copy of the learner's own is opened, not the solved notebook"
         with urllib.request.urlopen(address.group(), timeout=30) as page:
             assert page.status == 200
             assert b"JupyterLab" in page.read()
@@ -202,3 +204,18 @@ def test_start_without_its_notebook(tmp_path: Path) -> None:
     done = labkit("start", LABKIT_ROOT=str(tmp_path))
     assert done.returncode == 2
     assert f"there is no notebook {tmp_path}/notebooks/" in done.stderr
+
+
+def test_the_learners_copy_has_no_solutions_and_is_never_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labkit.start import own_copy
+
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path))
+    copy = own_copy("phase3_multi_node/ring_allreduce.ipynb")
+    text = copy.read_text()
+    assert "YOUR CODE HERE" in text
+    assert "BEGIN SOLUTION" not in text and "shards[(ring.rank" not in text
+    assert all(not cell.get("outputs") for cell in nbformat.read(copy, as_version=4).cells)
+    copy.write_text(text.replace("YOUR CODE HERE", "my work"))
+    assert own_copy("phase3_multi_node/ring_allreduce.ipynb").read_text().count("my work") > 0

@@ -36,7 +36,7 @@ def marked_group(value: Any) -> tuple[int, ...] | None:
 
 
 def on_rank(value: Any, groups: Mapping[tuple[int, ...], Any]) -> Any:
-    """What `value` stands for on this rank; anything unmarked is itself. `groups` has the job's groups by their ranks."""
+    """What `value` stands for on this rank; anything unmarked is itself. `groups`: the job's, by their ranks."""
     if type(value) is not dict or len(value) != 1:
         return value
     ((kind, body),) = value.items()

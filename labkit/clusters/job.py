@@ -22,7 +22,8 @@ class Job:
     - `function`, bytes made by `Job.calling(f, ...)`: a function of this program, called on every rank;
     - `call`, a public function of an exercise module, `(exercise, name)`. Nothing of it is loaded in this process:
       it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`, tensors, plain data and what
-      arguments.py can mark; a rank whose arguments are None makes no call. The process group stands when the call begins.
+      arguments.py can mark; a rank whose arguments are None makes no call. The process group stands when the call
+      begins.
     """
 
     source: str | None = None

@@ -54,7 +54,7 @@ def make_groups_with(make: GroupMaker) -> None:
             c10d._world.pg_map[group] = (dist.Backend(asked), store)
         return group, store
 
-    c10d._new_process_group_helper = helper
+    c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
 
 
 def rendezvous_with(store: Callable[[int], Any], rank: Callable[[], int], world_size: int) -> None:
@@ -86,7 +86,7 @@ class _WorldPerThread(threading.local):
 def worlds_per_thread() -> None:
     """Each thread has its own default group and its own table of groups, as if it were a process."""
     c10d._world = _WorldPerThread()  # type: ignore[assignment]  # same attributes, kept per thread
-    c10d_bindings._set_thread_isolation_mode(True)
+    c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
 def reduction_name(op: Any) -> str:
@@ -99,7 +99,7 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
     from torch.autograd import Variable
 
     try:
-        Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]  # untyped in torch
+        Variable._execution_engine.queue_callback(callback)
     except RuntimeError:
         return False
     return True
