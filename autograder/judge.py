@@ -12,7 +12,8 @@ from typing import Any
 
 from autograder.sandbox import Sandbox
 from labkit.checks import CheckResult, Ranks, Report, Rubric, Submission, load_rubric, run_checks
-from labkit.clusters import Cluster, virtual
+from labkit.clusters import Cluster
+from labkit.clusters.virtual import virtual
 from labkit.clusters.warm import WarmProcess
 from labkit.exercises import Exercise, root
 

@@ -29,8 +29,8 @@ _PUBLIC = {
     "Run": "labkit.clusters",
     "Trace": "labkit.trace",
     "grade": "labkit.checks",
-    "local": "labkit.clusters",
-    "virtual": "labkit.clusters",
+    "local": "labkit.clusters.local",
+    "virtual": "labkit.clusters.virtual",
 }
 
 

@@ -116,13 +116,13 @@ def _loopback() -> Finding:
 
 
 def _virtual() -> Finding:
-    from labkit.clusters import virtual
+    from labkit.clusters.virtual import virtual
 
     return _all_reduce(virtual(nproc_per_node=4), 4)
 
 
 def _local() -> Finding:
-    from labkit.clusters import local
+    from labkit.clusters.local import local
 
     return _all_reduce(local(nproc_per_node=2), 2)
 

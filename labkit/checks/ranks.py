@@ -16,8 +16,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from labkit.clusters import Cluster, Job, Run, local, virtual
+from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.arguments import marked_group
+from labkit.clusters.local import local
+from labkit.clusters.virtual import virtual
 from labkit.exercises import Exercise
 
 

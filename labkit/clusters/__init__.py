@@ -1,10 +1,8 @@
-"""Where cells run: jobs, runs, and the kinds of cluster."""
+"""Where cells run: jobs, runs, and a package for each kind of cluster."""
 
 from labkit.clusters.cluster import Cluster, OnOutput
 from labkit.clusters.job import InvalidJob, Job
-from labkit.clusters.local import local
 from labkit.clusters.run import RankError, RankFailed, RankResult, Run
-from labkit.clusters.virtual import virtual
 from labkit.clusters.wire import Opaque
 
 __all__ = [
@@ -17,6 +15,4 @@ __all__ = [
     "RankFailed",
     "RankResult",
     "Run",
-    "local",
-    "virtual",
 ]

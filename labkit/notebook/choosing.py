@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from labkit.clusters import Cluster, InvalidJob, local, virtual
+from labkit.clusters import Cluster, InvalidJob
+from labkit.clusters.local import local
+from labkit.clusters.virtual import virtual
 from labkit.hardware import GPUS, LINKS, PRESETS
 from labkit.notebook.magics import Magic, at_least_one
 

@@ -28,7 +28,7 @@ def write_perfetto(trace: Trace, path: str | Path) -> Path:
         "displayTimeUnit": "ns" if trace.seconds < 1e-3 else "ms",
         "otherData": {"clock": trace.clock, "world_size": trace.world_size},
     }
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document, separators=(",", ":")))
     return path
 
 
@@ -92,4 +92,4 @@ def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, 
 
 
 def _us(seconds: float) -> float:
-    return seconds * 1e6
+    return round(seconds * 1e6, 6)

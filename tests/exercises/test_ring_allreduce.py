@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import exercises
+from labkit import Job, exercises, virtual
 from labkit.checks import Ranks, Report, Rubric, Submission, load_rubric, run_checks, visible_rubric
-from labkit.clusters import Job, virtual
 
 EXERCISE = exercises.Exercise("phase3_multi_node/ring_allreduce")
 HIDDEN = load_rubric(EXERCISE, exercises.root() / "autograder/rubrics/phase3_multi_node/ring_allreduce.py")

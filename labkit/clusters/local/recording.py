@@ -169,9 +169,12 @@ class RecordingProcessGroup(dist.ProcessGroup):
     def _message(self, kind: Kind, fallback: str, tensors: list[Tensor], peer: int | None) -> Operation:
         return self._recorder.message(self._label, kind, fallback, _nbytes(tensors), peer)
 
-    def _collective(self, name: str, inputs: Any, call: Callable[[], Any]) -> Any:
+    def _collective(self, name: str, inputs: Any, waited_for_at_once: bool, call: Callable[[], Any]) -> Any:
         operation = self._recorder.collective(self._label, name, _nbytes(inputs))
         work = call()
+        if waited_for_at_once:
+            # a callback costs much: gloo's thread must get hold of the interpreter for it
+            return RecordedWork(work, operation, self._ranks)
         try:
             work.get_future().add_done_callback(operation.end)
         except RuntimeError:  # gloo has no future for some
@@ -188,7 +191,8 @@ class RecordingProcessGroup(dist.ProcessGroup):
 def _recorded(method: str, name: str, input_index: int | None) -> Callable[..., Any]:
     def call(self: RecordingProcessGroup, *args: Any, **options: Any) -> Any:
         inputs = () if input_index is None else args[input_index]
-        return self._collective(name, inputs, lambda: getattr(self._real, method)(*args, **options))
+        waited_for_at_once = any(getattr(arg, "asyncOp", None) is False for arg in (*args[-1:], *options.values()))
+        return self._collective(name, inputs, waited_for_at_once, lambda: getattr(self._real, method)(*args, **options))
 
     call.__name__ = method
     return call
