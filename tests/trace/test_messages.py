@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.clusters import Cluster, Job, local, virtual
+from labkit import Job, local, virtual
+from labkit.clusters import Cluster
 from labkit.trace.messages import messages
 
 # rank 1 takes the second message first; rank 2 only looks on
