@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from jupyter_client.manager import KernelManager
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, output_from_msg
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -72,23 +72,45 @@ def _notebook(console: Console, folder: Path, results: Path) -> bool:
         f"mine.plot().savefig({str(picture)!r}, dpi=150)",
     ]
     notebook = new_notebook(cells=[new_code_cell(source) for source in cells])
-    try:
-        with _step(console, "the cells run"):
-            connection = {"transport": "ipc", "connection_file": str(folder / "kernel.json")}
-            client = NotebookClient(
-                notebook, kernel_name="python3", timeout=120, config=Config(KernelManager=connection)
-            )
-            client.execute(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
-    except CellExecutionError as error:
-        console.print(escape(str(error)), style="red")
+    with _step(console, "the cells run"):
+        error = _execute(notebook, folder)
+    nbformat.write(notebook, results / "learner.ipynb")
+    if error:
+        console.print(escape(error), style="red")
         return False
-    finally:
-        nbformat.write(notebook, results / "learner.ipynb")
     for cell in notebook.cells[2:4]:
         console.print(escape(cell.source.splitlines()[0]), style="bold")
         console.print(escape(_shown(cell)))
     console.print(f"timeline: {picture}\n")
     return picture.is_file() and "FAIL" not in _shown(notebook.cells[3])
+
+
+def _execute(notebook: NotebookNode, folder: Path) -> str:
+    """Run the cells in a kernel whose working directory is `folder`, outputs go into the notebook; returns its error.
+
+    nbclient would do it too, but makes an assertion error of Ctrl-C.
+    """
+    environment = {**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")}
+    kernel = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json"))
+    kernel.start_kernel(cwd=str(folder), env=environment)
+    client = kernel.blocking_client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        for number, cell in enumerate(notebook.cells, start=1):
+            cell.execution_count = number
+
+            def show(message: dict[str, Any], cell: NotebookNode = cell) -> None:
+                if message["msg_type"] in ("stream", "display_data", "execute_result", "error"):
+                    cell.outputs.append(output_from_msg(message))
+
+            reply = client.execute_interactive(cell.source, allow_stdin=False, timeout=120, output_hook=show)
+            if reply["content"]["status"] != "ok":
+                return f"{cell.source.splitlines()[0]}: {reply['content'].get('evalue', 'stopped')}"
+        return ""
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
 
 
 def _round_trip(console: Console, folder: Path, results: Path) -> bool:
