@@ -22,7 +22,7 @@ class Picture(Figure):
 
     `alt` begins with a sentence that holds no measured number; a stored notebook keeps it as the picture's plain text,
     where it can be compared from run to run. The whole of `alt` goes into the image's metadata, where IPython's own
-    `Image` puts it. nbconvert's classic template reads it there; JupyterLab 4.6 does not, and an HTML image would vanish
+    `Image` puts it. nbconvert's classic template reads it there. JupyterLab 4.6 does not, but HTML images would vanish
     from notebooks that are not trusted. There, `print(picture.alt)` says it.
     """
 
