@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -57,14 +57,20 @@ def make_groups_with(make: GroupMaker) -> None:
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
 
 
-def rendezvous_with(store: Callable[[int], Any], rank: Callable[[], int], world_size: int) -> None:
-    """`env://`, the default of init_process_group, gives `store(world_size)` and this rank at once."""
+def rendezvous_with(
+    store: Callable[[int], Any], rank: Callable[[], int], world_size: int, schemes: Iterable[str] = ("env",)
+) -> None:
+    """`env://`, the default of init_process_group, gives `store(world_size)` and this rank at once.
+
+    So do the other `schemes`, `tcp` and `file`, whatever address they name.
+    """
 
     def handler(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Any, int, int]]:
         yield store(world_size), rank(), world_size
-        raise RuntimeError("a second rendezvous is not possible with env:// here")
+        raise RuntimeError("a second rendezvous is not possible here")
 
-    _rendezvous_handlers["env"] = handler
+    for scheme in schemes:
+        _rendezvous_handlers[scheme] = handler
 
 
 class _WorldPerThread(threading.local):

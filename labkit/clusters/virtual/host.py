@@ -41,7 +41,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     engine = Engine(topology)
     store = HashStore()
     torch_versions.worlds_per_thread()
-    torch_versions.rendezvous_with(lambda _: store, lambda: _endpoint().rank, topology.world_size)
+    torch_versions.rendezvous_with(
+        lambda _: store, lambda: _endpoint().rank, topology.world_size, ("env", "tcp", "file")
+    )
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, _endpoint())
     )
@@ -51,6 +53,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     sys.stderr = _RankStream("stderr", reporter, sys.stderr)
 
     def program(endpoint: ThreadEndpoint) -> bool:
+        reporter.hosts(endpoint.rank)
         _current.endpoint = endpoint
         _current.environment = {**torchrun_environment(topology, endpoint.rank), **job.environment}
         result = execute(job, endpoint.rank, lambda: endpoint.now)

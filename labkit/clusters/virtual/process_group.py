@@ -157,8 +157,6 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
         self, name: str, tensors: list[Tensor], outputs: list[Tensor], result: Any, op: Any = None, root: int = -1
     ) -> VirtualWork:
         reduction = "" if op is None else reduction_name(op)
-        if reduction == "AVG" and self._backend_name == "gloo":
-            raise RuntimeError("Cannot use ReduceOp.AVG with Gloo")
         request = Collective(self._label, name, tensors, reduction, root, call_site()[1])
         return VirtualWork(self, self.endpoint.post(request), lambda data: _fill(outputs, data), result)
 

@@ -165,7 +165,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     topology = Topology.from_plain(options["topology"])
     endpoint = SocketEndpoint(index, sock)
     store = HashStore()
-    torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size)
+    torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size, ("env", "tcp", "file"))
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )

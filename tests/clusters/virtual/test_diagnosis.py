@@ -121,6 +121,15 @@ def test_many_ranks_are_folded() -> None:
     assert "... and so do ranks 2-63" in message
 
 
+def test_a_rank_that_never_ends_is_named_with_its_line() -> None:
+    source = HEAD + "if rank == 1:\n    while True:\n        pass\ndist.barrier()"
+    result = virtual(nproc_per_node=3).run(Job(source=source, filename="Cell In[7]", timeout=1))
+    assert result.stopped == "timeout after 1 s"
+    lines = [rank.error.frames[-1][1] for rank in result.ranks if rank.error]
+    assert lines[0] == lines[2] == 8
+    assert lines[1] in (6, 7)
+
+
 def test_a_rank_that_exits_early_is_named() -> None:
     result = run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()", ranks=2)
     assert result.ranks[1].exit == 3

@@ -130,12 +130,43 @@ def test_process_ranks_share_nothing_and_get_the_same_diagnosis() -> None:
     assert "cycle: 0 → 1 → 2 → 0" in processes.diagnosis()
 
 
+def test_fsdp_trains_as_on_real_ranks() -> None:
+    from labkit import local
+
+    source = """\
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+for layer in (*model, model):
+    fully_shard(layer, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+losses = []
+for step in range(3):
+    torch.manual_seed(step * 10 + dist.get_rank())
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    losses.append(loss.item())
+losses
+"""
+    modelled = virtual(nproc_per_node=2).run(Job(source=source)).raise_if_failed()
+    real = local(nproc_per_node=2).run(Job(source=source)).raise_if_failed()
+    assert torch.allclose(torch.tensor(real.values), torch.tensor(modelled.values))
+
+
 def test_ddp_trains_as_on_real_ranks() -> None:
     from labkit import local
 
     real = local(nproc_per_node=4).run(Job(source=PROGRAM.split("pair =")[0] + "losses")).raise_if_failed()
     modelled = virtual(nproc_per_node=4).run(Job(source=PROGRAM.split("pair =")[0] + "losses")).raise_if_failed()
     assert torch.allclose(torch.tensor(real.values), torch.tensor(modelled.values))
+
+
+def test_other_ways_to_meet() -> None:
+    source = "import os, torch.distributed as dist\nrank = int(os.environ['RANK'])\n"
+    source += "dist.init_process_group('gloo', 'tcp://localhost:1', rank=rank, world_size=2)\ndist.get_rank()"
+    assert virtual(nproc_per_node=2).run(Job(source=source)).raise_if_failed().values == [0, 1]
 
 
 def test_1024_ranks() -> None:
