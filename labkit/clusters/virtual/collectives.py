@@ -25,7 +25,7 @@ _PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def signature(call: Collective) -> Any:
     """What must be equal on all members of one collective."""
     sizes: Any = [(t.dtype, t.numel()) for t in call.tensors]
-    if call.name in ("scatter", "all_to_all", "broadcast"):  # sizes differ by rank, or only the root's count
+    if call.name in ("scatter", "all_to_all"):  # only the root's count, or sizes differ by rank
         sizes = None
     return call.name, call.op, call.root, sizes
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -57,8 +58,6 @@ class Operation:
     source: int = -1
     """For a receive: the rank that sent."""
     error: Exception | None = None
-    awaited: bool = False
-    """The rank sleeps until this is done."""
     meeting: _Meeting | None = None
 
 
@@ -141,7 +140,7 @@ class Engine:
             )
 
     def post(self, rank: int, request: Request) -> Operation:
-        """Ask for something; returns at once. The rank must not be ahead. Raises MismatchError."""
+        """Ask for something; returns at once. The rank must not be ahead. What is wrong is raised by `finish`."""
         self._order += 1
         operation = Operation(rank, request, self.clock[rank], self._order)
         if isinstance(request, Send):
@@ -160,7 +159,6 @@ class Engine:
     def must_sleep(self, rank: int, operation: Operation) -> bool:
         """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the operation is done)."""
         if operation.done_at is None and operation.error is None:
-            operation.awaited = True
             self.waiting[rank] = operation
             return True
         return False
@@ -218,7 +216,6 @@ class Engine:
             self._fail(receive, error)
             return
         receive.result, receive.source = sent.tensor, send.rank
-        receive.order = send.order  # the two events of a message share its number
         now = max(send.posted, receive.posted)
         self._pass(send, receive, self._network.route(send.rank, receive.rank), 0, nbytes([sent.tensor]), now)
 
@@ -235,7 +232,7 @@ class Engine:
             # the next channel is fed without a pause from here on, at the latest when its own last byte must follow
             onward = max(start, end - size * route.channels[hop].seconds_per_byte)
             if onward > arrival:
-                self.resume_at(onward, lambda time, hop=hop: self._pass(send, receive, route, hop, size, time))  # type: ignore[misc]  # a default binds the loop's value
+                self.resume_at(onward, partial(self._pass, send, receive, route, hop, size))
                 return
 
     def _complete(self, operation: Operation, time: float, size: int, peer: int | None, number: int) -> None:
@@ -250,8 +247,12 @@ class Engine:
         operation.error = error
         self._wake(operation, self.clock[operation.rank])
 
+    def _fail_all(self, operations: Iterable[Operation], error: Exception) -> None:
+        for operation in operations:
+            self._fail(operation, error)
+
     def _wake(self, operation: Operation, time: float) -> None:
-        if operation.awaited and self.waiting.get(operation.rank) is operation:
+        if self.waiting.get(operation.rank) is operation:
             del self.waiting[operation.rank]
             self.resume_at(max(time, self.clock[operation.rank]), operation.rank)
 
@@ -273,8 +274,7 @@ class Engine:
                     f"{first.request} ({first.request.line or 'unknown line'}), rank {operation.rank} called {request} "
                     f"({request.line or 'unknown line'})"
                 )
-                for member in meeting.joined.values():
-                    self._fail(member, error)
+                self._fail_all(meeting.joined.values(), error)
                 return
         if len(meeting.joined) == len(members):
             del self._meetings[request.group, number]
@@ -283,7 +283,11 @@ class Engine:
     def _hold(self, request: Collective, members: tuple[int, ...], joined: list[Operation], number: int) -> None:
         calls = [operation.request for operation in joined if isinstance(operation.request, Collective)]
         size = max(nbytes(call.tensors) for call in calls)
-        outputs = collectives.complete(calls)
+        try:
+            outputs = collectives.complete(calls)
+        except Exception as error:  # an operation that the dtype does not have, or parts that do not fit
+            self._fail_all(joined, RuntimeError(f"{request} cannot be done: {error}"))
+            return
         # a group runs its collectives one after the other, as on one communication stream
         start = max(self._busy_until[request.group], *(operation.posted for operation in joined))
         end = start + timing.collective_seconds(request.name, size, members, self.topology)

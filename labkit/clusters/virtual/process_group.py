@@ -180,6 +180,8 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
         return self._collective("all_gather", inputs, [t for row in outputs for t in row], outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> VirtualWork:
+        if output.numel() != input.numel() * self.size():
+            raise ValueError("output tensor size must be equal to world_size times input tensor size")
         return self._collective("all_gather", [input], self._parts(output), [output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
@@ -202,6 +204,8 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> VirtualWork:
+        if any(i.numel() != o.numel() * self.size() for o, i in zip(outputs, inputs, strict=True)):
+            raise ValueError("input tensor must be the same size as output size times world size")
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         return self._collective("reduce_scatter", [p for i in inputs for p in self._parts(i)], outputs, outputs, op)
 

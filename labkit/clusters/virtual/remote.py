@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -75,16 +76,17 @@ class _Desk:
                     return
                 self._resume = None
                 _send(self._connection, answer)
-        except (ProtocolError, wire.WireError, OSError):
+        except Exception:  # whatever a rank sends, it must not end the scheduler, on which all others depend
             self._engine.end(self._rank, failed=True)
             # the rank reads an end of file and cannot go on
-            self._connection.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def _try(self, action: Callable[[], Any]) -> Any:
         """The answer, or None when the rank must sleep."""
         try:
             value = action()
-        except (MismatchError, diagnosis.DeadlockError, diagnosis.PeerFailed) as error:
+        except RuntimeError as error:  # a deadlock, a mismatch: what the rank is to be told
             return "error", type(error).__name__, str(error)
         return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
 
@@ -216,7 +218,7 @@ class SocketEndpoint:
         if answer is None:
             raise diagnosis.PeerFailed("the scheduler ended this rank")
         if answer[0] == "error":
-            raise _ERRORS[answer[1]](answer[2])
+            raise _ERRORS.get(answer[1], RuntimeError)(answer[2])
         _, value, self.now = answer
         return value
 

@@ -130,6 +130,30 @@ def test_process_ranks_share_nothing_and_get_the_same_diagnosis() -> None:
     assert "cycle: 0 → 1 → 2 → 0" in processes.diagnosis()
 
 
+def test_what_a_collective_cannot_do_is_told_to_every_rank() -> None:
+    source = HEAD + "dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)"
+    for how in ("threads", "processes"):
+        run = virtual(nproc_per_node=2, ranks=how).run(Job(source=source))
+        assert "RuntimeError on every rank" in run.diagnosis()
+        assert "all_reduce(float32[2], BAND) cannot be done" in run.diagnosis()
+
+
+def test_a_rank_that_breaks_the_protocol_ends_alone() -> None:
+    source = (
+        HEAD
+        + """
+if rank == 1:
+    group = dist.distributed_c10d._get_default_group()
+    group.endpoint._ask("post", ("send", "no such group", 99))
+x = torch.ones(1)
+dist.all_reduce(x)
+"""
+    )
+    run = virtual(nproc_per_node=3, ranks="processes").run(Job(source=source))
+    assert [rank.error.type for rank in run.ranks if rank.error] == ["PeerFailed"] * 3
+    assert "the scheduler ended this rank" in run.ranks[1].error.message  # type: ignore[union-attr]
+
+
 def test_fsdp_trains_as_on_real_ranks() -> None:
     from labkit import local
 
