@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import signal
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -149,22 +150,30 @@ class Collector:
         if process in self._malformed:
             error = RankError("MalformedReport", self._malformed[process], time=wall_seconds)
             exit_code = exit_code or 1
-        elif exit_code is None:
-            error = self._where_it_hung(process, rank, wall_seconds)
+        elif exit_code is None or exit_code < 0:
+            error = self._where_it_was(process, rank, exit_code, wall_seconds)
         return RankResult(rank, output=output, error=error, exit=exit_code)
 
-    def _where_it_hung(self, process: int, rank: int, wall_seconds: float) -> RankError | None:
+    def _where_it_was(self, process: int, rank: int, exit_code: int | None, wall_seconds: float) -> RankError | None:
+        """Why a process had to be stopped or crashed, and at which line, as far as that is known."""
         threads = self._hanging.get(process, [])
         if len(self._ranks[process]) > 1:
             threads = [t for t in threads if self._threads.get((process, t[0])) == rank]
+        stack = threads[0][1] if threads else ()
+        if exit_code is not None:
+            message = "the process crashed: code below Python failed here"
+            return RankError(_signal_name(-exit_code), message, stack, time=wall_seconds) if stack else None
         if self._reason == "timeout":
-            frames_of_thread = threads[0][1] if threads else ()
-            message = f"still running after {self._timeout:g} s"
-            return RankError("Timeout", message, frames_of_thread, time=wall_seconds)
-        if not threads:
-            return None
+            return RankError("Timeout", f"still running after {self._timeout:g} s", stack, time=wall_seconds)
         message = "was still running when another rank failed"
-        return RankError("Stopped", message, threads[0][1], time=wall_seconds, consequence=True)
+        return RankError("Stopped", message, stack, time=wall_seconds, consequence=True) if stack else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class _KeptOutput:

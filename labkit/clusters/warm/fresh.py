@@ -54,7 +54,7 @@ class Descriptors:
     stderr: int
     report: int
     stacks: int
-    """A file to which SIGUSR1 writes the stacks of all threads."""
+    """A file to which the stacks of all threads are written, on a crash and on SIGUSR1."""
     socket: int | None
     shared: int
     """An empty file that all processes of the run have open."""
@@ -146,7 +146,7 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    faulthandler.enable(2)
+    faulthandler.enable(descriptors.stacks)
     faulthandler.register(signal.SIGUSR1, file=descriptors.stacks, all_threads=True)
 
     if request.environment is not None:

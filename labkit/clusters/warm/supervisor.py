@@ -14,11 +14,11 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from labkit.clusters.warm import frames, fresh, processes, request
-from labkit.clusters.warm.stacks import LearnerFrame, learner_frames
+from labkit.clusters.warm.stacks import learner_frames
 
 FAILURE_GRACE_SECONDS = 1.5
 """How long the other processes may go on when one has failed: enough to notice it, and to say so."""
@@ -36,7 +36,6 @@ class _Process:
     stacks: int
     status: int | None = None
     """Exit code, or minus the signal's number."""
-    frames: dict[int, list[LearnerFrame]] = field(default_factory=dict)
 
 
 def supervise(connection: socket.socket) -> NoReturn:
@@ -72,13 +71,13 @@ class _Supervisor:
         wake_up = self._listen()
         # a time-out may come before the process has said what SIGUSR1 should do
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self._send({"kind": "started"})
         fresh.entry_function(self._asked.entry)
         gc.freeze()
         for index in range(len(self._asked.ranks)):
             self._start(index, sockets[index] if sockets else None)
         for descriptor in sockets:
             os.close(descriptor)
-        self._send({"kind": "started"})
         if self._asked.timeout is not None:
             self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
         try:
@@ -169,6 +168,8 @@ class _Supervisor:
                 if process.pid == pid:
                     process.status = os.waitstatus_to_exitcode(status)
                     self._drain(process)
+                    if process.status < 0:
+                        self._send_stacks(process)
                     self._send({"kind": "exit", "process": process.index, "status": process.status})
                     if process.status != 0:
                         self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
@@ -232,11 +233,14 @@ class _Supervisor:
             while time.monotonic() < limit and (size := os.fstat(process.stacks).st_size) != seen:
                 seen = size or -1
                 time.sleep(0.02)
-            dump = os.pread(process.stacks, 1 << 20, 0).decode(errors="replace")
-            found = learner_frames(dump, self._asked.job)
-            # a fork keeps the identifier of its only thread
-            ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())
-            self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
+            self._send_stacks(process)
+
+    def _send_stacks(self, process: _Process) -> None:
+        dump = os.pread(process.stacks, 1 << 20, 0).decode(errors="replace")
+        found = learner_frames(dump, self._asked.job)
+        # a fork keeps the identifier of its only thread
+        ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())
+        self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
 
     def _end(self) -> None:
         for process in self._processes:

@@ -176,6 +176,15 @@ def test_exit_codes_are_torchruns(statement: str, code: int) -> None:
     assert run(source, 1).ranks[0].exit == code
 
 
+def test_a_crash_names_its_line() -> None:
+    source = HEAD + "if rank == 1:\n    import ctypes\n    ctypes.string_at(0)\ndist.barrier()"
+    assert run(source, 3).diagnosis() == (
+        "SIGSEGV on rank 1 at Cell In[3], line 6: the process crashed: code below Python failed here\n"
+        "    ctypes.string_at(0)\n"
+        "ranks 0, 2 stopped because of it"
+    )
+
+
 def test_a_cell_that_does_not_parse_names_its_line() -> None:
     assert "SyntaxError on every rank at Cell In[3], line 2" in run("x = 1\ny = = 2").diagnosis()
 
