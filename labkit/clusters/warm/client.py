@@ -144,11 +144,12 @@ class WarmProcess:
             stopped = _receive(connection, collector, asked.timeout)
         finally:
             # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
-            if not _stop(connection):
-                self._kill()
-            with self._lock:
+            try:
+                if not _stop(connection):
+                    self._kill()
+            finally:
                 self._connections.discard(connection)
-            connection.close()
+                connection.close()
         if not collector.started and not stopped:
             return None
         return collector.run(time.monotonic() - began, stopped)
@@ -171,8 +172,9 @@ class WarmProcess:
     def close(self) -> None:
         """End it, and every run that is still going on."""
         with self._lock:
-            for connection in self._connections:
-                connection.shutdown(socket.SHUT_WR)
+            for connection in list(self._connections):
+                with contextlib.suppress(OSError):  # that run has just ended
+                    connection.shutdown(socket.SHUT_WR)
             self._forget()
 
     def _kill(self) -> None:
