@@ -19,6 +19,7 @@ from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import CsvExportPlugin
+from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
@@ -44,10 +45,9 @@ class Course:
 
     def __init__(self, folder: Path, options: Config | None = None) -> None:
         self.folder = folder
-        self._config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
-        self._config.CourseDirectory.root = str(folder)
+        with setenv(LABKIT_COURSE=str(folder)):
+            self._config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
         self._config.merge(options or Config())
-        folder.mkdir(parents=True, exist_ok=True)
 
     def release(self, assignment: str) -> Path:
         """Strip the solutions from the notebooks of `assignment`; returns the folder that holds what learners get."""
