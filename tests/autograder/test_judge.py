@@ -40,7 +40,7 @@ MODULES = {
     "noisy": (NOISY, 3.0, ""),
     "does_not_parse": (RIGHT.replace("return received", "return received)"), 0.0, "SyntaxError"),
     "raises": (instead("raise RuntimeError(str(tensor))"), 0.0, "RuntimeError"),
-    "exits": (RIGHT + "\n\nimport os\nos._exit(0)\n", 0.0, "ended early"),
+    "exits": (RIGHT + "\n\nimport os\nos._exit(0)\n", 0.0, ""),
     "leaves": (instead("raise SystemExit(0)"), 0.0, "returned"),
     "hangs": (instead("while True: pass"), 0.0, "timeout"),
     "sleeps_through_signals": (
