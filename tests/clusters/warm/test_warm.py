@@ -171,7 +171,9 @@ def test_malformed_reports_cost_only_their_sender(statement: str, message: str) 
 def test_nothing_that_arrives_is_unpickled(tmp_path: Path) -> None:
     """Every field of a report that could carry bytes carries a pickle that would leave a mark."""
     mark = tmp_path / "mark"
-    source = HOSTILE.replace('"1"', '"0"') + f"""\
+    source = (
+        HOSTILE.replace('"1"', '"0"')
+        + f"""\
     import pickle
     class Trap:
         def __reduce__(self):
@@ -181,6 +183,7 @@ def test_nothing_that_arrives_is_unpickled(tmp_path: Path) -> None:
         say(frames.encode(dict(kind=kind, rank=0, stream="stdout", exit=0, identifier=1), trap))
 Trap()
 """
+    )
     run(source, 1)
     assert not mark.exists()
 
