@@ -99,7 +99,7 @@ class WarmProcess:
 
         entry: `package.module:function`, imported in the warm process once.
         ranks[i]: the global ranks that process i hosts; environments[i]: its environment variables beside the usual.
-        sockets[i]: given to process i as `sock`; the caller keeps and closes its own copy.
+        sockets[i]: given to process i as `sock`; closed here as soon as the run has begun.
         on_output: called in this thread while the processes run.
         timeout: seconds after which all are stopped; each rank's error then says where it was.
         When a process fails, the others have a short while to end before they are stopped.
@@ -141,7 +141,7 @@ class WarmProcess:
             # a supervisor that was killed has perhaps said something before
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 request.send(connection, asked, sockets)
-            stopped = _receive(connection, collector, asked.timeout)
+            stopped = _receive(connection, collector, asked.timeout, sockets)
         finally:
             # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
             try:
@@ -210,13 +210,18 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(connection: socket.socket, collector: Collector, timeout: float | None) -> str:
+def _receive(
+    connection: socket.socket, collector: Collector, timeout: float | None, sockets: Sequence[socket.socket]
+) -> str:
     """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
     limit: float | None = time.monotonic() + _START_LIMIT_SECONDS
     started = False
     while True:
         if collector.started and not started:
             started = True
+            # the processes have theirs: the other end must see the end of a process at once
+            for handed_over in sockets:
+                handed_over.close()
             # the supervisor keeps the time; this is for one that the ranks have brought down
             limit = None if timeout is None else time.monotonic() + timeout + _STOP_LIMIT_SECONDS
         wait = None if limit is None else max(0.0, limit - time.monotonic())

@@ -154,6 +154,13 @@ dist.all_reduce(x)
     assert "the scheduler ended this rank" in run.ranks[1].error.message  # type: ignore[union-attr]
 
 
+def test_a_process_rank_that_vanishes_is_noticed_at_once() -> None:
+    source = HEAD + "if rank == 1:\n    os._exit(0)\ndist.barrier()"
+    run = virtual(nproc_per_node=3, ranks="processes").run(Job(source=source, timeout=60))
+    assert run.stopped == ""
+    assert run.ranks[0].error is not None and run.ranks[0].error.type == "PeerFailed"
+
+
 def test_fsdp_trains_as_on_real_ranks() -> None:
     from labkit import local
 
