@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,8 +101,8 @@ class Trace:
             _check(times, float, lambda values: all(map(math.isfinite, values)))
         for texts in (kinds, operations, names, lines):
             _check(texts, str, lambda values: True)
-        checked = (ranks, map(Kind, kinds), operations, starts, ends, sizes, peers, names, sequences, lines)
-        events = list(map(Event._make, zip(*checked, strict=True)))
+        checked = (ranks, kinds, operations, starts, ends, sizes, peers, names, sequences, lines)
+        events = events_from(zip(*checked, strict=True))
         return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()})
 
     @classmethod
@@ -113,6 +114,24 @@ class Trace:
         events = sorted((e for part in parts for e in part.events), key=lambda e: (e.start, e.rank))
         groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
         return cls(max(part.world_size for part in parts), events, parts[0].clock, groups)
+
+
+def events_from(rows: Iterable[Sequence[Any]]) -> list[Event]:
+    """Events out of rows of plain values, in the order of `Event`'s fields. Raises ValueError on an unknown kind.
+
+    The garbage collector pauses: it would look through all of them again and again while their number grows, and
+    find nothing.
+    """
+    kinds = {kind.value: kind for kind in Kind}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return [Event(row[0], kinds[row[1]], *row[2:]) for row in rows]
+    except KeyError as unknown:
+        raise ValueError(f"no kind of event: {unknown}") from None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check(column: Any, kind: type, holds: Callable[[Any], bool]) -> None:

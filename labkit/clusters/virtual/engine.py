@@ -30,14 +30,13 @@ from labkit.clusters.virtual import collectives, diagnosis, timing
 from labkit.clusters.virtual.network import Network, Route
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, nbytes, shown
 from labkit.hardware import Topology
-from labkit.trace import Event, Kind, Trace
+from labkit.trace import Kind, Trace, events_from
 
 POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
 
 
 _KINDS = {Send: Kind.SEND.value, Receive: Kind.RECEIVE.value, Collective: Kind.COLLECTIVE.value}
-_BY_START = itemgetter(Event._fields.index("start"), Event._fields.index("rank"), Event._fields.index("end"))
 
 
 class MismatchError(RuntimeError):
@@ -175,9 +174,10 @@ class Engine:
 
     @property
     def trace(self) -> Trace:
-        kinds = {kind.value: kind for kind in Kind}
-        events = [Event(row[0], kinds[row[1]], *row[2:]) for row in sorted(self._events, key=_BY_START)]
-        return Trace(self.topology.world_size, events, "modelled", dict(self.groups))
+        # rows are (rank, kind, operation, start, end, ...); sorted twice, since the first key counts last
+        self._events.sort(key=itemgetter(0, 4))
+        self._events.sort(key=itemgetter(3))
+        return Trace(self.topology.world_size, events_from(self._events), "modelled", dict(self.groups))
 
     # Messages -----------------------------------------------------------------------------------------------------
 
