@@ -111,8 +111,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(result) for result in self.results)
+        seed = "" if self.passed or not self.seed else f"<br>the same inputs again: --seed {self.seed}"
         return (
-            f'<div style="max-width:60em"><p style="margin:0 0 .4em"><b>{escape(self.summary)}</b></p>'
+            f'<div style="max-width:60em"><p style="margin:0 0 .4em"><b>{escape(self.summary)}</b>{seed}</p>'
             f'<table style="border-collapse:collapse;table-layout:auto;width:100%">{rows}</table></div>'
         )
 

@@ -101,13 +101,19 @@ def describe(error: BaseException, time: float) -> RankError:
         frames.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
     return RankError(
         type=type(error).__name__,
-        message=(error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__,
+        message=_message(error),
         frames=tuple(frames),
         traceback="".join(traceback.format_exception(error)),
         time=time,
         consequence=getattr(error, "consequence", False) or _is_closed_connection(error),
         locals=_shapes(innermost) if innermost else (),
     )
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, NotImplementedError) and not str(error):
+        return "this part is not written yet"
+    return (error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__
 
 
 @functools.cache

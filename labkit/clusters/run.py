@@ -63,7 +63,7 @@ class RankFailed(RuntimeError):
         self.run = run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One finished run. A failed run is a `Run` too."""
 
@@ -74,6 +74,10 @@ class Run:
     """Why the lab itself stopped the ranks (`timeout after 30 s`, `deadlock`), or empty."""
     notes: Sequence[str] = ()
     """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
+
+    def __repr__(self) -> str:
+        how = "all went well" if self.ok else self.diagnosis().splitlines()[0]
+        return f"<Run of {len(self.ranks)} ranks in {self.wall_seconds:.3g} s: {how}; {self.trace!r}>"
 
     @property
     def ok(self) -> bool:

@@ -49,10 +49,18 @@ def magics() -> list[Magic]:
     return made
 
 
+_NOT_WRITTEN = "raise NotImplementedError()"
+"""What nbgrader leaves in the place of each solution."""
+
+
 def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
     exercise = exercises.find(options.name)
     above = lines_above(shell, cell)
-    require_syntax(cell, cell_name(shell), len(above) + 1)
+    try:
+        require_syntax(cell, cell_name(shell), len(above) + 1)
+    except SyntaxError:
+        print("not saved: %check and the ranks still use the version before this one")
+        raise
     # line k of the file is line k of the cell, so that tracebacks count as the learner does
     text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell
     path = exercise.save(text)
@@ -61,6 +69,9 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     shell.user_ns[exercise.short_name] = module
     shell.user_ns.update({name: getattr(module, name) for name in public})
     missing = [name for name in exercise.public_names if name not in public]
+    open_parts = text.count(_NOT_WRITTEN)
+    if open_parts:
+        missing.append(f"what stands under {open_parts} TODO{'s' * (open_parts > 1)}")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
 
 

@@ -41,8 +41,13 @@ def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
     def current(elapsed: float) -> str:
         return f"check {len(titles)} of {total}: {titles[-1]}" if titles else ""
 
-    with Watch(shell, current):
-        report = check_exercise(exercise, cluster=options.cluster, seed=options.seed, progress=progress)
+    try:
+        with Watch(shell, current):
+            report = check_exercise(exercise, cluster=options.cluster, seed=options.seed, progress=progress)
+    except KeyboardInterrupt as interrupt:
+        message = f"KeyboardInterrupt: stopped in check {len(titles)} of {total}"
+        interrupt._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
+        raise
     show(report)
 
 

@@ -87,7 +87,9 @@ class _Parser(MagicArgumentParser):
     def _unknown(self, word: str) -> NoReturn:
         if not word.startswith("-"):
             self.error(f"{word!r} is one argument too many")
-        near = difflib.get_close_matches(word.split("=")[0], self.option_names(), n=2, cutoff=0.6)
+        written, names = word.split("=")[0], self.option_names()
+        near = [name for name in names if name.startswith(written[:7])] if len(written) > 6 else []
+        near = near or difflib.get_close_matches(written, names, n=2, cutoff=0.6)
         offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self.option_names())}"
         self.error(f"there is no option {word}; {offer}")
 

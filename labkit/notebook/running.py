@@ -70,6 +70,8 @@ def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespac
         parts = [tail(lanes.text()), lanes.unfinished(), status(world_size, elapsed)]
         return "\n".join(part.rstrip("\n") for part in parts if part)
 
+    # if this run is interrupted, its name must not show the run before it
+    shell.user_ns.pop(options.output, None)
     try:
         with Watch(shell, current, last=lanes.close):
             run = cluster.run(job, lanes.feed)

@@ -34,7 +34,7 @@ def curves(
     """Draw `series` over common axes; `x` and `y` are the axes' labels, units included.
 
     Curves with the same label have the same colour: a method's modelled points (hollow, dashed) and its measured ones
-    (filled, solid) belong together. log: which axes are logarithmic, to base 2 for x. nbytes: write x as KiB, MiB.
+    (filled, solid) belong together. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
     Raises `ValueError` when a curve's x and y differ in length.
     """
     for curve in series:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: seconds as s, ms, µs or ns; bytes as KiB, MiB, GiB; how many of what."""
+"""Numbers as people read them: seconds as s, ms, µs or ns; bytes as kB, MB, GB; how many of what."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def duration(seconds: float) -> str:
 
 
 def byte_unit(nbytes: float) -> tuple[str, float]:
-    """The binary unit in which `nbytes` is at least 1, and its size in bytes."""
-    for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+    """The decimal unit in which `nbytes` is at least 1, and its size in bytes: links' rates are decimal too."""
+    for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
             return name, size
     return "B", 1.0
 
 
 def size(nbytes: float) -> str:
-    """`16384` as `16 KiB`."""
+    """`16000` as `16 kB`."""
     name, unit = byte_unit(nbytes)
     amount = nbytes / unit
     return f"{amount:.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from labkit.trace.events import Event, Kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """Events of one run, in order of their start.
 
@@ -26,6 +26,9 @@ class Trace:
     clock: Literal["modelled", "measured"] = "measured"
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Members (global ranks) of each process group by its name."""
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.world_size} ranks: {len(self.events)} events in {self.seconds:.3g} s, {self.clock}>"
 
     def of(self, rank: int | None = None, kind: Kind | None = None) -> list[Event]:
         """The events of one rank, or of one kind, or both."""

@@ -80,7 +80,7 @@ def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
     if cycle:
         shown = cycle if len(cycle) <= 10 else [*cycle[:4], -1, *cycle[-3:]]
         lines.append("  cycle: " + " → ".join("..." if r < 0 else str(r) for r in shown))
-        if all(isinstance(engine.waiting[r].request, Send) for r in cycle):
+        if all(isinstance(engine.waiting[r].request, Send) and not engine.receives_posted_by(r) for r in cycle):
             lines.append(
                 "  each of them sends first, and a send ends only when its receive is posted: let one side receive "
                 "first, or post the send with isend and wait for it after the receive"
@@ -95,12 +95,21 @@ def _general(request: Send | Receive | Collective) -> str:
 def _note(engine: Engine, operation: Operation, peers: list[int]) -> str:
     gone = [peer for peer in peers if peer in engine.ended]
     parts = []
+    if isinstance(operation.request, Send):
+        instead = engine.receives_posted_by(operation.request.to)
+        if instead:
+            parts.append(f"but rank {operation.request.to} receives {' and '.join(_from(r) for r in instead[:3])}")
     if isinstance(operation.request, Collective):
         parts.append(f"for rank{'s' * (len(peers) > 1)} {ranges(peers)} of the group of ranks "
                      f"{ranges(engine.groups[operation.request.group])}")  # fmt: skip
     if gone and len(gone) == len(peers):
         parts.append(f"but rank{'s' * (len(gone) > 1)} {ranges(gone)} ended without it")
     return ", " + ", ".join(parts) if parts else ""
+
+
+def _from(receive: Receive) -> str:
+    tag = f" with tag {receive.tag}" if receive.tag else ""
+    return ("from any rank" if receive.source is None else f"from rank {receive.source}") + tag
 
 
 def _cycle(waits: dict[int, list[int]]) -> list[int]:

@@ -179,6 +179,12 @@ class Engine:
         self._events.sort(key=itemgetter(3))
         return Trace(self.topology.world_size, events_from(self._events), "modelled", dict(self.groups))
 
+    def receives_posted_by(self, rank: int) -> list[Receive]:
+        """Receives of this rank that no message has met."""
+        boxes = [box for (_, to, _), box in self._mailboxes.items() if to == rank]
+        operations = [operation for box in boxes for queue in box.receives.values() for operation in queue]
+        return [operation.request for operation in operations if isinstance(operation.request, Receive)]
+
     # Messages -----------------------------------------------------------------------------------------------------
 
     def _post_send(self, send: Operation, request: Send) -> None:

@@ -32,6 +32,20 @@ def test_everybody_sends_first() -> None:
     assert "isend" in message, "it says what to try"
 
 
+def test_a_wrong_neighbour_is_told_from_an_order_of_calls() -> None:
+    result = run(
+        """
+        sending = dist.isend(x, (rank + 2) % n)
+        receiving = dist.irecv(torch.empty(4), (rank - 1) % n)
+        sending.wait(); receiving.wait()
+        """
+    )
+    assert "rank 0 waits in isend(to rank 2, float32[4]) at Cell In[7], line 5, but rank 2 receives from rank 1" in (
+        result.diagnosis()
+    )
+    assert "post the send with isend" not in result.diagnosis()
+
+
 def test_isend_that_is_waited_for_before_the_receive_deadlocks_too() -> None:
     result = run("dist.isend(x, (rank + 1) % n).wait()\ndist.recv(x, (rank - 1) % n)")
     assert errors(result) == ["DeadlockError"] * 4
