@@ -58,6 +58,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             expect.set_options(timeout=60_000)
             page.goto(f"http://127.0.0.1:{port}/lab/tree/cells.ipynb?reset")
             page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()
+            page.locator("#jupyterlab-splash").wait_for(state="detached")
             yield page
             browser.close()
     finally:
@@ -76,11 +77,20 @@ def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def run(page: Page, number: int) -> Locator:
-    """Run a cell and return it at once."""
+    """Run a cell and return it at once.
+
+    On a busy machine JupyterLab shows a notebook before it takes keys, so they are pressed until it has taken them.
+    """
     cell = page.locator(".jp-CodeCell").nth(number)
-    cell.locator(".cm-content").click()
-    page.keyboard.press("Shift+Enter")
-    return cell
+    for _ in range(10):
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Shift+Enter")
+        try:
+            expect(cell.locator(".jp-InputPrompt")).not_to_have_text("[ ]:", timeout=6_000)
+        except AssertionError:
+            continue
+        return cell
+    raise AssertionError(f"cell {number} did not begin to run: {cell.locator('.jp-InputPrompt').inner_text()}")
 
 
 def ended(cell: Locator) -> None:
