@@ -96,6 +96,7 @@ class Engine:
         self._busy_until: dict[str, float] = defaultdict(float)
         # plain tuples of plain values: the garbage collector forgets about them, which it never does of an Event
         self._events: list[tuple[Any, ...]] = []
+        self._computing: dict[int, tuple[float, float, int]] = {}
         for rank in range(topology.world_size):
             self.resume_at(0.0, rank)
 
@@ -125,6 +126,7 @@ class Engine:
 
     def end(self, rank: int, failed: bool) -> None:
         """The rank's program is over."""
+        self._end_computing(rank)
         self.ended[rank] = failed
 
     # What ranks call ----------------------------------------------------------------------------------------------
@@ -141,6 +143,7 @@ class Engine:
     def post(self, rank: int, request: Request) -> Operation:
         """Ask for something; returns at once. The rank must not be ahead. What is wrong is raised by `finish`."""
         self._order += 1
+        self._end_computing(rank)
         operation = Operation(rank, request, self.clock[rank], self._order)
         if isinstance(request, Send):
             self._post_send(operation, request)
@@ -149,6 +152,23 @@ class Engine:
         else:
             self._post_collective(operation, request)
         return operation
+
+    def compute(self, rank: int, seconds: float, operations: int) -> None:
+        """The rank works for `seconds`, on so many operators; what follows without a pause is one event."""
+        start = self.clock[rank]
+        self.clock[rank] = end = start + seconds
+        last = self._computing.get(rank)
+        if last is not None and last[1] == start:
+            self._computing[rank] = (last[0], end, last[2] + operations)
+        else:
+            self._end_computing(rank)
+            self._computing[rank] = (start, end, operations)
+
+    def _end_computing(self, rank: int) -> None:
+        computed = self._computing.pop(rank, None)
+        if computed is not None:
+            start, end, operations = computed
+            self._events.append((rank, Kind.COMPUTE.value, "compute", start, end, 0, None, "", operations, ""))
 
     def is_done(self, rank: int, operation: Operation) -> bool:
         """Is it complete by now? Asking takes a little time. The rank must not be ahead."""

@@ -35,6 +35,12 @@ class Endpoint(Protocol):
 
     def is_done(self, handle: Any) -> bool: ...
 
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        """This rank's clock moves on: it works, on so many operators."""
+
+    def sleep(self, seconds: float) -> None:
+        """This rank's clock moves on: it does nothing, and others run."""
+
 
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""

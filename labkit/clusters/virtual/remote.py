@@ -8,6 +8,7 @@ knows itself who speaks, checks every field, and drops a rank that breaks the pr
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -108,6 +109,11 @@ class _Desk:
             case "is_done", [int() as handle] if handle in self._operations:
                 operation = self._operations[handle]
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, operation)
+            case "compute", [float() as seconds, int() as operations] if 0 <= seconds < math.inf:
+                return lambda: self._engine.compute(self._rank, seconds, operations)
+            case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
+                self._engine.clock[self._rank] += seconds
+                return lambda: _SLEEP if self._steps_aside() else None
         raise ProtocolError(f"no such call: {name}"[:80])
 
     def _steps_aside(self) -> bool:
@@ -208,6 +214,12 @@ class SocketEndpoint:
 
     def is_done(self, handle: int) -> bool:
         return bool(self._ask("is_done", handle))
+
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        self._ask("compute", float(seconds), operations)
+
+    def sleep(self, seconds: float) -> None:
+        self._ask("sleep", float(seconds))
 
     def end(self, failed: bool) -> None:
         _send(self._connection, ("end", failed))

@@ -102,6 +102,13 @@ class ThreadEndpoint:
         self._step_aside()
         return self._engine.is_done(self.rank, handle)
 
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        self._engine.compute(self.rank, seconds, operations)
+
+    def sleep(self, seconds: float) -> None:
+        self._engine.clock[self.rank] += seconds
+        self._step_aside()
+
     def _step_aside(self) -> None:
         while self._engine.is_ahead(self.rank):
             self._engine.resume_at(self._engine.clock[self.rank], self.rank)
