@@ -1,31 +1,136 @@
-"""GPUs: peak arithmetic, memory size and memory bandwidth."""
+"""GPUs: peak arithmetic, memory size and memory bandwidth, and how long an operator takes on one.
+
+Peaks are data-sheet figures, dense, without sparsity. The share of them that programs reach is measured where somebody
+published it, else assumed; each GPU says which in `efficiency_source`. Sources of the measured ones:
+
+- GEMM: "matmul" rows of stas00/ml-engineering (best bf16 shape: A100 271, H100 795, B200 1745 TFLOP/s) and of Azure's
+  AI-benchmarking-guide (cuBLASLt on ND A100 v4, ND H100 v5, ND H200 v5; tests/hardware holds the model against them).
+  T4: NVIDIA developer forum 264462 (4096 x 4096 in fp16, 24 TFLOP/s under its 70 W limit).
+- Memory: BabelStream copy and triad in the same guide (A100 1.61, 1.70; H100 2.90, 2.97; H200 4.01, 4.15 TB/s).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU's data-sheet figures: dense, without sparsity."""
+    """One GPU: data-sheet figures (dense, without sparsity), and how much of them programs reach."""
 
     name: str
     bf16_tflops: float
     """Tensor cores, 1e12 operations a second; fp16 where the GPU has no bf16."""
     fp32_tflops: float
+    """CUDA cores: torch multiplies fp32 matrices without TF32 unless it is told otherwise."""
     memory_gb: float
     memory_gb_per_s: float
     source: str
+    tf32_tflops: float = 0.0
+    """0: the GPU has no TF32, fp32's rate counts."""
+    fp64_tflops: float = 0.0
+    """0: unknown, half of fp32's rate counts."""
+    int8_tops: float = 0.0
+    """Also fp8's, where the GPU has it. 0: unknown, twice bf16's rate counts."""
+    matmul_efficiency: float = 0.75
+    """Share of the arithmetic peak that a large matrix product reaches."""
+    memory_efficiency: float = 0.82
+    """Share of the memory's peak that reading and writing large tensors reaches."""
+    launch_seconds: float = 6e-6
+    """What every operator costs on top: launch, filling and draining the GPU, with the host's part in eager torch."""
+    efficiency_source: str = "assumed"
 
+    def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
+        """One operator that computes `flops` on `dtype` and moves `nbytes` to and from memory: launch + roofline.
+
+        The roofline (Williams, Waterman & Patterson 2009) takes the longer of computing and moving, each at its stated
+        share of the peak. `dtype` is torch's name (`bfloat16`), with or without `torch.`, or `tf32` for a matrix
+        product of fp32 that may use it. Types without a rate of their own (integers, bool) count as fp32.
+        """
+        rate = self._flops_per_second.get(dtype.removeprefix("torch."), self._flops_per_second["float32"])
+        moving = nbytes / (self.memory_gb_per_s * 1e9 * self.memory_efficiency)
+        return self.launch_seconds + max(flops / rate, moving)
+
+    @cached_property
+    def _flops_per_second(self) -> dict[str, float]:
+        fp64 = self.fp64_tflops or self.fp32_tflops / 2
+        int8 = self.int8_tops or self.bf16_tflops * 2
+        rates = {
+            "bfloat16": self.bf16_tflops,
+            "float16": self.bf16_tflops,
+            "tf32": self.tf32_tflops or self.fp32_tflops,
+            "float32": self.fp32_tflops,
+            "complex64": self.fp32_tflops,
+            "float64": fp64,
+            "complex128": fp64,
+            "int8": int8,
+            "uint8": int8,
+            "float8_e4m3fn": int8,
+            "float8_e5m2": int8,
+        }
+        return {dtype: rate * 1e12 * self.matmul_efficiency for dtype, rate in rates.items()}
+
+
+_AZURE = "GEMM and memory: Azure AI-benchmarking-guide"
 
 GPUS: dict[str, GPU] = {
     gpu.name: gpu
     for gpu in (
-        GPU("v100-32gb", 125.0, 15.7, 32.0, 900.0, "NVIDIA V100 data sheet (SXM2)"),
-        GPU("t4", 65.0, 8.1, 16.0, 320.0, "NVIDIA T4 data sheet"),
-        GPU("a100-40gb", 312.0, 19.5, 40.0, 1555.0, "NVIDIA A100 data sheet (SXM4 40GB)"),
-        GPU("a100-80gb", 312.0, 19.5, 80.0, 2039.0, "NVIDIA A100 data sheet (SXM4 80GB)"),
-        GPU("h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)"),
-        GPU("h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)"),
+        *(
+            GPU(
+                f"v100-{memory}gb", 125.0, 15.7, memory, 900.0, "NVIDIA V100 data sheet (SXM2)",
+                fp64_tflops=7.8, int8_tops=62.8,
+                matmul_efficiency=0.75, memory_efficiency=0.85,
+            )
+            for memory in (16, 32)
+        ),
+        GPU(
+            "t4", 65.0, 8.1, 16.0, 320.0, "NVIDIA T4 data sheet",
+            fp64_tflops=0.25, int8_tops=130.0,
+            matmul_efficiency=0.37, memory_efficiency=0.75,
+            efficiency_source="GEMM: NVIDIA developer forum 264462; memory and launch assumed",
+        ),
+        GPU(
+            "l4", 121.0, 30.3, 24.0, 300.0, "NVIDIA L4 data sheet, half of its figures with sparsity",
+            tf32_tflops=60.0, fp64_tflops=0.49, int8_tops=242.0,
+            matmul_efficiency=0.5, memory_efficiency=0.8,
+            efficiency_source="assumed: like the T4 it is held at 72 W",
+        ),
+        GPU(
+            "a100-40gb", 312.0, 19.5, 40.0, 1555.0, "NVIDIA A100 data sheet (SXM4 40GB)",
+            tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
+            matmul_efficiency=0.82, memory_efficiency=0.81, launch_seconds=8e-6,
+            efficiency_source="as a100-80gb",
+        ),
+        GPU(
+            "a100-80gb", 312.0, 19.5, 80.0, 2039.0, "NVIDIA A100 data sheet (SXM4 80GB)",
+            tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
+            matmul_efficiency=0.82, memory_efficiency=0.81, launch_seconds=8e-6,
+            efficiency_source=f"{_AZURE}; launch fitted to its GEMMs of 1024 and 2048",
+        ),
+        GPU(
+            "h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)",
+            tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
+            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6,
+            efficiency_source=f"{_AZURE} (fp8: 0.70), stas00/ml-engineering (bf16, best shape: 0.80); launch fitted",
+        ),
+        GPU(
+            "h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)",
+            tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
+            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6,
+            efficiency_source=f"{_AZURE} (fp8: 0.67); bf16 as h100-80gb",
+        ),
+        GPU(
+            "b200-180gb", 2250.0, 75.0, 180.0, 7700.0, "NVIDIA DGX B200 data sheet / 8 (1,440 GB, 62 TB/s; HGX B200)",
+            tf32_tflops=1125.0, fp64_tflops=37.0, int8_tops=4500.0,
+            matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6,
+            efficiency_source="GEMM: stas00/ml-engineering (bf16); memory and launch assumed as h200-141gb",
+        ),
+        GPU(
+            "rtx-4090", 165.2, 82.6, 24.0, 1008.0, "NVIDIA Ada GPU architecture paper, appendix A (fp32 accumulation)",
+            tf32_tflops=82.6, fp64_tflops=1.29, int8_tops=660.6,
+            matmul_efficiency=0.8, memory_efficiency=0.9,
+        ),
     )
-}
+}  # fmt: skip
