@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from labkit.trace.events import Event, Kind
+from labkit.trace.memory import Category, MemorySample, peak, samples_from
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +28,8 @@ class Trace:
     clock: Literal["modelled", "measured"] = "measured"
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Members (global ranks) of each process group by its name."""
+    memory: Sequence[MemorySample] = ()
+    """Live memory of the ranks over time, where it was counted; each rank's samples in order of time."""
 
     def __repr__(self) -> str:
         return f"<Trace of {self.world_size} ranks: {len(self.events)} events in {self.seconds:.3g} s, {self.clock}>"
@@ -62,6 +66,21 @@ class Trace:
                 matrix[event.rank][event.peer] += event.nbytes
         return matrix
 
+    def peak_memory(self, rank: int) -> int:
+        """The most bytes that `rank` held at one time; 0 where memory was not counted."""
+        return sum(self.peak_by_category(rank).values())
+
+    def peak_by_category(self, rank: int) -> dict[Category, int]:
+        """What `rank` held in each category at the (first) moment when it held the most."""
+        return peak(self._memory_by_rank.get(rank, ()))
+
+    @cached_property
+    def _memory_by_rank(self) -> dict[int, list[MemorySample]]:
+        by_rank: dict[int, list[MemorySample]] = defaultdict(list)
+        for sample in self.memory:
+            by_rank[sample.rank].append(sample)
+        return by_rank
+
     @property
     def seconds(self) -> float:
         """From the first event's start to the last one's end; 0.0 when nothing happened."""
@@ -70,12 +89,13 @@ class Trace:
         return max(e.end for e in self.events) - min(e.start for e in self.events)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: under `events` one list of values for each field of `Event`, in their order."""
+        """Plain data: under `events` one list of values for each field of `Event`, in their order; so `memory`."""
         return {
             "world_size": self.world_size,
             "clock": self.clock,
             "groups": {name: list(ranks) for name, ranks in self.groups.items()},
             "events": [list(column) for column in zip(*self.events, strict=True)] or [[] for _ in Event._fields],
+            "memory": [list(column) for column in zip(*self.memory, strict=True)] or [[] for _ in MemorySample._fields],
         }
 
     @classmethod
@@ -86,27 +106,31 @@ class Trace:
         """
         match data:
             case {"world_size": int() as size, "clock": "modelled" | "measured" as clock, "groups": dict() as groups}:
-                columns = data.get("events")
+                columns, memory = data.get("events"), data.get("memory")
             case _:
                 raise ValueError("a trace of the wrong form")
-        if not isinstance(columns, list) or len(columns) != len(Event._fields):
-            raise ValueError("a trace of the wrong form")
+        for given, row in ((columns, Event), (memory, MemorySample)):
+            if not isinstance(given, list) or len(given) != len(row._fields):
+                raise ValueError("a trace of the wrong form")
         ranks, kinds, operations, starts, ends, sizes, peers, names, sequences, lines = columns
+        holders, moments, categories, held = memory
 
         def are_ranks(values: list[int]) -> bool:
             return min(values) >= 0 and max(values) < size
 
-        for numbers in (ranks, [peer for peer in peers if peer is not None], *groups.values()):
+        for numbers in (ranks, holders, [peer for peer in peers if peer is not None], *groups.values()):
             _check(numbers, int, are_ranks)
         for numbers in (sizes, sequences):
             _check(numbers, int, lambda values: max(map(abs, values)) < 1 << 63)
-        for times in (starts, ends):
+        _check(held, int, lambda values: min(values) >= 0 and max(values) < 1 << 63)
+        for times in (starts, ends, moments):
             _check(times, float, lambda values: all(map(math.isfinite, values)))
-        for texts in (kinds, operations, names, lines):
+        for texts in (kinds, operations, names, lines, categories):
             _check(texts, str, lambda values: True)
         checked = (ranks, kinds, operations, starts, ends, sizes, peers, names, sequences, lines)
         events = events_from(zip(*checked, strict=True))
-        return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()})
+        samples = samples_from(zip(holders, moments, categories, held, strict=True))
+        return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()}, samples)
 
     @classmethod
     def merged(cls, traces: Iterable[Trace]) -> Trace:
@@ -116,7 +140,8 @@ class Trace:
             return cls(0)
         events = sorted((e for part in parts for e in part.events), key=lambda e: (e.start, e.rank))
         groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
-        return cls(max(part.world_size for part in parts), events, parts[0].clock, groups)
+        memory = sorted((s for part in parts for s in part.memory), key=lambda s: (s.time, s.rank))
+        return cls(max(part.world_size for part in parts), events, parts[0].clock, groups, tuple(memory))
 
 
 def events_from(rows: Iterable[Sequence[Any]]) -> list[Event]:

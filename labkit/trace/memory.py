@@ -1,0 +1,50 @@
+"""Memory of the ranks over time, by what it is held for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Category(StrEnum):
+    """What a piece of a rank's memory is held for."""
+
+    PARAMETER = "parameters"
+    GRADIENT = "gradients"
+    OPTIMIZER = "optimizer state"
+    ACTIVATION = "activations"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+
+class MemorySample(NamedTuple):
+    """From `time` on, `rank` holds `nbytes` for `category`, until the next sample of the same rank and category.
+
+    Samples of one rank stand in order of time. Where one moment has several, those that sink come first, so the sum
+    over the categories after each sample is never above what the rank held.
+    """
+
+    rank: int
+    """Global rank."""
+    time: float
+    """Seconds since the job began, on the trace's clock."""
+    category: Category
+    nbytes: int
+
+
+def peak(samples: Iterable[MemorySample]) -> dict[Category, int]:
+    """What a rank held in each category when it held the most; the first such moment. `samples` are that rank's."""
+    held = dict.fromkeys(Category, 0)
+    highest, at_peak = 0, dict(held)
+    for sample in samples:
+        held[sample.category] = sample.nbytes
+        total = sum(held.values())
+        if total > highest:
+            highest, at_peak = total, dict(held)
+    return at_peak
+
+
+def samples_from(rows: Iterable[Sequence[object]]) -> tuple[MemorySample, ...]:
+    """Samples out of rows of plain values, in the order of the fields. Raises ValueError on an unknown category."""
+    return tuple(MemorySample(row[0], row[1], Category(row[2]), row[3]) for row in rows)  # type: ignore[arg-type]  # plain values of the right types, checked by who read them
