@@ -2,6 +2,8 @@
 
 from labkit.hardware.gpus import GPU, GPUS
 from labkit.hardware.links import LINKS, Link
-from labkit.hardware.topology import PRESETS, Topology, topology
+from labkit.hardware.presets import PRESETS, topology
+from labkit.hardware.storage import STORAGE, Storage
+from labkit.hardware.topology import Hop, Topology
 
-__all__ = ["GPU", "GPUS", "LINKS", "PRESETS", "Link", "Topology", "topology"]
+__all__ = ["GPU", "GPUS", "LINKS", "PRESETS", "STORAGE", "Hop", "Link", "Storage", "Topology", "topology"]

@@ -40,6 +40,8 @@ class GPU:
     launch_seconds: float = 6e-6
     """What every operator costs on top: launch, filling and draining the GPU, with the host's part in eager torch."""
     efficiency_source: str = "assumed"
+    host_link: str = "pcie4"
+    """Its generation of PCIe, 16 lanes: a name of `LINKS`."""
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
         """One operator that computes `flops` on `dtype` and moves `nbytes` to and from memory: launch + roofline.
@@ -81,14 +83,14 @@ GPUS: dict[str, GPU] = {
             GPU(
                 f"v100-{memory}gb", 125.0, 15.7, memory, 900.0, "NVIDIA V100 data sheet (SXM2)",
                 fp64_tflops=7.8, int8_tops=62.8,
-                matmul_efficiency=0.75, memory_efficiency=0.85,
+                matmul_efficiency=0.75, memory_efficiency=0.85, host_link="pcie3",
             )
             for memory in (16, 32)
         ),
         GPU(
             "t4", 65.0, 8.1, 16.0, 320.0, "NVIDIA T4 data sheet",
             fp64_tflops=0.25, int8_tops=130.0,
-            matmul_efficiency=0.37, memory_efficiency=0.75,
+            matmul_efficiency=0.37, memory_efficiency=0.75, host_link="pcie3",
             efficiency_source="GEMM: NVIDIA developer forum 264462; memory and launch assumed",
         ),
         GPU(
@@ -112,19 +114,19 @@ GPUS: dict[str, GPU] = {
         GPU(
             "h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6,
+            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6, host_link="pcie5",
             efficiency_source=f"{_AZURE} (fp8: 0.70), stas00/ml-engineering (bf16, best shape: 0.80); launch fitted",
         ),
         GPU(
             "h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6,
+            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5",
             efficiency_source=f"{_AZURE} (fp8: 0.67); bf16 as h100-80gb",
         ),
         GPU(
             "b200-180gb", 2250.0, 75.0, 180.0, 7700.0, "NVIDIA DGX B200 data sheet / 8 (1,440 GB, 62 TB/s; HGX B200)",
             tf32_tflops=1125.0, fp64_tflops=37.0, int8_tops=4500.0,
-            matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6,
+            matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5",
             efficiency_source="GEMM: stas00/ml-engineering (bf16); memory and launch assumed as h200-141gb",
         ),
         GPU(

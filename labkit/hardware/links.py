@@ -1,4 +1,4 @@
-"""Links between GPUs and between nodes: bandwidth of one direction, and latency."""
+"""Links between GPUs, to the host, between nodes: bandwidth of one direction, latency, the share that NCCL reaches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ class Link:
     latency_seconds: float
     """From the first byte sent to the first byte received, software included."""
     source: str
+    collective_efficiency: float = 1.0
+    """Share of the peak that a large library collective reaches on it. Single messages run at the peak."""
+    reduction_efficiency: float = 0.0
+    """Share of the peak that collectives reach whose sums the switch computes (NVLink SHARP); 0: it cannot."""
 
     def __post_init__(self) -> None:
         if self.gb_per_s <= 0 or self.latency_seconds < 0:
@@ -22,8 +26,13 @@ class Link:
                 f"link {self.name}: gb_per_s must be above 0 and latency_seconds at least 0, "
                 f"got {self.gb_per_s} and {self.latency_seconds}"
             )
+        if not (0 < self.collective_efficiency <= 1 and 0 <= self.reduction_efficiency <= 1):
+            raise ValueError(
+                f"link {self.name}: efficiencies are shares of the peak, at most 1, "
+                f"got {self.collective_efficiency} and {self.reduction_efficiency}"
+            )
 
-    def seconds(self, nbytes: int) -> float:
+    def seconds(self, nbytes: float) -> float:
         """Time of one message on an idle link: latency + bytes / bandwidth."""
         return self.latency_seconds + nbytes / self.bytes_per_second
 
@@ -36,23 +45,33 @@ _NVLINK = "NVIDIA NVLink product page, per-GPU total / 2 for one direction"
 _PCIE = "PCI-SIG specification, 16 lanes, one direction, after encoding"
 _TCP = "IEEE 802.3 line rate; latency typical of TCP through one switch"
 _IB = "InfiniBand Trade Association roadmap, 4 lanes; latency typical of RDMA through one switch"
+_EFA = "AWS instance pages (p4d: 4 x 100 Gb/s, p5: 3,200 Gb/s for 8 GPUs); latency typical of SRD"
 
-# Latencies are round figures for one message between two processes, the order of magnitude that NCCL's and the
-# operating system's own benchmarks report; they are assumptions of the model, not measurements of a given machine.
+# Latencies are round figures for one message between two processes. Those of NVLink, PCIe and InfiniBand are near the
+# hop latencies of NCCL's tuning model (Simple protocol: 3.4, 5.7 and 14 microseconds; LL: 0.6, 1.0 and 2.7), the others
+# are assumptions. Collective efficiencies: NVLink 3 and 4, and NVLink SHARP on 4, are fitted to published nccl-tests
+# runs (tests/clusters/virtual/published_all_reduce.csv); PCIe is what Azure's AI-benchmarking-guide measured between
+# host and GPU (26.3 of 31.5 and 51.5 of 63 GB/s); NVLink 2 and 5 are assumed near 3 and 4, NVLink 5's SHARP by the
+# ratio of NCCL's own constants for Hopper and Blackwell (0.85 : 0.74); networks are assumed.
 LINKS: dict[str, Link] = {
     link.name: link
     for link in (
-        Link("nvlink2", 150.0, 3e-6, f"{_NVLINK} (V100: 300 GB/s)"),
-        Link("nvlink3", 300.0, 3e-6, f"{_NVLINK} (A100: 600 GB/s)"),
-        Link("nvlink4", 450.0, 3e-6, f"{_NVLINK} (H100: 900 GB/s)"),
-        Link("pcie3", 15.75, 5e-6, _PCIE),
-        Link("pcie4", 31.5, 5e-6, _PCIE),
-        Link("pcie5", 63.0, 5e-6, _PCIE),
-        Link("ethernet-10g", 1.25, 25e-6, _TCP),
-        Link("ethernet-25g", 3.125, 25e-6, _TCP),
-        Link("ethernet-100g", 12.5, 25e-6, _TCP),
-        Link("ethernet-400g", 50.0, 25e-6, _TCP),
-        Link("ib-hdr", 25.0, 5e-6, f"{_IB} (HDR: 200 Gb/s)"),
-        Link("ib-ndr", 50.0, 5e-6, f"{_IB} (NDR: 400 Gb/s)"),
+        Link("nvlink2", 150.0, 3e-6, f"{_NVLINK} (V100: 300 GB/s)", 0.85),
+        Link("nvlink3", 300.0, 3e-6, f"{_NVLINK} (A100: 600 GB/s)", 0.77),
+        Link("nvlink4", 450.0, 3e-6, f"{_NVLINK} (H100: 900 GB/s)", 0.83, 0.685),
+        Link("nvlink5", 900.0, 3e-6, f"{_NVLINK} (B200: 1,800 GB/s)", 0.83, 0.596),
+        Link("pcie3", 15.75, 5e-6, _PCIE, 0.82),
+        Link("pcie4", 31.5, 5e-6, _PCIE, 0.82),
+        Link("pcie5", 63.0, 5e-6, _PCIE, 0.82),
+        Link("ethernet-10g", 1.25, 25e-6, _TCP, 0.92),
+        Link("ethernet-25g", 3.125, 25e-6, _TCP, 0.92),
+        Link("ethernet-50g", 6.25, 25e-6, _TCP, 0.92),
+        Link("ethernet-100g", 12.5, 25e-6, _TCP, 0.92),
+        Link("ethernet-200g", 25.0, 25e-6, _TCP, 0.92),
+        Link("ethernet-400g", 50.0, 25e-6, _TCP, 0.92),
+        Link("efa-100g", 12.5, 15e-6, _EFA, 0.9),
+        Link("efa-400g", 50.0, 15e-6, _EFA, 0.9),
+        Link("ib-hdr", 25.0, 5e-6, f"{_IB} (HDR: 200 Gb/s)", 0.92),
+        Link("ib-ndr", 50.0, 5e-6, f"{_IB} (NDR: 400 Gb/s)", 0.92),
     )
 }

@@ -1,25 +1,31 @@
-"""A cluster as data: nodes of GPUs, the links inside a node and between nodes; presets by name."""
+"""A cluster as data: racks of nodes of GPUs, the links inside a node, to its host and between nodes."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from labkit.hardware.gpus import GPU, GPUS
+from labkit.hardware.gpus import GPU
 from labkit.hardware.links import LINKS, Link
+from labkit.hardware.storage import STORAGE, Storage
 
-T = TypeVar("T")
+
+class Hop(NamedTuple):
+    """One direction of one link on the way of a message: a name that is its own, and its rate."""
+
+    name: str
+    bytes_per_second: float
 
 
 @dataclass(frozen=True)
 class Topology:
-    """`nnodes` equal nodes of `nproc_per_node` GPUs. Ranks fill node after node.
+    """`nnodes` equal nodes of `nproc_per_node` GPUs. Ranks fill node after node, nodes fill rack after rack.
 
-    Inside a node every GPU has one port, `intra_node`, to a switch that never blocks. A node has `nics_per_node`
-    network cards, each an `inter_node` link shared by its GPUs in equal, contiguous parts; between nodes the network
-    never blocks.
+    Inside a node every GPU has one port, `intra_node`, to a switch that does not block, unless `switch_gb_per_s` says
+    how much it passes at once. A node has `nics_per_node` network cards, each an `inter_node` link shared by its GPUs
+    in equal, contiguous parts. Between nodes the network does not block; between racks of `nodes_per_rack` it does when
+    `oversubscription` is above 1: a rack's uplink carries its cards' total, divided by that factor, each way.
     """
 
     nnodes: int
@@ -29,12 +35,31 @@ class Topology:
     inter_node: Link
     nics_per_node: int = 1
     name: str = "custom"
+    switch_gb_per_s: float | None = None
+    """Bytes, 1e9 a second, between all GPUs of a node together; None: as much as their ports."""
+    nodes_per_rack: int | None = None
+    """None: all nodes stand in one rack."""
+    oversubscription: float = 1.0
+    host_link: Link = LINKS["pcie4"]
+    """Each GPU's own link to host memory."""
+    host_memory_gb_per_s: float = 200.0
+    """Of a node: what copies of all its GPUs to host memory share."""
+    storage: Storage = STORAGE["nvme-a100"]
+    """Of a node."""
 
     def __post_init__(self) -> None:
-        for option in ("nnodes", "nproc_per_node", "nics_per_node"):
+        for option in ("nnodes", "nproc_per_node", "nics_per_node", "nodes_per_rack"):
             value = getattr(self, option)
+            if option == "nodes_per_rack" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{option} must be a whole number from 1 up, got {value!r}")
+        if self.switch_gb_per_s is not None and self.switch_gb_per_s <= 0:
+            raise ValueError(f"switch_gb_per_s must be above 0, got {self.switch_gb_per_s!r}")
+        if self.host_memory_gb_per_s <= 0:
+            raise ValueError(f"host_memory_gb_per_s must be above 0, got {self.host_memory_gb_per_s!r}")
+        if self.oversubscription < 1:
+            raise ValueError(f"oversubscription must be at least 1, got {self.oversubscription!r}")
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data that `from_plain` reads."""
@@ -42,14 +67,10 @@ class Topology:
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Topology:
-        return cls(
-            **{
-                **data,
-                "gpu": GPU(**data["gpu"]),
-                "intra_node": Link(**data["intra_node"]),
-                "inter_node": Link(**data["inter_node"]),
-            }
-        )
+        made = {name: Link(**data[name]) for name in ("intra_node", "inter_node", "host_link")}
+        return cls(**{**data, **made, "gpu": GPU(**data["gpu"]), "storage": Storage(**data["storage"])})
+
+    # Who stands where ---------------------------------------------------------------------------------------------
 
     @property
     def world_size(self) -> int:
@@ -62,45 +83,46 @@ class Topology:
         """(node, card) that carries this rank's traffic to other nodes."""
         return self.node_of(rank), rank % self.nproc_per_node * self.nics_per_node // self.nproc_per_node
 
+    def rack_of(self, node: int) -> int:
+        return 0 if self.nodes_per_rack is None else node // self.nodes_per_rack
+
+    # How fast it is -----------------------------------------------------------------------------------------------
+
     def link_between(self, a: int, b: int) -> Link:
         """The kind of link that a message from rank `a` to rank `b` takes."""
         return self.intra_node if self.node_of(a) == self.node_of(b) else self.inter_node
 
+    @property
+    def switch_bytes_per_second(self) -> float | None:
+        """What the GPUs of a node can send one another together; None: no limit but their ports."""
+        return None if self.switch_gb_per_s is None else self.switch_gb_per_s * 1e9
 
-def _preset(gpu: str, intra: str, inter: str, gpus_per_node: int, nics: int, name: str) -> Topology:
-    return Topology(1, gpus_per_node, GPUS[gpu], LINKS[intra], LINKS[inter], nics, name)
+    @property
+    def uplink_bytes_per_second(self) -> float | None:
+        """What a rack can send to the others, and receive; None: no limit but its cards."""
+        if self.nodes_per_rack is None or self.oversubscription == 1:
+            return None
+        return self.nodes_per_rack * self.nics_per_node * self.inter_node.bytes_per_second / self.oversubscription
 
+    def path(self, a: int, b: int) -> tuple[list[Hop], list[Hop]]:
+        """What a message from rank `a` to rank `b` crosses: the sender's side, then the receiver's side.
 
-PRESETS: dict[str, Topology] = {
-    preset.name: preset
-    for preset in (
-        _preset("v100-32gb", "nvlink2", "ethernet-100g", 8, 4, "dgx-1"),
-        _preset("a100-80gb", "nvlink3", "ib-hdr", 8, 8, "dgx-a100"),
-        _preset("h100-80gb", "nvlink4", "ib-ndr", 8, 8, "dgx-h100"),
-        _preset("t4", "pcie3", "ethernet-25g", 4, 1, "cloud-t4"),
-    )
-}
-_DEFAULT = _preset("a100-80gb", "nvlink3", "ib-hdr", 2, 1, "custom")
-
-
-def topology(preset: str | None = None, **options: Any) -> Topology:
-    """A preset, or the default (A100s, NVLink 3, one HDR card a node), with fields replaced by `options`.
-
-    `gpu`, `intra_node` and `inter_node` are names of the tables or objects of one's own. Options that are None are left
-    as they are. Raises ValueError that names what is unknown and what is near it.
-    """
-    base = _DEFAULT if preset is None else _look_up("preset", preset, PRESETS)
-    chosen = {name: value for name, value in options.items() if value is not None}
-    tables: dict[str, Mapping[str, Any]] = {"gpu": GPUS, "intra_node": LINKS, "inter_node": LINKS}
-    for name, table in tables.items():
-        if isinstance(chosen.get(name), str):
-            chosen[name] = _look_up(name, chosen[name], table)
-    return replace(base, **chosen)
-
-
-def _look_up(what: str, name: str, table: Mapping[str, T]) -> T:
-    if name in table:
-        return table[name]
-    near = difflib.get_close_matches(name, table, n=3, cutoff=0.4)
-    offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(table)}"
-    raise ValueError(f"unknown {what} {name!r}; {offer}")
+        Inside a node: port, the switch if it blocks; port. Between nodes: port, card, the rack's uplink if it blocks;
+        then the same backwards.
+        """
+        port, card = self.intra_node.bytes_per_second, self.inter_node.bytes_per_second
+        leaving = [Hop(f"port of rank {a}, out", port)]
+        arriving = [Hop(f"port of rank {b}, in", port)]
+        home, away = self.node_of(a), self.node_of(b)
+        if home == away:
+            if self.switch_bytes_per_second is not None:
+                leaving.append(Hop(f"switch of node {home}", self.switch_bytes_per_second))
+            return leaving, arriving
+        for hops, rank, way in ((leaving, a, "out"), (arriving, b, "in")):
+            node, number = self.nic_of(rank)
+            hops.append(Hop(f"network card {number} of node {node}, {way}", card))
+        racks = self.rack_of(home), self.rack_of(away)
+        if racks[0] != racks[1] and self.uplink_bytes_per_second is not None:
+            leaving.append(Hop(f"uplink of rack {racks[0]}, out", self.uplink_bytes_per_second))
+            arriving.append(Hop(f"uplink of rack {racks[1]}, in", self.uplink_bytes_per_second))
+        return leaving, arriving[::-1]

@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from labkit.clusters import Cluster, InvalidJob
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
-from labkit.hardware import GPUS, LINKS, PRESETS
+from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
 from labkit.notebook.magics import Magic, at_least_one
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 KINDS = ("virtual", "local")
 _OPTIONS = {
-    "virtual": ("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
+    "virtual": (
+        *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
+        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage"),
+    ),
     "local": ("nnodes", "nproc_per_node", "backend"),
 }
 
@@ -70,6 +73,11 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option("--intra-node", metavar="LINK", help=f"virtual only: link inside a node ({', '.join(LINKS)})")
     magic.option("--inter-node", metavar="LINK", help="virtual only: link between nodes")
     magic.option("--nics-per-node", type=at_least_one, metavar="N", help="virtual only: network cards of a node")
+    magic.option("--switch-gb-per-s", type=float, metavar="X", help="virtual only: what a node's GPUs can exchange")
+    magic.option("--nodes-per-rack", type=at_least_one, metavar="N", help="virtual only: nodes of one rack")
+    magic.option("--oversubscription", type=float, metavar="X", help="virtual only: a rack's cards over its uplink")
+    magic.option("--host-link", metavar="LINK", help="virtual only: link of each GPU to host memory")
+    magic.option("--storage", help=f"virtual only: a node's storage ({', '.join(STORAGE)})")
     magic.option("--backend", help="local only: gloo or nccl")
     return [magic]
 

@@ -14,7 +14,7 @@ from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.host import torchrun_environment
 from labkit.clusters.virtual.remote import serve
 from labkit.clusters.warm import WarmProcess, shared
-from labkit.hardware import GPU, Link, Topology, topology
+from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
 
@@ -109,13 +109,19 @@ def virtual(
     intra_node: str | Link | None = None,
     inter_node: str | Link | None = None,
     nics_per_node: int | None = None,
+    switch_gb_per_s: float | None = None,
+    nodes_per_rack: int | None = None,
+    oversubscription: float | None = None,
+    host_link: str | Link | None = None,
+    storage: str | Storage | None = None,
     ranks: Literal["threads", "processes"] = "threads",
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
 
-    The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. Raises InvalidJob that
-    names the option and its value.
+    The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
+    fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
+    carries a quarter of what its network cards could. Raises InvalidJob that names the option and its value.
     """
     try:
         placed = topology(
@@ -126,6 +132,11 @@ def virtual(
             intra_node=intra_node,
             inter_node=inter_node,
             nics_per_node=nics_per_node,
+            switch_gb_per_s=switch_gb_per_s,
+            nodes_per_rack=nodes_per_rack,
+            oversubscription=oversubscription,
+            host_link=host_link,
+            storage=storage,
         )
     except ValueError as error:
         raise InvalidJob(str(error)) from None

@@ -1,0 +1,87 @@
+"""Machines by name, and `topology()`, which makes a cluster of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from labkit.hardware.gpus import GPUS
+from labkit.hardware.links import LINKS
+from labkit.hardware.storage import STORAGE
+from labkit.hardware.topology import Topology
+
+T = TypeVar("T")
+
+
+def _node(
+    name: str, gpu: str, gpus: int, intra: str, inter: str, nics: int, storage: str, switch: float | None = None
+) -> Topology:
+    """One node; the link to the host is the GPU's own."""
+    return Topology(
+        1,
+        gpus,
+        GPUS[gpu],
+        LINKS[intra],
+        LINKS[inter],
+        nics,
+        name,
+        switch_gb_per_s=switch,
+        host_link=LINKS[GPUS[gpu].host_link],
+        storage=STORAGE[storage],
+    )
+
+
+# Counts of GPUs, cards and links: NVIDIA's DGX user guides, AWS's instance pages (g6.48xlarge, p4d.24xlarge,
+# p5.48xlarge). A DGX-1's NVLink is a mesh, not a switch: its port's total is right, a single pair is slower than here.
+# On p5 a GPU has four EFA cards of 100 Gb/s, here one of 400. Consumer cards have no peer-to-peer: on the workstation
+# all traffic passes through host memory, here a switch of 40 GB/s (assumed).
+PRESETS: dict[str, Topology] = {
+    preset.name: preset
+    for preset in (
+        _node("dgx-1", "v100-32gb", 8, "nvlink2", "ethernet-100g", 4, "nvme-1"),
+        _node("dgx-a100", "a100-80gb", 8, "nvlink3", "ib-hdr", 8, "nvme-a100"),
+        _node("dgx-h100", "h100-80gb", 8, "nvlink4", "ib-ndr", 8, "nvme-h100"),
+        _node("dgx-h200", "h200-141gb", 8, "nvlink4", "ib-ndr", 8, "nvme-h100"),
+        _node("dgx-b200", "b200-180gb", 8, "nvlink5", "ib-ndr", 8, "nvme-h100"),
+        _node("cloud-t4", "t4", 4, "pcie3", "ethernet-25g", 1, "cloud-disk"),
+        _node("cloud-l4", "l4", 8, "pcie4", "ethernet-100g", 1, "cloud-disk"),
+        _node("p4d", "a100-40gb", 8, "nvlink3", "efa-100g", 4, "nvme-a100"),
+        _node("p5", "h100-80gb", 8, "nvlink4", "efa-400g", 8, "nvme-h100"),
+        _node("workstation-4090", "rtx-4090", 4, "pcie4", "ethernet-10g", 1, "nvme-1", switch=40.0),
+    )
+}
+_DEFAULT = _node("custom", "a100-80gb", 2, "nvlink3", "ib-hdr", 1, "nvme-a100")
+
+
+def topology(preset: str | None = None, **options: Any) -> Topology:
+    """A preset, or the default (A100s, NVLink 3, one HDR card a node), with fields replaced by `options`.
+
+    `gpu`, `intra_node`, `inter_node`, `host_link` and `storage` are names of the tables or objects of one's own; with
+    another `gpu` comes its own link to the host. Options that are None are left as they are. Raises ValueError that
+    names what is unknown and what is near it.
+    """
+    base = _DEFAULT if preset is None else _look_up("preset", preset, PRESETS)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    tables: dict[str, Mapping[str, Any]] = {
+        "gpu": GPUS,
+        "intra_node": LINKS,
+        "inter_node": LINKS,
+        "host_link": LINKS,
+        "storage": STORAGE,
+    }
+    for name, table in tables.items():
+        if isinstance(chosen.get(name), str):
+            chosen[name] = _look_up(name, chosen[name], table)
+    if "gpu" in chosen:
+        chosen.setdefault("host_link", LINKS[chosen["gpu"].host_link])
+    return replace(base, **chosen)
+
+
+def _look_up(what: str, name: str, table: Mapping[str, T]) -> T:
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=3, cutoff=0.4)
+    offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(table)}"
+    raise ValueError(f"unknown {what} {name!r}; {offer}")
