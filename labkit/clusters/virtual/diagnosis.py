@@ -6,14 +6,19 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from labkit.clusters.run import ranges
-from labkit.clusters.virtual.requests import Collective, Receive, Send
+from labkit.clusters.virtual.faults import LinkDown
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, shown
 
 if TYPE_CHECKING:
-    from labkit.clusters.virtual.engine import Engine, Operation
+    from labkit.clusters.virtual.engine import Engine
 
 
 class DeadlockError(RuntimeError):
     """No rank can go on. The message says who waits for whom, where, and the cycle."""
+
+
+class MismatchError(RuntimeError):
+    """Ranks asked for things that do not belong together: other collectives, dtypes, sizes or groups."""
 
 
 class PeerFailed(RuntimeError):
@@ -24,63 +29,76 @@ class PeerFailed(RuntimeError):
 
 def explain(engine: Engine) -> dict[int, Exception]:
     """The error for each waiting rank, now that nothing more will happen."""
-    waits = {rank: waited_for(engine, operation) for rank, operation in engine.waiting.items()}
-    doomed = _reaching(waits, {rank for rank, failed in engine.ended.items() if failed})
-    errors: dict[int, Exception] = {}
-    for rank in doomed:
-        operation = engine.waiting[rank]
-        culprits = [peer for peer in waits[rank] if peer in doomed or engine.ended.get(peer)]
-        errors[rank] = PeerFailed(
-            f"waited in {operation.request} for rank{'s' * (len(culprits) > 1)} {ranges(culprits)}, which failed"
-        )
-    rest = {rank: peers for rank, peers in waits.items() if rank not in doomed}
-    if rest:
-        report = _report(engine, rest)
-        errors.update({rank: DeadlockError(report) for rank in rest})
-    return errors
+    waits = {rank: waited_for(engine, request) for rank, request in engine.waiting.items()}
+    report = _report(engine, waits)
+    return {rank: DeadlockError(report) for rank in waits}
 
 
-def waited_for(engine: Engine, operation: Operation) -> list[int]:
+def waited_for(engine: Engine, request: Request) -> list[int]:
     """The ranks that could end this wait."""
-    request = operation.request
     if isinstance(request, Send):
         return [request.to]
     if isinstance(request, Receive):
-        if request.source is not None:
-            return [request.source]
-        return [rank for rank in engine.groups[request.group] if rank != operation.rank]
-    joined = operation.meeting.joined if operation.meeting else {}
+        if request.wanted is not None:
+            return [request.wanted]
+        return [rank for rank in engine.groups[request.group] if rank != request.rank]
+    assert isinstance(request, Collective)
+    joined = engine.meetings.joined(request)
     return [rank for rank in engine.groups[request.group] if rank not in joined]
 
 
-def _reaching(waits: dict[int, list[int]], failed: set[int]) -> set[int]:
-    """The waiting ranks whose every hope lies, at the end of the chain, with a rank that failed."""
-    doomed: set[int] = set()
-    while True:
-        more = {r for r, peers in waits.items() if r not in doomed and any(p in failed or p in doomed for p in peers)}
-        if not more:
-            return doomed
-        doomed |= more
+def lost_peer(engine: Engine, request: Request) -> PeerFailed | None:
+    """Why this request cannot be done since ranks have failed; None when it still can."""
+    peers = waited_for(engine, request)
+    lost = [peer for peer in peers if peer in engine.lost]
+    anybody = isinstance(request, Receive) and request.wanted is None
+    if not lost or (anybody and len(lost) < len(peers)):
+        return None
+    return PeerFailed(f"waited in {request} for rank{'s' * (len(lost) > 1)} {ranges(lost)}, which failed")
+
+
+def unequal_message(send: Send, receive: Receive) -> MismatchError:
+    """A send and a receive that met, but not with the same data."""
+    return MismatchError(
+        f"rank {send.rank} sends {shown(send.dtype, send.numel)} ({send.line or 'unknown line'}), but rank "
+        f"{receive.rank} receives into {shown(receive.dtype, receive.numel)} ({receive.line or 'unknown line'})"
+    )
+
+
+def unlike_collectives(number: int, members: tuple[int, ...], first: Collective, other: Collective) -> MismatchError:
+    """Two members of a group that called different things."""
+    return MismatchError(
+        f"call number {number + 1} in the group of ranks {list(members)} differs: rank {first.rank} called {first} "
+        f"({first.line or 'unknown line'}), rank {other.rank} called {other} ({other.line or 'unknown line'})"
+    )
+
+
+def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
+    """A message that reached a link through which nothing passes."""
+    return LinkDown(
+        f"Connection closed by peer: the message from rank {send.rank} ({send.line or 'unknown line'}) to rank "
+        f"{receive.rank} ({receive.line or 'unknown line'}) found the {name}, cut"
+    )
 
 
 def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
     lines = ["no rank can go on:"]
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in sorted(waits):
-        request = engine.waiting[rank].request
+        request = engine.waiting[rank]
         alike[_general(request), request.line].append(rank)
     for (_, line), ranks in alike.items():
         for rank in ranks if len(waits) <= 8 else ranks[:2]:
-            operation = engine.waiting[rank]
-            note = _note(engine, operation, waits[rank])
-            lines.append(f"  rank {rank} waits in {operation.request} at {line or 'an unknown line'}{note}")
+            request = engine.waiting[rank]
+            note = _note(engine, request, waits[rank])
+            lines.append(f"  rank {rank} waits in {request} at {line or 'an unknown line'}{note}")
         if len(waits) > 8 and len(ranks) > 2:
             lines.append(f"  ... and so do ranks {ranges(ranks[2:])}")
     cycle = _cycle(waits)
     if cycle:
         shown = cycle if len(cycle) <= 10 else [*cycle[:4], -1, *cycle[-3:]]
         lines.append("  cycle: " + " → ".join("..." if r < 0 else str(r) for r in shown))
-        if all(isinstance(engine.waiting[r].request, Send) and not engine.receives_posted_by(r) for r in cycle):
+        if all(isinstance(engine.waiting[r], Send) and not engine.messages.posted_by(r) for r in cycle):
             lines.append(
                 "  each of them sends first, and a send ends only when its receive is posted: let one side receive "
                 "first, or post the send with isend and wait for it after the receive"
@@ -88,20 +106,20 @@ def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
     return "\n".join(lines)
 
 
-def _general(request: Send | Receive | Collective) -> str:
+def _general(request: Request) -> str:
     return request.name if not isinstance(request, Collective) else str(request)
 
 
-def _note(engine: Engine, operation: Operation, peers: list[int]) -> str:
+def _note(engine: Engine, request: Request, peers: list[int]) -> str:
     gone = [peer for peer in peers if peer in engine.ended]
     parts = []
-    if isinstance(operation.request, Send):
-        instead = engine.receives_posted_by(operation.request.to)
+    if isinstance(request, Send):
+        instead = engine.messages.posted_by(request.to)
         if instead:
-            parts.append(f"but rank {operation.request.to} receives {' and '.join(_from(r) for r in instead[:3])}")
-    if isinstance(operation.request, Collective):
+            parts.append(f"but rank {request.to} receives {' and '.join(_from(r) for r in instead[:3])}")
+    if isinstance(request, Collective):
         parts.append(f"for rank{'s' * (len(peers) > 1)} {ranges(peers)} of the group of ranks "
-                     f"{ranges(engine.groups[operation.request.group])}")  # fmt: skip
+                     f"{ranges(engine.groups[request.group])}")  # fmt: skip
     if gone and len(gone) == len(peers):
         parts.append(f"but rank{'s' * (len(gone) > 1)} {ranges(gone)} ended without it")
     return ", " + ", ".join(parts) if parts else ""
@@ -109,7 +127,7 @@ def _note(engine: Engine, operation: Operation, peers: list[int]) -> str:
 
 def _from(receive: Receive) -> str:
     tag = f" with tag {receive.tag}" if receive.tag else ""
-    return ("from any rank" if receive.source is None else f"from rank {receive.source}") + tag
+    return ("from any rank" if receive.wanted is None else f"from rank {receive.wanted}") + tag
 
 
 def _cycle(waits: dict[int, list[int]]) -> list[int]:

@@ -1,133 +1,121 @@
-"""The virtual cluster's scheduler: virtual clocks, messages, collectives, and the diagnosis when nobody can go on.
+"""The virtual cluster's scheduler: virtual clocks, who runs next, who waits for what.
 
 The rules, all of them:
 
-1. Every rank has a clock. One rank runs at a time: the one whose clock is least (`next_rank`). A rank that is ahead of
-   another steps aside before it communicates (`is_ahead`), so requests arrive in the order of virtual time.
-2. A send and a receive meet when both are posted. From then on the message streams through the links of its route
-   (network.py), which serve one message after the other. The send is done when its last byte has left the sender's
-   port and network card, the receive when the last byte has arrived.
-3. A collective begins when its last member has joined, and takes the time that timing.py states.
-4. A rank that waits sleeps until its operation is done; then its clock is at least that time.
-5. When nobody can run and somebody still waits, it is a deadlock, or the consequence of another rank's failure:
-   diagnosis.py says which, and every waiting rank gets the error.
+1. Every rank has a clock. It moves when the rank computes, sleeps or waits for what is done later.
+2. There is one agenda of what happens when. The entry with the least time comes next: a rank that runs on, a request
+   that reaches the scheduler, a step of a message. A rank may run ahead of others until it waits: what it asks for
+   meanwhile is put on the agenda at its clock, so requests are served in the order of virtual time.
+3. A send and a receive meet when both are posted (messages.py). From then on the message streams through the links of
+   its route (network.py), which serve one message after the other. The send is done when its last byte has left the
+   sender's port and network card, the receive when the last byte has arrived.
+4. A collective begins when its last member has joined (meetings.py), and takes the time that timing.py states.
+5. A rank that waits sleeps until its request is done; then its clock is at least that time.
+6. When nobody can run and somebody still waits, it is a deadlock: diagnosis.py says who waits for whom.
 
 Nothing here knows how ranks are run: threads.py runs them as threads of this process, remote.py as processes of their
 own. Ties are broken by order of arrival, so the same program gives the same trace, bit for bit.
+
+A ring of 256 ranks posts a quarter of a million requests, so what lies on a message's way is written for few steps.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from math import inf
 from operator import itemgetter
 from typing import Any
 
-from labkit.clusters.virtual import collectives, diagnosis, timing
-from labkit.clusters.virtual.network import Network, Route
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, nbytes, shown
+from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.faults import Fault, Faults
+from labkit.clusters.virtual.meetings import Meetings
+from labkit.clusters.virtual.messages import Messages
+from labkit.clusters.virtual.network import Network
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.hardware import Topology
 from labkit.trace import Kind, Trace, events_from
 
 POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
 
-
-_KINDS = {Send: Kind.SEND.value, Receive: Kind.RECEIVE.value, Collective: Kind.COLLECTIVE.value}
-
-
-class MismatchError(RuntimeError):
-    """Ranks asked for things that do not belong together: other collectives, dtypes, sizes or groups."""
-
-
-@dataclass(slots=True, eq=False)
-class Operation:
-    """One request of one rank, from its posting to its end."""
-
-    rank: int
-    request: Request
-    posted: float
-    order: int
-    done_at: float | None = None
-    result: Any = None
-    """What arrived: a tensor for a receive, a list of tensors for a collective."""
-    source: int = -1
-    """For a receive: the rank that sent."""
-    error: Exception | None = None
-    meeting: _Meeting | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Meeting:
-    """A collective that gathers its members: who has joined so far, by rank."""
-
-    joined: dict[int, Operation] = field(default_factory=dict)
-
-
-class _Mailbox:
-    """Messages and receivers of one (group, destination, tag) that have not met, each in order of posting."""
-
-    __slots__ = ("receives", "sends")
-
-    def __init__(self) -> None:
-        self.sends: dict[int, deque[Operation]] = defaultdict(deque)
-        self.receives: dict[int | None, deque[Operation]] = defaultdict(deque)
+Act = Callable[[float, Any], None]
 
 
 class Engine:
     """Schedules the ranks of one job on a topology."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, faults: Sequence[Fault] = (), recording: bool = True) -> None:
         self.topology = topology
         self.clock = [0.0] * topology.world_size
-        self.waiting: dict[int, Operation] = {}
+        self.waiting: dict[int, Request] = {}
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
+        self.lost: set[int] = set()
+        """Ranks that have failed by now, as others can tell."""
         self.groups: dict[str, tuple[int, ...]] = {}
-        self._network = Network(topology)
-        self._agenda: list[tuple[float, int, int | Callable[[float], None]]] = []
+        self.events: list[tuple[Any, ...]] | None = [] if recording else None
+        """Rows of plain values, in the order of Event's fields: the garbage collector forgets about those."""
+        self.network = Network(topology)
+        self.faults = Faults(faults, topology)
+        self.messages = Messages(self)
+        self.meetings = Meetings(self)
+        self._agenda: list[tuple[float, int, Act | None, Any]] = []
         self._order = 0
-        self._mailboxes: dict[tuple[str, int, int], _Mailbox] = defaultdict(_Mailbox)
-        self._meetings: dict[tuple[str, int], _Meeting] = {}
-        self._calls: dict[tuple[str, int], int] = defaultdict(int)
-        self._busy_until: dict[str, float] = defaultdict(float)
-        # plain tuples of plain values: the garbage collector forgets about them, which it never does of an Event
-        self._events: list[tuple[Any, ...]] = []
-        self._computing: dict[int, tuple[float, float, int]] = {}
+        self._computing: list[tuple[float, int] | None] = [None] * topology.world_size
+        """When a rank began to compute, and how many operators it has done, until its next request."""
+        self._accept: dict[type[Request], Act] = {
+            Send: self.messages.accept_send,
+            Receive: self.messages.accept_receive,
+            Collective: self.meetings.accept,
+        }
         for rank in range(topology.world_size):
-            self.resume_at(0.0, rank)
+            self.at(0.0, None, rank)
+        self.faults.plan(self)
 
     # Scheduling ---------------------------------------------------------------------------------------------------
 
     def next_rank(self) -> int | None:
         """Let time pass until a rank can run, and return it; None when all have ended."""
+        agenda = self._agenda
         while True:
-            while self._agenda:
-                time, _, entry = heapq.heappop(self._agenda)
-                if isinstance(entry, int):
-                    return entry
-                entry(time)
+            while agenda:
+                time, _, act, subject = heappop(agenda)
+                if act is None:
+                    return subject  # type: ignore[no-any-return]  # the entry of a rank, see `at`
+                act(time, subject)
             if not self.waiting:
                 return None
             for rank, error in diagnosis.explain(self).items():
-                self._fail(self.waiting[rank], error)
+                self.fail(self.waiting[rank], error)
+
+    def at(self, time: float, act: Act | None, subject: Any) -> None:
+        """Put `act(time, subject)` on the agenda; without an act, `subject` is the rank that runs on."""
+        self._order += 1
+        heappush(self._agenda, (time, self._order, act, subject))
 
     def is_ahead(self, rank: int) -> bool:
-        """Is anything due before this rank's clock? Then it must step aside: `resume_at` its clock, `next_rank`."""
+        """Is anything due before this rank's clock? Then what it sees of others now is not all that it should."""
         return bool(self._agenda) and self._agenda[0][0] < self.clock[rank]
 
-    def resume_at(self, time: float, entry: int | Callable[[float], None]) -> None:
-        """Put a rank, or a step of a message, on the agenda."""
-        self._order += 1
-        heapq.heappush(self._agenda, (time, self._order, entry))
+    def step_aside(self, rank: int) -> None:
+        """The rank runs on when all others have come to its clock: now `next_rank` must be asked."""
+        self.at(self.clock[rank], None, rank)
 
     def end(self, rank: int, failed: bool) -> None:
         """The rank's program is over."""
         self._end_computing(rank)
         self.ended[rank] = failed
+        if failed:
+            self.at(self.clock[rank], self._lose, rank)
+
+    def _lose(self, time: float, rank: int) -> None:
+        """A rank has failed: who waits for it cannot go on."""
+        self.lost.add(rank)
+        for request in list(self.waiting.values()):
+            error = diagnosis.lost_peer(self, request)
+            if error is not None:
+                self.fail(request, error, time)
 
     # What ranks call ----------------------------------------------------------------------------------------------
 
@@ -135,189 +123,119 @@ class Engine:
         """A rank has made a process group; every member must mean the same one by its name."""
         known = self.groups.setdefault(name, ranks)
         if known != ranks:
-            raise MismatchError(
+            raise diagnosis.MismatchError(
                 f"process group number {name} has ranks {list(ranks)} on rank {rank} but {list(known)} on others: "
                 "every rank must call new_group for every group, also for those it is not in, in the same order"
             )
 
-    def post(self, rank: int, request: Request) -> Operation:
-        """Ask for something; returns at once. The rank must not be ahead. What is wrong is raised by `finish`."""
-        self._order += 1
+    def compute(self, rank: int, seconds: float, operations: int = 1) -> None:
+        """The rank works for `seconds`, on so many operators; up to its next request it is one event."""
+        computing = self._computing[rank]
+        clock = self.clock[rank]
+        self._computing[rank] = (clock, operations) if computing is None else (computing[0], computing[1] + operations)
+        if self.faults.any:
+            seconds = self.faults.stretched(rank, clock, seconds)
+        self.clock[rank] = clock + seconds
+        if self.faults.any:
+            self.faults.strike(rank, self.clock)
+
+    def sleep(self, rank: int, seconds: float) -> None:
+        """The rank does nothing for `seconds`."""
         self._end_computing(rank)
-        operation = Operation(rank, request, self.clock[rank], self._order)
-        if isinstance(request, Send):
-            self._post_send(operation, request)
-        elif isinstance(request, Receive):
-            self._post_receive(operation, request)
-        else:
-            self._post_collective(operation, request)
-        return operation
+        self.clock[rank] += seconds
+        self.faults.strike(rank, self.clock)
 
-    def compute(self, rank: int, seconds: float, operations: int) -> None:
-        """The rank works for `seconds`, on so many operators; what follows without a pause is one event."""
-        start = self.clock[rank]
-        self.clock[rank] = end = start + seconds
-        last = self._computing.get(rank)
-        if last is not None and last[1] == start:
-            self._computing[rank] = (last[0], end, last[2] + operations)
-        else:
+    def post(self, rank: int, request: Request) -> Request:
+        """Ask for something; returns at once. What is wrong with it is raised by `finish`."""
+        clock = self.clock[rank]
+        if self._computing[rank] is not None:
             self._end_computing(rank)
-            self._computing[rank] = (start, end, operations)
+        request.rank = rank
+        request.posted = clock
+        agenda = self._agenda
+        self._order += 1
+        request.order = self._order
+        if agenda and agenda[0][0] < clock:
+            heappush(agenda, (clock, self._order, self._accept[request.__class__], request))
+        else:
+            self._accept[request.__class__](clock, request)
+        return request
 
-    def _end_computing(self, rank: int) -> None:
-        computed = self._computing.pop(rank, None)
-        if computed is not None:
-            start, end, operations = computed
-            self._events.append((rank, Kind.COMPUTE.value, "compute", start, end, 0, None, "", operations, ""))
-
-    def is_done(self, rank: int, operation: Operation) -> bool:
+    def is_done(self, rank: int, request: Request) -> bool:
         """Is it complete by now? Asking takes a little time. The rank must not be ahead."""
+        self._end_computing(rank)
         self.clock[rank] += POLL_SECONDS
-        return operation.error is not None or (operation.done_at is not None and operation.done_at <= self.clock[rank])
+        return request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank])
 
-    def must_sleep(self, rank: int, operation: Operation) -> bool:
-        """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the operation is done)."""
-        if operation.done_at is None and operation.error is None:
-            self.waiting[rank] = operation
+    def must_sleep(self, rank: int, request: Request, timeout: float = inf) -> bool:
+        """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the request is done).
+
+        After `timeout` seconds the request fails.
+        """
+        if request.done_at is None and request.error is None:
+            self.waiting[rank] = request
+            if timeout < inf:
+                self.at(self.clock[rank] + timeout, self._time_out, (request, timeout))
             return True
         return False
 
-    def finish(self, rank: int, operation: Operation, move_clock: bool = True) -> Any:
-        """End of the wait: raise the operation's error or move the rank's clock and return what arrived."""
-        if operation.error is not None:
+    def finish(self, rank: int, request: Request, move_clock: bool = True) -> Any:
+        """End of the wait: raise the request's error or move the rank's clock and return what arrived."""
+        if request.error is not None:
             # one error may end many ranks: each gets an exception of its own, with its own traceback
-            raise type(operation.error)(*operation.error.args)
-        assert operation.done_at is not None
-        if move_clock and operation.done_at > self.clock[rank]:
-            self.clock[rank] = operation.done_at
-        return operation.result
+            raise type(request.error)(*request.error.args)
+        assert request.done_at is not None
+        if move_clock and request.done_at > self.clock[rank]:
+            if self._computing[rank] is not None:
+                self._end_computing(rank)
+            self.clock[rank] = request.done_at
+            if self.faults.any:
+                self.faults.strike(rank, self.clock)
+        return request.result
 
     @property
     def trace(self) -> Trace:
         # rows are (rank, kind, operation, start, end, ...); sorted twice, since the first key counts last
-        self._events.sort(key=itemgetter(0, 4))
-        self._events.sort(key=itemgetter(3))
-        return Trace(self.topology.world_size, events_from(self._events), "modelled", dict(self.groups))
+        rows = self.events or []
+        rows.sort(key=itemgetter(0, 4))
+        rows.sort(key=itemgetter(3))
+        return Trace(self.topology.world_size, events_from(rows), "modelled", dict(self.groups))
 
-    def receives_posted_by(self, rank: int) -> list[Receive]:
-        """Receives of this rank that no message has met."""
-        boxes = [box for (_, to, _), box in self._mailboxes.items() if to == rank]
-        operations = [operation for box in boxes for queue in box.receives.values() for operation in queue]
-        return [operation.request for operation in operations if isinstance(operation.request, Receive)]
+    # What requests come to ----------------------------------------------------------------------------------------
 
-    # Messages -----------------------------------------------------------------------------------------------------
+    def complete(self, request: Request, time: float) -> None:
+        """The request is done at `time`, now or later."""
+        request.done_at = time
+        rank = request.rank
+        if self.waiting.get(rank) is request:
+            del self.waiting[rank]
+            self._order += 1
+            clock = self.clock[rank]
+            heappush(self._agenda, (time if time > clock else clock, self._order, None, rank))
 
-    def _post_send(self, send: Operation, request: Send) -> None:
-        box = self._mailboxes[request.group, request.to, request.tag]
-        waiting = [box.receives[key] for key in (send.rank, None) if box.receives.get(key)]
-        if waiting:
-            queue = min(waiting, key=lambda q: q[0].order)
-            self._meet(send, request, queue.popleft())
-        else:
-            box.sends[send.rank].append(send)
+    def fail(self, request: Request, error: BaseException, time: float = 0.0) -> None:
+        """The request cannot be done; the rank hears of it when it waits, not before `time`."""
+        request.error = error
+        rank = request.rank
+        if self.waiting.get(rank) is request:
+            del self.waiting[rank]
+            self.clock[rank] = max(time, self.clock[rank])
+            self.at(self.clock[rank], None, rank)
 
-    def _post_receive(self, receive: Operation, request: Receive) -> None:
-        box = self._mailboxes[request.group, receive.rank, request.tag]
-        if request.source is None:
-            waiting = [queue for queue in box.sends.values() if queue]
-        else:
-            waiting = [box.sends[request.source]] if box.sends.get(request.source) else []
-        if waiting:
-            send = min(waiting, key=lambda q: q[0].order).popleft()
-            assert isinstance(send.request, Send)
-            self._meet(send, send.request, receive)
-        else:
-            box.receives[request.source].append(receive)
+    def fail_all(self, requests: Iterable[Request], error: Exception, time: float = 0.0) -> None:
+        for request in requests:
+            self.fail(request, error, time)
 
-    def _meet(self, send: Operation, sent: Send, receive: Operation) -> None:
-        wanted = receive.request
-        assert isinstance(wanted, Receive)
-        if (sent.tensor.dtype, sent.tensor.numel()) != (wanted.dtype, wanted.numel):
-            error = MismatchError(
-                f"rank {send.rank} sends {shown(sent.tensor.dtype, sent.tensor.numel())} "
-                f"({sent.line or 'unknown line'}), but rank {receive.rank} receives into "
-                f"{shown(wanted.dtype, wanted.numel)} ({wanted.line or 'unknown line'})"
-            )
-            self._fail(send, error)
-            self._fail(receive, error)
-            return
-        receive.result, receive.source = sent.tensor, send.rank
-        now = max(send.posted, receive.posted)
-        self._pass(send, receive, self._network.route(send.rank, receive.rank), 0, nbytes([sent.tensor]), now)
+    def _time_out(self, time: float, subject: tuple[Request, float]) -> None:
+        request, timeout = subject
+        if self.waiting.get(request.rank) is request:
+            self.fail(request, RuntimeError(f"{request} timed out: not done after {timeout:g} s"), time)
 
-    def _pass(self, send: Operation, receive: Operation, route: Route, hop: int, size: int, arrival: float) -> None:
-        """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""
-        while True:
-            start, end = route.channels[hop].serve(arrival, size)
-            hop += 1
-            if hop == route.leaving:
-                self._complete(send, end, size, receive.rank, send.order)
-            if hop == len(route.channels):
-                self._complete(receive, end + route.latency, size, send.rank, send.order)
-                return
-            # the next channel is fed without a pause from here on, at the latest when its own last byte must follow
-            onward = max(start, end - size * route.channels[hop].seconds_per_byte)
-            if onward > arrival:
-                self.resume_at(onward, partial(self._pass, send, receive, route, hop, size))
-                return
-
-    def _complete(self, operation: Operation, time: float, size: int, peer: int | None, number: int) -> None:
-        operation.done_at = time
-        request = operation.request
-        kind = _KINDS[type(request)]
-        rank, posted = operation.rank, operation.posted
-        self._events.append((rank, kind, request.name, posted, time, size, peer, request.group, number, request.line))
-        self._wake(operation, time)
-
-    def _fail(self, operation: Operation, error: Exception) -> None:
-        operation.error = error
-        self._wake(operation, self.clock[operation.rank])
-
-    def _fail_all(self, operations: Iterable[Operation], error: Exception) -> None:
-        for operation in operations:
-            self._fail(operation, error)
-
-    def _wake(self, operation: Operation, time: float) -> None:
-        if self.waiting.get(operation.rank) is operation:
-            del self.waiting[operation.rank]
-            self.resume_at(max(time, self.clock[operation.rank]), operation.rank)
-
-    # Collectives --------------------------------------------------------------------------------------------------
-
-    def _post_collective(self, operation: Operation, request: Collective) -> None:
-        members = self.groups[request.group]
-        number = self._calls[request.group, operation.rank]
-        self._calls[request.group, operation.rank] += 1
-        meeting = self._meetings.setdefault((request.group, number), _Meeting())
-        operation.meeting = meeting
-        first = next(iter(meeting.joined.values()), None)
-        meeting.joined[operation.rank] = operation
-        if first is not None:
-            assert isinstance(first.request, Collective)
-            if collectives.signature(first.request) != collectives.signature(request):
-                error = MismatchError(
-                    f"call number {number + 1} in the group of ranks {list(members)} differs: rank {first.rank} called "
-                    f"{first.request} ({first.request.line or 'unknown line'}), rank {operation.rank} called {request} "
-                    f"({request.line or 'unknown line'})"
-                )
-                self._fail_all(meeting.joined.values(), error)
-                return
-        if len(meeting.joined) == len(members):
-            del self._meetings[request.group, number]
-            self._hold(request, members, [meeting.joined[rank] for rank in members], number)
-
-    def _hold(self, request: Collective, members: tuple[int, ...], joined: list[Operation], number: int) -> None:
-        calls = [operation.request for operation in joined if isinstance(operation.request, Collective)]
-        size = max(nbytes(call.tensors) for call in calls)
-        try:
-            outputs = collectives.complete(calls)
-        except Exception as error:  # an operation that the dtype does not have, or parts that do not fit
-            self._fail_all(joined, RuntimeError(f"{request} cannot be done: {error}"))
-            return
-        # a group runs its collectives one after the other, as on one communication stream
-        start = max(self._busy_until[request.group], *(operation.posted for operation in joined))
-        end = start + timing.collective_seconds(request.name, size, members, self.topology)
-        self._busy_until[request.group] = end
-        for operation, call, output in zip(joined, calls, outputs, strict=True):
-            operation.result = output
-            self._complete(operation, end, nbytes(call.tensors), None, number)
+    def _end_computing(self, rank: int) -> None:
+        computing = self._computing[rank]
+        if computing is not None:
+            self._computing[rank] = None
+            if self.events is not None:
+                start, operations = computing
+                row = (rank, Kind.COMPUTE.value, "compute", start, self.clock[rank], 0, None, "", operations, "")
+                self.events.append(row)

@@ -7,24 +7,23 @@ shared network cards and stragglers cost what they cost, without any formula for
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from labkit.hardware import Topology
 
 
 class Channel:
-    """One direction of one link: when it is free again, and how fast it is."""
+    """One direction of one link: when it is free again, and how fast it is. messages.py serves from it."""
 
-    __slots__ = ("free_at", "name", "seconds_per_byte")
+    __slots__ = ("cut_at", "free_at", "name", "rated", "seconds_per_byte")
 
     def __init__(self, name: str, bytes_per_second: float) -> None:
         self.name = name
-        self.seconds_per_byte = 1.0 / bytes_per_second
+        self.rated = self.seconds_per_byte = 1.0 / bytes_per_second
         self.free_at = 0.0
-
-    def serve(self, arrival: float, nbytes: int) -> tuple[float, float]:
-        """Queue a message that arrives at `arrival`; return when its first byte starts and its last byte leaves."""
-        start = arrival if arrival > self.free_at else self.free_at
-        self.free_at = start + nbytes * self.seconds_per_byte
-        return start, self.free_at
+        self.cut_at = math.inf
+        """From then on nothing passes."""
 
 
 class Route:
@@ -69,3 +68,23 @@ class Network:
             latency = topology.link_between(source, destination).latency_seconds
             route = self._routes[source, destination] = Route(channels, len(channels) // 2, latency)
         return route
+
+    def channels_of(self, rank: int | None, node: int | None) -> list[Channel]:
+        """Both directions of the port of `rank`, or of every network card of `node`."""
+        if rank is not None:
+            return list(self._ports[rank])
+        return [channel for (of, _), pair in self._nics.items() if of == node for channel in pair]
+
+    def slow_down(self, time: float, subject: tuple[Iterable[Channel], float]) -> None:
+        """From now on these channels work at a factor of their rate; at 0 nothing passes any more."""
+        channels, factor = subject
+        for channel in channels:
+            if factor:
+                channel.seconds_per_byte = channel.rated / factor
+            else:
+                channel.cut_at = time
+
+    def restore(self, time: float, channels: Iterable[Channel]) -> None:
+        """From now on these channels are as good as new."""
+        for channel in channels:
+            channel.seconds_per_byte, channel.cut_at = channel.rated, math.inf

@@ -5,95 +5,18 @@ A c10d `ProcessGroup` in Python, so learners' code, DDP's C++ reducer, FSDP2 and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import ProcessGroup, Work, reduction_name, run_after_backward
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
-
-
-class Endpoint(Protocol):
-    """A rank's line to the scheduler."""
-
-    rank: int
-
-    def join_group(self, name: str, ranks: tuple[int, ...]) -> None: ...
-
-    def post(self, request: Request) -> Any:
-        """Ask for something; returns a handle at once."""
-
-    def wait(self, handle: Any, move_clock: bool = True) -> tuple[Any, int]:
-        """Sleep until it is done; return what arrived and, for a receive, the rank that sent. Raises its error.
-
-        Without `move_clock` the rank's clock stays behind until a later `wait` of the same handle.
-        """
-
-    def is_done(self, handle: Any) -> bool: ...
-
-    def compute(self, seconds: float, operations: int = 1) -> None:
-        """This rank's clock moves on: it works, on so many operators."""
-
-    def sleep(self, seconds: float) -> None:
-        """This rank's clock moves on: it does nothing, and others run."""
-
-
-class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
-    """A request under way."""
-
-    def __init__(
-        self, group: VirtualProcessGroup, handle: Any, deliver: Callable[[Any], None] | None, outputs: Any
-    ) -> None:
-        super().__init__()
-        self._group = group
-        self._handle = handle
-        self._deliver = deliver
-        self._outputs = outputs
-        self._source = -1
-
-    def wait(self, timeout: Any = None) -> bool:
-        self._arrive(move_clock=True)
-        return True
-
-    def _arrive(self, move_clock: bool) -> None:
-        arrived, self._source = self._group.endpoint.wait(self._handle, move_clock)
-        if self._deliver is not None:
-            self._deliver(arrived)
-            self._deliver = None
-
-    def is_completed(self) -> bool:
-        return self._group.endpoint.is_done(self._handle)
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A finished future: C++ waits on it without asking the scheduler, so the data must be there already.
-
-        During a backward pass (DDP) the rank's clock moves only when the pass ends, so that overlap is kept.
-        """
-        self._arrive(move_clock=False)
-        if not run_after_backward(self.synchronize):
-            self.synchronize()
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._outputs)
-        return future
-
-    def result(self) -> Any:
-        return self._outputs
-
-    def exception(self) -> None:
-        return None
-
-    def is_success(self) -> bool:
-        return True
-
-    def _source_rank(self) -> int:
-        return self._group.ranks.index(self._source)
+from labkit.clusters.torch_versions import ProcessGroup, reduction_name
+from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.requests import Collective, Receive, Send
+from labkit.clusters.virtual.work import Transfer, VirtualWork, snapshot, write
 
 
 class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
@@ -102,6 +25,7 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
     def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
         super().__init__(group_rank, len(ranks))
         self.endpoint = endpoint
+        self._post = endpoint.post
         self.ranks = ranks
         self._backend_name = backend
         self._group_rank = group_rank
@@ -138,24 +62,36 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
 
     # Messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> VirtualWork:
-        tensor = _contiguous(tensors[0])
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> VirtualWork | Transfer:
+        tensor = tensors[0]
+        if not tensor.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
         name, line = call_site()
         # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
-        request = Send(self._label, self.ranks[to], tag, tensor.detach().clone(), name or "send", line)
-        return VirtualWork(self, self.endpoint.post(request), None, tensors)
+        request = Send(
+            self._label, name or "send", line, self.ranks[to], tag,
+            tensor.dtype, tensor.numel(), tensor.nbytes, snapshot(tensor),
+        )  # fmt: skip
+        handle = self._post(request)
+        if name == "send":
+            return Transfer(self.endpoint, self.ranks, handle, None)
+        return VirtualWork(self.endpoint, self.ranks, handle, None, tensors)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork | Transfer:
         return self._receive(tensors, self.ranks[source], tag)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork | Transfer:
         return self._receive(tensors, None, tag)
 
-    def _receive(self, tensors: list[Tensor], source: int | None, tag: int) -> VirtualWork:
-        tensor = _contiguous(tensors[0])
+    def _receive(self, tensors: list[Tensor], source: int | None, tag: int) -> VirtualWork | Transfer:
+        tensor = tensors[0]
+        if not tensor.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
         name, line = call_site()
-        request = Receive(self._label, source, tag, tensor.dtype, tensor.numel(), name or "recv", line)
-        return VirtualWork(self, self.endpoint.post(request), lambda data: _fill([tensor], [data]), tensors)
+        handle = self._post(Receive(self._label, name or "recv", line, source, tag, tensor.dtype, tensor.numel()))
+        if name == "recv":
+            return Transfer(self.endpoint, self.ranks, handle, tensor)
+        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensor), tensors)
 
     # Collectives --------------------------------------------------------------------------------------------------
 
@@ -163,8 +99,8 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
         self, name: str, tensors: list[Tensor], outputs: list[Tensor], result: Any, op: Any = None, root: int = -1
     ) -> VirtualWork:
         reduction = "" if op is None else reduction_name(op)
-        request = Collective(self._label, name, tensors, reduction, root, call_site()[1])
-        return VirtualWork(self, self.endpoint.post(request), lambda data: _fill(outputs, data), result)
+        request = Collective(self._label, name, call_site()[1], tensors, reduction, root)
+        return VirtualWork(self.endpoint, self.ranks, self._post(request), partial(_fill, outputs), result)
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> VirtualWork:
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
@@ -235,12 +171,6 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
     def _parts(self, tensor: Tensor) -> list[Tensor]:
         """One equal piece for each member."""
         return list(tensor.detach().view(-1).chunk(self.size())) if tensor.numel() else [tensor.view(-1)] * self.size()
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    if not tensor.is_contiguous():
-        raise ValueError("Tensors must be contiguous")
-    return tensor
 
 
 def _fill(outputs: list[Tensor], data: list[Tensor]) -> None:

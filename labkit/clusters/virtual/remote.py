@@ -22,7 +22,8 @@ from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis
-from labkit.clusters.virtual.engine import Engine, MismatchError, Operation
+from labkit.clusters.virtual.engine import Engine
+from labkit.clusters.virtual.faults import Killed, LinkDown
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.clusters.warm import Reporter
@@ -30,7 +31,8 @@ from labkit.hardware import Topology
 
 MAX_MESSAGE_BYTES = 1 << 30
 _ERRORS: dict[str, type[Exception]] = {
-    error.__name__: error for error in (diagnosis.DeadlockError, diagnosis.PeerFailed, MismatchError)
+    error.__name__: error
+    for error in (diagnosis.DeadlockError, diagnosis.PeerFailed, diagnosis.MismatchError, LinkDown)
 }
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"
@@ -58,7 +60,7 @@ class _Desk:
         self._engine = engine
         self._rank = rank
         self._connection = connection
-        self._operations: dict[int, Operation] = {}
+        self._requests: dict[int, Request] = {}
         self._resume: Callable[[], Any] | None = None
         """What the rank was put to sleep in: done when it has its turn again."""
 
@@ -89,6 +91,8 @@ class _Desk:
             value = action()
         except RuntimeError as error:  # a deadlock, a mismatch: what the rank is to be told
             return "error", type(error).__name__, str(error)
+        except Killed:
+            return ("killed",)
         return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
 
     def _action(self, call: Any) -> Callable[[], Any]:
@@ -103,40 +107,38 @@ class _Desk:
             case "post", [tuple() as fields]:
                 request = self._request(fields)
                 return lambda: self._post(request)
-            case "wait", [int() as handle, bool() as move_clock] if handle in self._operations:
-                operation = self._operations[handle]
-                return lambda: self._wait(handle, operation, move_clock)
-            case "is_done", [int() as handle] if handle in self._operations:
-                operation = self._operations[handle]
-                return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, operation)
+            case "wait", [int() as handle, bool() as move_clock, float() as timeout] if handle in self._requests:
+                request = self._requests[handle]
+                return lambda: self._wait(handle, request, move_clock, timeout)
+            case "is_done", [int() as handle] if handle in self._requests:
+                request = self._requests[handle]
+                return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
             case "compute", [float() as seconds, int() as operations] if 0 <= seconds < math.inf:
                 return lambda: self._engine.compute(self._rank, seconds, operations)
             case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
-                self._engine.clock[self._rank] += seconds
+                self._engine.sleep(self._rank, seconds)
                 return lambda: _SLEEP if self._steps_aside() else None
         raise ProtocolError(f"no such call: {name}"[:80])
 
     def _steps_aside(self) -> bool:
-        """A rank that is ahead of others communicates when they have caught up."""
+        """A rank that is ahead of others sees the present when they have caught up."""
         if self._engine.is_ahead(self._rank):
-            self._engine.resume_at(self._engine.clock[self._rank], self._rank)
+            self._engine.step_aside(self._rank)
             return True
         return False
 
-    def _post(self, request: Request) -> Any:
-        if self._steps_aside():
-            return _SLEEP
-        operation = self._engine.post(self._rank, request)
-        self._operations[operation.order] = operation
-        return operation.order
+    def _post(self, request: Request) -> int:
+        self._engine.post(self._rank, request)
+        self._requests[request.order] = request
+        return request.order
 
-    def _wait(self, handle: int, operation: Operation, move_clock: bool) -> Any:
-        if self._engine.must_sleep(self._rank, operation):
+    def _wait(self, handle: int, request: Request, move_clock: bool, timeout: float) -> Any:
+        if self._engine.must_sleep(self._rank, request, timeout):
             return _SLEEP
-        result = self._engine.finish(self._rank, operation, move_clock)
+        result = self._engine.finish(self._rank, request, move_clock)
         if move_clock:
-            self._operations.pop(handle, None)
-        return result, operation.source
+            self._requests.pop(handle, None)
+        return result, request.source
 
     def _request(self, fields: tuple[Any, ...]) -> Request:
         group = fields[1] if len(fields) > 1 else None
@@ -144,17 +146,26 @@ class _Desk:
             raise ProtocolError("unknown group")
         size = self._engine.topology.world_size
         match fields:
-            case ("send", _, int() as to, int() as tag, torch.Tensor() as tensor, str() as name, str() as line):
-                if _is_index(to, size):
-                    return Send(group, to, tag, tensor, name[:20], line[:200])
-            case ("receive", _, source, int() as tag, str() as dtype, int() as numel, str() as name, str() as line):
-                kind = getattr(torch, dtype, None)
-                if (source is None or _is_index(source, size)) and isinstance(kind, torch.dtype) and numel >= 0:
-                    return Receive(group, source, tag, kind, numel, name[:20], line[:200])
-            case ("collective", _, str() as name, list() as tensors, str() as op, int() as root, str() as line):
+            case ("send", _, str() as name, str() as line, to, int() as tag, str() as dtype, int() as numel, data):
+                kind = _dtype(dtype)
+                nbytes = numel * kind.itemsize
+                whole = data is None or (isinstance(data, bytes) and len(data) == nbytes)
+                if _is_index(to, size) and numel >= 0 and whole:
+                    return Send(group, name[:20], line[:200], to, tag, kind, numel, nbytes, data)
+            case ("receive", _, str() as name, str() as line, wanted, int() as tag, str() as dtype, int() as numel):
+                if (wanted is None or _is_index(wanted, size)) and numel >= 0:
+                    return Receive(group, name[:20], line[:200], wanted, tag, _dtype(dtype), numel)
+            case ("collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root):
                 if name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors) and root < size:
-                    return Collective(group, name, tensors, op[:20], root, line[:200])
+                    return Collective(group, name, line[:200], tensors, op[:20], root)
         raise ProtocolError("malformed request")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ProtocolError(f"no such dtype: {name}"[:80])
+    return dtype
 
 
 _SLEEP = object()
@@ -196,20 +207,20 @@ class SocketEndpoint:
         self._ask("join_group", name, ranks)
 
     def post(self, request: Request) -> int:
+        common = (request.group, request.name, request.line)
         match request:
-            case Send():
-                fields: tuple[Any, ...] = ("send", request.group, request.to, request.tag, request.tensor)
-            case Receive():
-                dtype = str(request.dtype).removeprefix("torch.")
-                fields = ("receive", request.group, request.source, request.tag, dtype, request.numel)
-            case Collective():
-                tensors = [tensor.detach() for tensor in request.tensors]
-                parts = ("collective", request.group, request.name, tensors, request.op, request.root, request.line)
-                return int(self._ask("post", parts))
-        return int(self._ask("post", (*fields, request.name, request.line)))
+            case Send(to=to, tag=tag, dtype=dtype, numel=numel, payload=data):
+                fields: tuple[Any, ...] = ("send", *common, to, tag, _name(dtype), numel, data)
+            case Receive(wanted=wanted, tag=tag, dtype=dtype, numel=numel):
+                fields = ("receive", *common, wanted, tag, _name(dtype), numel)
+            case Collective(tensors=tensors, op=op, root=root):
+                fields = ("collective", *common, [tensor.detach() for tensor in tensors], op, root)
+            case _:
+                raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
+        return int(self._ask("post", fields))
 
-    def wait(self, handle: int, move_clock: bool = True) -> tuple[Any, int]:
-        arrived, source = self._ask("wait", handle, move_clock)
+    def wait(self, handle: int, move_clock: bool = True, timeout: float = math.inf) -> tuple[Any, int]:
+        arrived, source = self._ask("wait", handle, move_clock, timeout)
         return arrived, source
 
     def is_done(self, handle: int) -> bool:
@@ -229,10 +240,16 @@ class SocketEndpoint:
         answer = _receive(self._connection)
         if answer is None:
             raise diagnosis.PeerFailed("the scheduler ended this rank")
+        if answer[0] == "killed":
+            raise Killed
         if answer[0] == "error":
             raise _ERRORS.get(answer[1], RuntimeError)(answer[2])
         _, value, self.now = answer
         return value
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 # Both ends --------------------------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 
-from labkit.clusters.virtual.engine import Engine, Operation
+from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.requests import Request
 
 # Python and autograd recurse deeply in large models; the memory is reserved, not used
@@ -80,6 +82,9 @@ class ThreadEndpoint:
         self.rank = rank
         self._ranks = ranks
         self._engine = engine
+        # straight into the engine: nothing lies between
+        self.post: Callable[[Request], Request] = partial(engine.post, rank)
+        self.compute: Callable[..., None] = partial(engine.compute, rank)
 
     @property
     def now(self) -> float:
@@ -89,27 +94,20 @@ class ThreadEndpoint:
     def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
         self._engine.join_group(self.rank, name, ranks)
 
-    def post(self, request: Request) -> Operation:
-        self._step_aside()
-        return self._engine.post(self.rank, request)
-
-    def wait(self, handle: Operation, move_clock: bool = True) -> tuple[Any, int]:
-        if self._engine.must_sleep(self.rank, handle):
+    def wait(self, request: Request, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
+        if self._engine.must_sleep(self.rank, request, timeout):
             self._ranks.switch(self.rank)
-        return self._engine.finish(self.rank, handle, move_clock), handle.source
+        return self._engine.finish(self.rank, request, move_clock), request.source
 
-    def is_done(self, handle: Operation) -> bool:
+    def is_done(self, request: Request) -> bool:
         self._step_aside()
-        return self._engine.is_done(self.rank, handle)
-
-    def compute(self, seconds: float, operations: int = 1) -> None:
-        self._engine.compute(self.rank, seconds, operations)
+        return self._engine.is_done(self.rank, request)
 
     def sleep(self, seconds: float) -> None:
-        self._engine.clock[self.rank] += seconds
+        self._engine.sleep(self.rank, seconds)
         self._step_aside()
 
     def _step_aside(self) -> None:
         while self._engine.is_ahead(self.rank):
-            self._engine.resume_at(self._engine.clock[self.rank], self.rank)
+            self._engine.step_aside(self.rank)
             self._ranks.switch(self.rank)

@@ -1,0 +1,38 @@
+"""A rank's line to the scheduler, whether the rank is a thread of its process or a process of its own."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Protocol
+
+from labkit.clusters.virtual.requests import Request
+
+
+class Endpoint(Protocol):
+    """What a virtual rank can ask for."""
+
+    rank: int
+
+    @property
+    def now(self) -> float:
+        """This rank's virtual clock, in seconds."""
+
+    def join_group(self, name: str, ranks: tuple[int, ...]) -> None: ...
+
+    def post(self, request: Request) -> Any:
+        """Ask for something; returns a handle at once."""
+
+    def wait(self, handle: Any, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
+        """Sleep until it is done; return what arrived and, for a receive, the rank that sent. Raises its error.
+
+        Without `move_clock` the rank's clock stays behind until a later `wait` of the same handle. After `timeout`
+        seconds on the virtual clock it fails.
+        """
+
+    def is_done(self, handle: Any) -> bool: ...
+
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        """This rank's clock moves on: it works, on so many operators."""
+
+    def sleep(self, seconds: float) -> None:
+        """This rank's clock moves on: it does nothing, and others run."""

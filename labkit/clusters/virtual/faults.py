@@ -1,0 +1,187 @@
+"""What goes wrong on purpose: ranks that die, ranks and links that are slow, links that are cut, jitter.
+
+Faults are inputs of a run, at virtual times, so a run with faults is as repeatable as one without.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from labkit.hardware import Topology
+
+if TYPE_CHECKING:
+    from labkit.clusters.virtual.engine import Engine
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The rank is gone from `at` on, as if by SIGKILL."""
+
+    rank: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The rank computes `factor` times as long, from `at` until `until`."""
+
+    rank: int
+    factor: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True)
+class LinkFault:
+    """A rank's port, or all network cards of a node, at `factor` of their rate; 0 is cut."""
+
+    rank: int | None
+    node: int | None
+    factor: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Computing takes `exp(N(0, compute))` times as long, and a latency `exp(N(0, latency))` times."""
+
+    seed: int
+    compute: float
+    latency: float
+
+
+Fault = Kill | Slow | LinkFault | Jitter
+_KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in (Kill, Slow, LinkFault, Jitter)}
+
+
+def kill(rank: int, at: float) -> Kill:
+    """The rank is gone from `at` (virtual seconds) on. Its peers' operations with it fail."""
+    return Kill(rank, float(at))
+
+
+def slow(rank: int, factor: float, at: float = 0.0, until: float = inf) -> Slow:
+    """A straggler: the rank computes `factor` times as long, from `at` until `until` (virtual seconds)."""
+    if factor <= 0:
+        raise ValueError(f"slow: factor must be above 0, got {factor}")
+    return Slow(rank, float(factor), float(at), float(until))
+
+
+def link(
+    *, rank: int | None = None, node: int | None = None, factor: float = 0.0, at: float = 0.0, until: float = inf
+) -> LinkFault:
+    """The port of `rank`, or the network cards of `node`, work at `factor` of their rate; 0, the default, cuts them.
+
+    From `at` until `until` (virtual seconds). A message that reaches a cut link fails on both sides.
+    """
+    if (rank is None) == (node is None):
+        raise ValueError("link: give either rank=, whose port is meant, or node=, whose network cards are meant")
+    if not 0 <= factor < inf:
+        raise ValueError(f"link: factor must be at least 0, got {factor}")
+    return LinkFault(rank, node, float(factor), float(at), float(until))
+
+
+def jitter(seed: int = 0, *, compute: float = 0.05, latency: float = 0.2) -> Jitter:
+    """Times vary: each is multiplied by a log-normal number of this spread, drawn from `seed`."""
+    if compute < 0 or latency < 0:
+        raise ValueError(f"jitter: spreads must be at least 0, got {compute} and {latency}")
+    return Jitter(seed, float(compute), float(latency))
+
+
+def to_plain(faults: Sequence[Fault]) -> list[dict[str, Any]]:
+    """Plain data that `from_plain` reads."""
+    return [{"kind": type(fault).__name__, **asdict(fault)} for fault in faults]
+
+
+def from_plain(data: Sequence[Mapping[str, Any]]) -> tuple[Fault, ...]:
+    return tuple(_KINDS[entry["kind"]](**{k: v for k, v in entry.items() if k != "kind"}) for entry in data)
+
+
+def check(faults: Sequence[Fault], topology: Topology) -> None:
+    """Raises ValueError when a fault names a rank or a node that the topology does not have."""
+    for fault in faults:
+        if not isinstance(fault, Fault):
+            raise ValueError(f"faults are made by kill, slow, link and jitter, got {fault!r}")
+        rank, node = getattr(fault, "rank", None), getattr(fault, "node", None)
+        if rank is not None and not 0 <= rank < topology.world_size:
+            raise ValueError(f"{fault}: there are ranks 0 to {topology.world_size - 1}")
+        if node is not None and not 0 <= node < topology.nnodes:
+            raise ValueError(f"{fault}: there are nodes 0 to {topology.nnodes - 1}")
+
+
+class Killed(SystemExit):
+    """Raised in a rank that is killed. No `except Exception` of a learner stops it."""
+
+    def __init__(self, code: int = -9) -> None:
+        super().__init__(code)
+
+
+class LinkDown(RuntimeError):
+    """A message could not travel: a link on its way is cut."""
+
+
+class Faults:
+    """The faults of one run, as the scheduler asks for them."""
+
+    def __init__(self, faults: Sequence[Fault], topology: Topology) -> None:
+        check(faults, topology)
+        self.any = bool(faults)
+        """Is there any? Without, the scheduler need not ask."""
+        self._faults = faults
+        self._dies_at = [inf] * topology.world_size
+        self._slow: dict[int, list[Slow]] = {}
+        self._jitter: Jitter | None = None
+        for fault in faults:
+            if isinstance(fault, Kill):
+                self._dies_at[fault.rank] = min(fault.at, self._dies_at[fault.rank])
+            elif isinstance(fault, Slow):
+                self._slow.setdefault(fault.rank, []).append(fault)
+            elif isinstance(fault, Jitter):
+                self._jitter = fault
+        seed = self._jitter.seed if self._jitter else 0
+        # a generator for each rank: what one rank does changes nothing for another
+        self._computing = [random.Random(f"{seed} rank {rank}") for rank in range(topology.world_size)]
+        self._messages = random.Random(f"{seed} messages")
+
+    def plan(self, engine: Engine) -> None:
+        """Put what happens at stated times on the agenda."""
+        for fault in self._faults:
+            if isinstance(fault, Kill):
+                engine.at(fault.at, self._kill_waiting, (engine, fault.rank))
+            elif isinstance(fault, LinkFault):
+                channels = engine.network.channels_of(fault.rank, fault.node)
+                engine.at(fault.at, engine.network.slow_down, (channels, fault.factor))
+                if fault.until < inf:
+                    engine.at(fault.until, engine.network.restore, channels)
+
+    @staticmethod
+    def _kill_waiting(time: float, subject: tuple[Engine, int]) -> None:
+        engine, rank = subject
+        request = engine.waiting.get(rank)
+        if request is not None:
+            engine.fail(request, Killed(), time)
+
+    def strike(self, rank: int, clock: list[float]) -> None:
+        """Raises Killed when the rank's time has come; its clock is then the time of its death."""
+        if clock[rank] >= self._dies_at[rank]:
+            clock[rank] = self._dies_at[rank]
+            raise Killed
+
+    def stretched(self, rank: int, start: float, seconds: float) -> float:
+        """How long `seconds` of computing take on this rank."""
+        for fault in self._slow.get(rank, ()):
+            if fault.at <= start < fault.until:
+                seconds *= fault.factor
+        if self._jitter is not None and self._jitter.compute:
+            seconds *= self._computing[rank].lognormvariate(0.0, self._jitter.compute)
+        return seconds
+
+    def latency(self, seconds: float) -> float:
+        """How long a latency of `seconds` takes this time."""
+        if self._jitter is not None and self._jitter.latency:
+            seconds *= self._messages.lognormvariate(0.0, self._jitter.latency)
+        return seconds

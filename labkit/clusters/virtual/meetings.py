@@ -1,0 +1,91 @@
+"""Collectives of the virtual cluster: their members gather, then all get their results at one time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from labkit.clusters.virtual import collectives, diagnosis, timing
+from labkit.clusters.virtual.requests import Collective, nbytes
+from labkit.trace import Kind
+
+if TYPE_CHECKING:
+    from labkit.clusters.virtual.engine import Engine
+
+_COLLECTIVE = Kind.COLLECTIVE.value
+
+
+@dataclass(slots=True, eq=False)
+class _Calls:
+    """What one process group has called: collectives are numbered, each rank counts its own."""
+
+    members: tuple[int, ...]
+    made: dict[int, int]
+    """How many each rank has called."""
+    meetings: dict[int, dict[int, Collective]] = field(default_factory=dict)
+    """By number: who has joined so far, by rank."""
+    signatures: dict[int, Any] = field(default_factory=dict)
+    """By number: what the first to join asked for."""
+    busy_until: float = 0.0
+
+
+class Meetings:
+    """The collectives of all groups that gather their members."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._groups: dict[str, _Calls] = {}
+
+    def joined(self, request: Collective) -> dict[int, Collective]:
+        """Who has joined the collective that `request` waits in, by rank."""
+        calls = self._groups.get(request.group)
+        return calls.meetings.get(request.number, {}) if calls else {}
+
+    def accept(self, now: float, request: Collective) -> None:
+        calls = self._groups.get(request.group)
+        if calls is None:
+            members = self._engine.groups[request.group]
+            calls = self._groups[request.group] = _Calls(members, dict.fromkeys(members, 0))
+        number = request.number = calls.made[request.rank]
+        calls.made[request.rank] = number + 1
+        signature = collectives.signature(request)
+        meeting = calls.meetings.get(number)
+        if meeting is None:
+            meeting = calls.meetings[number] = {}
+            calls.signatures[number] = signature
+        elif calls.signatures[number] != signature:
+            first = next(iter(meeting.values()))
+            meeting[request.rank] = request
+            error = diagnosis.unlike_collectives(number, calls.members, first, request)
+            self._engine.fail_all(meeting.values(), error, now)
+            return
+        meeting[request.rank] = request
+        if len(meeting) == len(calls.members):
+            del calls.meetings[number], calls.signatures[number]
+            self._hold(now, calls, [meeting[rank] for rank in calls.members])
+        elif self._engine.lost:
+            lost = diagnosis.lost_peer(self._engine, request)
+            if lost is not None:
+                self._engine.fail(request, lost, now)
+
+    def _hold(self, now: float, calls: _Calls, requests: list[Collective]) -> None:
+        first = requests[0]
+        try:
+            outputs = collectives.complete(requests)
+        except Exception as error:  # an operation that the dtype does not have, or parts that do not fit
+            self._engine.fail_all(requests, RuntimeError(f"{first} cannot be done: {error}"), now)
+            return
+        sizes = [nbytes(request.tensors) for request in requests]
+        # a group runs its collectives one after the other, as on one communication stream
+        start = max(now, calls.busy_until)
+        end = start + timing.collective_seconds(first.name, max(sizes), calls.members, self._engine.topology)
+        calls.busy_until = end
+        events = self._engine.events
+        for request, output, size in zip(requests, outputs, sizes, strict=True):
+            request.result = output
+            self._engine.complete(request, end)
+            if events is not None:
+                events.append(
+                    (request.rank, _COLLECTIVE, request.name, request.posted, end, size, None, request.group,
+                     request.number, request.line)
+                )  # fmt: skip
