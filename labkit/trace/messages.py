@@ -1,4 +1,4 @@
-"""Which receive took in which send: the two events of every message of a trace."""
+"""Which events belong together: the send and the receive of a message, and a collective's calls on all its ranks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,44 @@ def messages(trace: Trace) -> Iterator[tuple[Event, Event]]:
     Virtual clusters number their messages. Elsewhere messages between two ranks of a group arrive in the order in which
     they were sent, so the k-th receive belongs to the k-th send. What was never received, or sent, is left out.
     """
-    waiting: dict[tuple[object, ...], deque[Event]] = defaultdict(deque)
-    for event in trace.events:
+    return ((trace.events[sent], trace.events[received]) for sent, received in message_numbers(trace))
+
+
+def message_numbers(trace: Trace) -> Iterator[tuple[int, int]]:
+    """As `messages`, with the places of the two events in `trace.events`."""
+    waiting: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
+    for number, event in enumerate(trace.events):
         if event.kind is Kind.SEND:
-            waiting[event.rank, event.peer, event.group, event.sequence].append(event)
-    for event in trace.events:
+            waiting[event.rank, event.peer, event.group, event.sequence].append(number)
+    for number, event in enumerate(trace.events):
         if event.kind is Kind.RECEIVE:
             sent = waiting.get((event.peer, event.rank, event.group, event.sequence))
             if sent:
-                yield sent.popleft(), event
+                yield sent.popleft(), number
+
+
+def parties(trace: Trace) -> list[tuple[int, ...]]:
+    """For every event the places in `trace.events` of those that it takes to do it, its own among them.
+
+    Two for a message, one for each rank of a collective, the event alone for computing and for what met nobody.
+    """
+    found = [(number,) for number in range(len(trace.events))]
+    calls: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, event in enumerate(trace.events):
+        if event.kind is Kind.COLLECTIVE and event.sequence >= 0:
+            calls[event.group, event.sequence].append(number)
+    for together in (*message_numbers(trace), *map(tuple, calls.values())):
+        for number in together:
+            found[number] = together
+    return found
+
+
+def begins(trace: Trace) -> list[float]:
+    """For every event when it could begin: when the last of its parties had asked for it, in seconds."""
+    found = [event.start for event in trace.events]
+    # each collective once: its calls share one tuple of parties
+    for together in {id(together): together for together in parties(trace) if len(together) > 1}.values():
+        latest = max(trace.events[number].start for number in together)
+        for number in together:
+            found[number] = latest
+    return found
