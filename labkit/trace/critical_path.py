@@ -1,11 +1,11 @@
 """The critical path: the chain of events that determined when the run ended.
 
 It is walked backwards from the last event. A message begins when both sides have asked for it, a collective when its
-last rank has joined, so the chain goes on at the rank that came last; an earlier message on the same sender or receiver,
-or an earlier collective of the same group, that was over only later than that, held it up and is next. (Where links of
-different speed meet in one rank, the earlier one need not have been in the way: then the chain may take a neighbour's
-message, of the same time.) Computing goes on at what the rank did before it. As in Böhme et al., "Identifying the root
-causes of wait states in large-scale parallel applications" (2016), with the queues of links added.
+last rank has joined, so the chain goes on at the rank that came last. An earlier message on the same sender or
+receiver, or an earlier collective of the same group, that was over only later than that, held it up and is next. (Where
+links of different speed meet in one rank, the earlier one need not have been in the way: then the chain may take a
+neighbour's message, of the same time.) Computing goes on at what the rank did before it. As in Böhme et al.,
+"Identifying the root causes of wait states in large-scale parallel applications" (2016), with the queues of links added.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class _Walk:
     def __init__(self, trace: Trace) -> None:
         self.events = trace.events
         self.parties = parties(trace)
+        self.now = max(event.end for event in self.events)
+        self.steps: list[Step] = []
         self.seen: set[int] = set()
         # places of events by the end of the event: of a rank, and of what shares a queue
         self.of_rank: dict[int, list[int]] = defaultdict(list)
@@ -86,52 +88,47 @@ class _Walk:
 
     def back(self) -> list[Step]:
         """Steps from the last to the first."""
-        steps: list[Step] = []
-
-        def step(rank: int, start: float, event: Event | None) -> None:
-            nonlocal now
-            if start < now:
-                steps.append(Step(rank, event.kind if event else None, start, now, event))
-                now = start
-
         beginning = min(event.start for event in self.events)
         number: int | None = max(range(len(self.events)), key=self._end)
-        assert number is not None
-        now = self.events[number].end
         while number is not None:
             self.seen.add(number)
             event = self.events[number]
             began = max(self.events[party].start for party in self.parties[number])
-            held_up = self._held_up_by(number, began, now)
+            held_up = self._held_up_by(number, began)
             if held_up is not None:
-                step(event.rank, self.events[held_up].end, event)
+                self._step(event.rank, self.events[held_up].end, event)
                 number = held_up
                 continue
-            step(event.rank, began, event)
-            rank, number = self._came_last(number, now)
-            step(rank, beginning if number is None else self.events[number].end, None)
-        return steps
+            self._step(event.rank, began, event)
+            rank, number = self._came_last(number)
+            self._step(rank, beginning if number is None else self.events[number].end, None)
+        return self.steps
 
-    def _came_last(self, number: int, now: float) -> tuple[int, int | None]:
+    def _step(self, rank: int, start: float, event: Event | None) -> None:
+        if start < self.now:
+            self.steps.append(Step(rank, event.kind if event else None, start, self.now, event))
+            self.now = start
+
+    def _came_last(self, number: int) -> tuple[int, int | None]:
         """The rank that came last, and what it did before; of several the one that did something until then."""
         came: list[tuple[float, bool, int, int | None]] = []
         latest = max(self.events[party].start for party in self.parties[number])
         for party in self.parties[number]:
             rank = self.events[party].rank
             if self.events[party].start == latest:
-                before = self._before(self.of_rank[rank], now)
+                before = self._before(self.of_rank[rank], self.now)
                 until = float("-inf") if before is None else self.events[before].end
                 came.append((until, party == number, -rank, before))
         _, _, rank, before = max(came, key=lambda c: c[:3])
         return -rank, before
 
-    def _held_up_by(self, number: int, began: float, now: float) -> int | None:
+    def _held_up_by(self, number: int, began: float) -> int | None:
         """What was served before it and was over only after all sides had asked for it."""
         if self.events[number].kind is Kind.COMPUTE:
             return None
         candidates = []
         for party in self.parties[number]:
-            end = min(now, self.events[party].end)  # what its own queue served after it is not in its way
+            end = min(self.now, self.events[party].end)  # what its own queue served after it is not in its way
             earlier = self._before(self.queues[self._queue(party)], end, strictly=True)
             if earlier is not None and self.events[earlier].end > began:
                 candidates.append(earlier)

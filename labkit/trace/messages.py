@@ -36,7 +36,7 @@ def parties(trace: Trace) -> list[tuple[int, ...]]:
 
     Two for a message, one for each rank of a collective, the event alone for computing and for what met nobody.
     """
-    found = [(number,) for number in range(len(trace.events))]
+    found: list[tuple[int, ...]] = [(number,) for number in range(len(trace.events))]
     calls: dict[tuple[str, int], list[int]] = defaultdict(list)
     for number, event in enumerate(trace.events):
         if event.kind is Kind.COLLECTIVE and event.sequence >= 0:
