@@ -140,6 +140,16 @@ def call_site() -> tuple[str, str]:
     return name, ""
 
 
+def line_of(frame: FrameType | None) -> str:
+    """The learner's line that led to `frame`: its own, or its nearest caller's."""
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if is_learners(filename):
+            return f"{filename}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def _is_closed_connection(error: BaseException) -> bool:
     text = str(error)
     return isinstance(error, RuntimeError) and (

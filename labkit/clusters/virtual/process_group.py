@@ -16,7 +16,7 @@ from labkit.clusters.program import call_site
 from labkit.clusters.torch_versions import ProcessGroup, reduction_name
 from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.requests import Collective, Receive, Send
-from labkit.clusters.virtual.work import Transfer, VirtualWork, snapshot, write
+from labkit.clusters.virtual.work import VirtualWork, snapshot, write
 
 
 class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
@@ -62,36 +62,37 @@ class VirtualProcessGroup(ProcessGroup):  # type: ignore[misc]  # as above
 
     # Messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> VirtualWork | Transfer:
-        tensor = tensors[0]
-        if not tensor.is_contiguous():
-            raise ValueError("Tensors must be contiguous")
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> VirtualWork:
         name, line = call_site()
-        # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
-        request = Send(
-            self._label, name or "send", line, self.ranks[to], tag,
-            tensor.dtype, tensor.numel(), tensor.nbytes, snapshot(tensor),
-        )  # fmt: skip
-        handle = self._post(request)
-        if name == "send":
-            return Transfer(self.endpoint, self.ranks, handle, None)
+        handle = self.post_send(tensors[0], to, tag, name or "send", line)
         return VirtualWork(self.endpoint, self.ranks, handle, None, tensors)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork | Transfer:
-        return self._receive(tensors, self.ranks[source], tag)
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
+        name, line = call_site()
+        handle = self.post_receive(tensors[0], source, tag, name or "recv", line)
+        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork | Transfer:
-        return self._receive(tensors, None, tag)
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
+        name, line = call_site()
+        handle = self.post_receive(tensors[0], None, tag, name or "recv", line)
+        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors)
 
-    def _receive(self, tensors: list[Tensor], source: int | None, tag: int) -> VirtualWork | Transfer:
-        tensor = tensors[0]
+    def post_send(self, tensor: Tensor, to: int, tag: int, name: str, line: str) -> Any:
+        """Ask for a send to member number `to`; returns the scheduler's handle. `name` and `line` go into the trace."""
         if not tensor.is_contiguous():
             raise ValueError("Tensors must be contiguous")
-        name, line = call_site()
-        handle = self._post(Receive(self._label, name or "recv", line, source, tag, tensor.dtype, tensor.numel()))
-        if name == "recv":
-            return Transfer(self.endpoint, self.ranks, handle, tensor)
-        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensor), tensors)
+        # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
+        return self._post(
+            Send(self._label, name, line, self.ranks[to], tag, tensor.dtype, tensor.numel(), tensor.nbytes,
+                 snapshot(tensor))
+        )  # fmt: skip
+
+    def post_receive(self, tensor: Tensor, source: int | None, tag: int, name: str, line: str) -> Any:
+        """Ask for a message from member number `source`, or from anybody; returns the scheduler's handle."""
+        if not tensor.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
+        wanted = None if source is None else self.ranks[source]
+        return self._post(Receive(self._label, name, line, wanted, tag, tensor.dtype, tensor.numel()))
 
     # Collectives --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +34,7 @@ class ThreadRanks:
 
     def run(self) -> None:
         """Return when all ranks have ended."""
+        _stay_together()
         previous = threading.stack_size(_STACK_BYTES)
         try:
             threads = [
@@ -111,3 +114,19 @@ class ThreadEndpoint:
         while self._engine.is_ahead(self.rank):
             self._engine.step_aside(self.rank)
             self._ranks.switch(self.rank)
+
+
+def _stay_together() -> None:
+    """One thread runs at a time, so all of them stay on one CPU: switching is faster by half, and caches stay warm.
+
+    Processes that a rank starts, such as the workers of a DataLoader, may run anywhere.
+    """
+    if torch.get_num_threads() > 1 or not hasattr(os, "sched_setaffinity"):
+        return
+    everywhere = os.sched_getaffinity(0)
+    here = ctypes.CDLL(None).sched_getcpu()
+    if here in everywhere:
+        os.sched_setaffinity(0, {here})
+        os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, everywhere))
+    # a thread that is woken must not push out the one that wakes it
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

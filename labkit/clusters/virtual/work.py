@@ -43,28 +43,6 @@ def write(tensor: Tensor, data: bytes | None) -> None:
         ctypes.memmove(tensor.data_ptr(), data, len(data))
 
 
-class Transfer:
-    """A send or receive whose caller waits for it at once: `dist.send`, `dist.recv`."""
-
-    __slots__ = ("_endpoint", "_handle", "_members", "_source", "_tensor")
-
-    def __init__(self, endpoint: Endpoint, members: Sequence[int], handle: Any, tensor: Tensor | None) -> None:
-        self._endpoint = endpoint
-        self._members = members
-        self._handle = handle
-        self._tensor = tensor
-        """What a receive fills; None for a send."""
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        data, self._source = self._endpoint.wait(self._handle)
-        if self._tensor is not None:
-            write(self._tensor, data)
-        return True
-
-    def _source_rank(self) -> int:
-        return self._members.index(self._source)
-
-
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
