@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
 
 from labkit import Job, Run, virtual
-from labkit.hardware import LINKS, Link
+from labkit.clusters.virtual.timing import choose
+from labkit.hardware import LINKS, Link, topology
 from labkit.trace import Kind
 
 SLOW = Link("slow", gb_per_s=1.0, latency_seconds=1e-5, source="made up for round numbers")
@@ -203,10 +204,67 @@ def test_a_blocking_send_ends_when_its_receive_is_posted() -> None:
 
 
 def test_library_collectives_take_the_stated_time() -> None:
-    result = run(f"dist.all_reduce(torch.ones({MEGABYTE}))", nproc_per_node=4, intra_node=SLOW)
-    assert result.trace.seconds == pytest.approx(6 * (1e-5 + 1e-3 / 4))
+    cluster = topology(nproc_per_node=4, intra_node=SLOW)
+    result = run(f"dist.all_reduce(torch.ones({40 * MEGABYTE}))", nproc_per_node=4, intra_node=SLOW)
+    assert result.trace.seconds == pytest.approx(choose("all_reduce", 40_000_000, (0, 1, 2, 3), cluster).seconds)
+    assert result.trace.seconds == pytest.approx(6 * (1e-5 + 1e-2), rel=0.02)
     result = run("dist.barrier()", nproc_per_node=5, intra_node=SLOW)
-    assert result.trace.seconds == pytest.approx(2 * math.ceil(math.log2(5)) * 1e-5)
+    expected = choose("barrier", 0, tuple(range(5)), replace(cluster, nproc_per_node=5)).seconds
+    assert result.trace.seconds == pytest.approx(expected)
+
+
+def test_a_parameter_server_receives_and_answers_one_after_the_other() -> None:
+    result = run(
+        f"""
+        x = torch.ones({MEGABYTE})
+        if rank == 0:
+            others = range(1, world_size)
+            pushes = [torch.empty_like(x) for _ in others]
+            for work in [dist.irecv(push, source) for push, source in zip(pushes, others)]:
+                work.wait()
+            for work in [dist.isend(x, to) for to in others]:
+                work.wait()
+        else:
+            dist.send(x, 0)
+            dist.recv(x, 0)
+        """,
+        nproc_per_node=9,
+        intra_node=SLOW,
+    )
+    assert result.trace.seconds == pytest.approx(2 * (1e-5 + 8 * 1e-3), rel=0.02)
+
+
+def test_a_hierarchical_all_reduce_crosses_the_network_once_for_each_node() -> None:
+    # up to the first rank of each node, between those, and down again
+    result = run(
+        f"""
+        per_node = 4
+        x, other = torch.ones({MEGABYTE}), torch.empty({MEGABYTE})
+        leader = rank - rank % per_node
+        if rank == leader:
+            for member in range(leader + 1, leader + per_node):
+                dist.recv(other, member)
+                x += other
+            peer = per_node - leader
+            work = dist.isend(x, peer)
+            dist.recv(other, peer)
+            work.wait()
+            x += other
+            for work in [dist.isend(x, member) for member in range(leader + 1, leader + per_node)]:
+                work.wait()
+        else:
+            dist.send(x, leader)
+            dist.recv(x, leader)
+        x[0].item()
+        """,
+        nnodes=2,
+        nproc_per_node=4,
+        intra_node=FAST,
+        inter_node=SLOW,
+    )
+    assert result.values == [8.0] * 8
+    inside, between = 3 * 1e6 / 100e9, 1e6 / 1e9
+    assert result.trace.seconds == pytest.approx(inside + 3e-6 + between + 1e-5 + inside + 1e-6, rel=0.02)
 
 
 def test_asynchronous_collectives_of_a_group_follow_one_another() -> None:
@@ -219,7 +277,8 @@ def test_asynchronous_collectives_of_a_group_follow_one_another() -> None:
         nproc_per_node=2,
         intra_node=SLOW,
     )
-    assert result.trace.seconds == pytest.approx(3 * 2 * (1e-5 + 5e-4))
+    alone = choose("all_reduce", 1_000_000, (0, 1), topology(intra_node=SLOW)).seconds
+    assert result.trace.seconds == pytest.approx(3 * alone)
 
 
 def test_preset_figures_are_used() -> None:
