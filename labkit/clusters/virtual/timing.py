@@ -37,8 +37,9 @@ Held against 94 published all-reduces on one node of A100, H100 or H200, 1 KB to
 test_published_collectives.py): the median error is 5 %, the worst 39 %, and the model is 6 % too fast on the whole.
 Where it is off: eight A100s at 1 to 134 MB take up to 64 % longer than here (two sources differ there by 80 % at 1 MB
 and by 20 % above); two A100s reach 85 % of the bandwidth of eight, here they are equal. Small messages on one H100 node
-took 42 us where its twin with H200s took 30, as here. No published run between nodes was used: those figures are NCCL's
-constants at 92 % of the cards' rate, an assumption.
+took 42 us where its twin with H200s took 30, as here. Between nodes 14 all-reduces that public threads quote were used,
+published_between_nodes.csv: median 4 %, worst 21 % (small messages); all other collectives, B200, Ethernet, EFA and
+PCIe are not held against anything measured but one size.
 
 Not modelled: NCCL's choice of channels, NVLS for all_gather and reduce_scatter, PAT, SHARP in the network.
 """

@@ -46,6 +46,20 @@ def test_all_published_all_reduces_are_met() -> None:
     assert max(map(abs, everything)) < 0.4
 
 
+def test_all_reduces_between_nodes_that_public_threads_quote_are_met() -> None:
+    errors = []
+    with PUBLISHED.with_name("published_between_nodes.csv").open() as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            shape = {name: int(row[name]) for name in ("nnodes", "nproc_per_node", "nics_per_node")}
+            cluster = topology(row["preset"], **shape)
+            plan = choose("all_reduce", int(row["nbytes"]), tuple(range(cluster.world_size)), cluster)
+            seconds = next(time for name, time in plan.candidates if name.startswith(row["algorithm"]))
+            errors.append(seconds / float(row["seconds"]) - 1)
+            print(f"{row['source']}, {row['nbytes']} bytes: {errors[-1]:+.1%}")
+    assert statistics.median(map(abs, errors)) < 0.06
+    assert max(map(abs, errors)) < 0.25
+
+
 @pytest.mark.parametrize("preset", ["dgx-1", "dgx-a100", "dgx-h100", "dgx-b200", "cloud-t4", "p5", "workstation-4090"])
 @pytest.mark.parametrize("nnodes", [1, 2, 16])
 def test_larger_messages_take_longer_and_use_the_links_better(preset: str, nnodes: int) -> None:
