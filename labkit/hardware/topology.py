@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -104,25 +105,45 @@ class Topology:
             return None
         return self.nodes_per_rack * self.nics_per_node * self.inter_node.bytes_per_second / self.oversubscription
 
+    def port(self, rank: int) -> tuple[Hop, Hop]:
+        """A GPU's port to its node's switch, out and in."""
+        rate = self.intra_node.bytes_per_second
+        return Hop(f"port of rank {rank}, out", rate), Hop(f"port of rank {rank}, in", rate)
+
+    def nic(self, node: int, card: int) -> tuple[Hop, Hop]:
+        """A network card, out and in."""
+        rate = self.inter_node.bytes_per_second
+        return (
+            Hop(f"network card {card} of node {node}, out", rate),
+            Hop(f"network card {card} of node {node}, in", rate),
+        )
+
+    def switch(self, node: int) -> Hop:
+        """A node's switch, where it blocks."""
+        rate = self.switch_bytes_per_second
+        return Hop(f"switch of node {node}", math.inf if rate is None else rate)
+
+    def uplink(self, rack: int) -> tuple[Hop, Hop]:
+        """What connects a rack with the others, out and in, where it blocks."""
+        rate = math.inf if self.uplink_bytes_per_second is None else self.uplink_bytes_per_second
+        return Hop(f"uplink of rack {rack}, out", rate), Hop(f"uplink of rack {rack}, in", rate)
+
     def path(self, a: int, b: int) -> tuple[list[Hop], list[Hop]]:
         """What a message from rank `a` to rank `b` crosses: the sender's side, then the receiver's side.
 
         Inside a node: port, the switch if it blocks; port. Between nodes: port, card, the rack's uplink if it blocks;
         then the same backwards.
         """
-        port, card = self.intra_node.bytes_per_second, self.inter_node.bytes_per_second
-        leaving = [Hop(f"port of rank {a}, out", port)]
-        arriving = [Hop(f"port of rank {b}, in", port)]
+        leaving, arriving = [self.port(a)[0]], [self.port(b)[1]]
         home, away = self.node_of(a), self.node_of(b)
         if home == away:
             if self.switch_bytes_per_second is not None:
-                leaving.append(Hop(f"switch of node {home}", self.switch_bytes_per_second))
+                leaving.append(self.switch(home))
             return leaving, arriving
-        for hops, rank, way in ((leaving, a, "out"), (arriving, b, "in")):
-            node, number = self.nic_of(rank)
-            hops.append(Hop(f"network card {number} of node {node}, {way}", card))
+        leaving.append(self.nic(*self.nic_of(a))[0])
+        arriving.append(self.nic(*self.nic_of(b))[1])
         racks = self.rack_of(home), self.rack_of(away)
         if racks[0] != racks[1] and self.uplink_bytes_per_second is not None:
-            leaving.append(Hop(f"uplink of rack {racks[0]}, out", self.uplink_bytes_per_second))
-            arriving.append(Hop(f"uplink of rack {racks[1]}, in", self.uplink_bytes_per_second))
+            leaving.append(self.uplink(racks[0])[0])
+            arriving.append(self.uplink(racks[1])[1])
         return leaving, arriving[::-1]

@@ -81,6 +81,13 @@ def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
     )
 
 
+def cut_collective(name: str, request: Collective) -> LinkDown:
+    """A collective that needs a link through which nothing passes."""
+    return LinkDown(
+        f"Connection closed by peer: {request} at {request.line or 'an unknown line'} found the {name}, cut"
+    )
+
+
 def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
     lines = ["no rank can go on:"]
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -78,7 +78,12 @@ class Meetings:
         sizes = [nbytes(request.tensors) for request in requests]
         # a group runs its collectives one after the other, as on one communication stream
         start = max(now, calls.busy_until)
-        end = start + timing.collective_seconds(first.name, max(sizes), calls.members, self._engine.topology)
+        plan = timing.choose(first.name, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
+        served, cut = self._engine.network.carry(plan, start)
+        if cut:
+            self._engine.fail_all(requests, diagnosis.cut_collective(cut, first), now)
+            return
+        end = max(start + plan.seconds, served)
         calls.busy_until = end
         events = self._engine.events
         for request, output, size in zip(requests, outputs, sizes, strict=True):

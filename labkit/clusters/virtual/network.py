@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from labkit.hardware import Topology
+from labkit.clusters.virtual.timing import Plan
+from labkit.hardware.topology import Hop, Topology
 
 
 class Channel:
@@ -45,35 +46,55 @@ class Network:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        port, nic = topology.intra_node.bytes_per_second, topology.inter_node.bytes_per_second
-        ranks, cards = range(topology.world_size), range(topology.nics_per_node)
-        self._ports = [(Channel(f"port of rank {r}, out", port), Channel(f"port of rank {r}, in", port)) for r in ranks]
-        self._nics = {
-            (node, card): (Channel(f"network card {card} of node {node}, out", nic),
-                           Channel(f"network card {card} of node {node}, in", nic))
-            for node in range(topology.nnodes) for card in cards
-        }  # fmt: skip
+        self._channels: dict[str, Channel] = {}
         self._routes: dict[tuple[int, int], Route] = {}
+        self._loads: dict[int, tuple[Plan, list[tuple[Channel, float]]]] = {}
+        """What each collective's plan puts on which channels, by the plan's identity."""
+
+    def channel(self, hop: Hop) -> Channel:
+        """The channel of this name, made when first asked for."""
+        channel = self._channels.get(hop.name)
+        if channel is None:
+            channel = self._channels[hop.name] = Channel(hop.name, hop.bytes_per_second)
+        return channel
 
     def route(self, source: int, destination: int) -> Route:
-        """The way from `source` to `destination`: port, port inside a node; port, card, card, port between nodes."""
+        """The way from `source` to `destination`, see `Topology.path`."""
         route = self._routes.get((source, destination))
         if route is None:
-            topology = self.topology
-            out, into = self._ports[source][0], self._ports[destination][1]
-            cards: tuple[Channel, ...] = ()
-            if topology.node_of(source) != topology.node_of(destination):
-                cards = (self._nics[topology.nic_of(source)][0], self._nics[topology.nic_of(destination)][1])
-            channels = (out, *cards, into)
-            latency = topology.link_between(source, destination).latency_seconds
-            route = self._routes[source, destination] = Route(channels, len(channels) // 2, latency)
+            leaving, arriving = self.topology.path(source, destination)
+            channels = tuple(self.channel(hop) for hop in (*leaving, *arriving))
+            latency = self.topology.link_between(source, destination).latency_seconds
+            route = self._routes[source, destination] = Route(channels, len(leaving), latency)
         return route
+
+    def carry(self, plan: Plan, start: float) -> tuple[float, str]:
+        """Put a collective's bytes on its links, behind what they have to carry already.
+
+        Returns when the last of them is through, and the name of a link that is cut, if it needs one.
+        """
+        known = self._loads.get(id(plan))
+        if known is None:
+            loads = [(self.channel(hop), nbytes) for hop, nbytes in plan.loads(self.topology) if nbytes]
+            known = self._loads[id(plan)] = plan, loads
+        latest = start
+        for channel, nbytes in known[1]:
+            if channel.cut_at <= start:
+                return start, channel.name
+            free_at = channel.free_at
+            free_at = channel.free_at = (start if start > free_at else free_at) + nbytes * channel.seconds_per_byte
+            if free_at > latest:
+                latest = free_at
+        return latest, ""
 
     def channels_of(self, rank: int | None, node: int | None) -> list[Channel]:
         """Both directions of the port of `rank`, or of every network card of `node`."""
         if rank is not None:
-            return list(self._ports[rank])
-        return [channel for (of, _), pair in self._nics.items() if of == node for channel in pair]
+            return [self.channel(hop) for hop in self.topology.port(rank)]
+        assert node is not None
+        return [
+            self.channel(hop) for card in range(self.topology.nics_per_node) for hop in self.topology.nic(node, card)
+        ]
 
     def slow_down(self, time: float, subject: tuple[Iterable[Channel], float]) -> None:
         """From now on these channels work at a factor of their rate; at 0 nothing passes any more."""

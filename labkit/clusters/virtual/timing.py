@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from labkit.hardware import Topology
+from labkit.hardware.topology import Hop, Topology
 
 COLLECTIVE_LAUNCHES = 4
 """Launch overheads of the GPU that any collective costs: its kernel starts everywhere and the ranks meet."""
@@ -107,15 +107,21 @@ class Plan:
     candidates: tuple[tuple[str, float], ...] = ()
     """All algorithms that could do it, the fastest first, with their seconds."""
 
+    def loads(self, topology: Topology) -> Iterator[tuple[Hop, float]]:
+        """Every link that it crosses, one direction each, and the bytes that it puts there."""
+        for pairs, load in (
+            *((topology.port(rank), load) for rank, load in self.port_bytes.items()),
+            *((topology.nic(*card), load) for card, load in self.nic_bytes.items()),
+            *((topology.uplink(rack), load) for rack, load in self.uplink_bytes.items()),
+        ):
+            yield from zip(pairs, load, strict=True)
+        for node, nbytes in self.switch_bytes.items():
+            yield topology.switch(node), nbytes
+
     def why(self) -> str:
         """The choice in one line."""
         others = ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in self.candidates[1:])
         return f"{self.algorithm}: {self.seconds * 1e6:.1f} us" + (f" (other ways: {others})" if others else "")
-
-
-def collective_seconds(name: str, nbytes: int, ranks: tuple[int, ...], topology: Topology) -> float:
-    """Seconds from the last member's joining to the end. See `choose`."""
-    return choose(name, nbytes, ranks, topology).seconds
 
 
 @lru_cache(maxsize=512)
