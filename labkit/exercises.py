@@ -14,7 +14,7 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -138,13 +138,26 @@ def declared_names(source: str, filename: str) -> tuple[str, ...]:
     return ()
 
 
+def place_with(place: Callable[[ModuleType], None]) -> None:
+    """From now on `place` makes a module known by its name before its text is run: for ranks that share a process."""
+    global _place
+    _place = place
+
+
+def _into_sys_modules(module: ModuleType) -> None:
+    sys.modules[module.__name__] = module
+
+
+_place: Callable[[ModuleType], None] = _into_sys_modules
+
+
 def load(exercise: Exercise, source: str) -> ModuleType:
     """Run a module's text and return the module; tracebacks show its lines under `exercise.filename`."""
     linecache.cache[exercise.filename] = (len(source), None, source.splitlines(keepends=True), exercise.filename)
     module = ModuleType(f"labkit.exercises.{exercise.short_name}")
     module.__file__ = exercise.filename
     # dataclasses and pickle look a class's module up by name
-    sys.modules[module.__name__] = module
+    _place(module)
     # a rank may have another module of that name: a function that travels takes its code along
     cloudpickle.register_pickle_by_value(module)
     exec(compile(source, exercise.filename, "exec"), module.__dict__)
@@ -165,6 +178,12 @@ def install(sources: Mapping[str, str]) -> None:
     """On a rank: `from labkit.exercises import NAME` gives these modules from now on, to this thread."""
     _shipped.sources = dict(sources)
     _shipped.modules = {}
+
+
+def hand_on() -> Callable[[], None]:
+    """What a thread that this one starts calls first, to have the same modules."""
+    mine = _shipped.__dict__.copy()
+    return lambda: _shipped.__dict__.update(mine)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -68,6 +68,8 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
         same = next((i for i, argument in enumerate(args) if argument is value and value is not None), None)
         return RankResult(rank, value=value, arguments=args, returned_argument=same)
     if job.function is not None:
+        # else virtual ranks in one process would share the classes that the function brings along
+        cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
         function, arguments = cloudpickle.loads(job.function)
         return RankResult(rank, value=function(*arguments))
     assert job.source is not None

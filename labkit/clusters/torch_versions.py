@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d_bindings
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(backend asked for, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
@@ -76,7 +78,8 @@ def rendezvous_with(
 class _WorldPerThread(threading.local):
     """What c10d keeps for a process (`distributed_c10d._World`), kept for each thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, entered: Callable[[], object]) -> None:
+        entered()
         self.default_pg: Any = None
         self.pg_map: dict[Any, Any] = {}
         self.pg_names: dict[Any, str] = {}
@@ -89,9 +92,12 @@ class _WorldPerThread(threading.local):
         self.comms: list[Any] = []
 
 
-def worlds_per_thread() -> None:
-    """Each thread has its own default group and its own table of groups, as if it were a process."""
-    c10d._world = _WorldPerThread()  # type: ignore[assignment]  # same attributes, kept per thread
+def worlds_per_thread(entered: Callable[[], object]) -> None:
+    """Each thread has its own default group and its own table of groups, as if it were a process.
+
+    `entered` is called in each thread, before it uses its groups for the first time, and may refuse by raising.
+    """
+    c10d._world = _WorldPerThread(entered)  # type: ignore[assignment]  # same attributes, kept per thread
     c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
@@ -168,6 +174,14 @@ def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> None:
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._set_group_name(real.group_name)
     group._set_group_desc(real.group_desc)
+
+
+def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the data of one: a DTensor's local one, for instance, or `[tensor]` itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [plain for name in names for plain in plain_tensors(getattr(tensor, name))]
 
 
 def default_group() -> Any:

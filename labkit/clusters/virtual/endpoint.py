@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from labkit.clusters.virtual.requests import Request
+
+
+def refuse_after_fork(*_: Any) -> NoReturn:
+    """What a copy of an endpoint does in a process that a rank has forked."""
+    raise RuntimeError("torch.distributed can be used in a rank's own process only, not in one that it forked")
 
 
 class Endpoint(Protocol):
@@ -36,3 +41,9 @@ class Endpoint(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """This rank's clock moves on: it does nothing, and others run."""
+
+    def cut_off(self) -> None:
+        """This is a copy, in a process that the rank has forked: who uses it now gets a RuntimeError."""
+
+    def tick(self, seconds: float) -> None:
+        """This rank's clock moves on by a little, which is no event of its own."""

@@ -1,67 +1,71 @@
 """The process that hosts virtual ranks as threads: entry point of the virtual cluster in a fresh process.
 
-Each thread sees what a process of its own would see: environment variables, stdout and stderr, process groups.
+Each thread sees what a process of its own would see: see `isolation`.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import sys
-import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from socket import socket
-from typing import Any
+from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import HashStore
 
 from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
+from labkit.clusters.run import RankResult
+from labkit.clusters.virtual import quick
 from labkit.clusters.virtual.engine import Engine
+from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
+from labkit.clusters.virtual.isolation.clocks import RankClock
+from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.warm import Reporter
 from labkit.hardware import Topology
 
 
-class _Current(threading.local):
-    """What belongs to the rank of the running thread."""
-
-    endpoint: ThreadEndpoint | None = None
-    environment: dict[str, str | None]
-
-
-_current = _Current()
-
-
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
     topology = Topology.from_plain(options["topology"])
-    engine = Engine(topology)
+    engine = Engine(topology, recording=job.trace)
     store = HashStore()
-    torch_versions.worlds_per_thread()
+    torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
+    quick.install()
     torch_versions.rendezvous_with(
-        lambda _: store, lambda: _endpoint().rank, topology.world_size, ("env", "tcp", "file")
+        lambda _: store, lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
     )
     torch_versions.make_groups_with(
-        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, _endpoint())
+        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
     )
-    # the same mapping, with a layer for each rank; subprocesses of a rank get the layer too
-    os.environ = _RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003
-    sys.stdout = _RankStream("stdout", reporter, sys.stdout)
-    sys.stderr = _RankStream("stderr", reporter, sys.stderr)
 
     def program(endpoint: ThreadEndpoint) -> bool:
+        """What a rank does, in its thread."""
         reporter.hosts(endpoint.rank)
-        _current.endpoint = endpoint
-        _current.environment = {**torchrun_environment(topology, endpoint.rank), **job.environment}
-        result = execute(job, endpoint.rank, lambda: endpoint.now)
+        rank = Rank(endpoint.rank, {**torchrun_environment(topology, endpoint.rank), **job.environment})
+        rank.random, rank.numpy_random = random_states.seeded(rank.number)
+        here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
+        environment.own_folder()
+        result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
+        exits.run_exit_functions(rank)
+        if current.is_forked():
+            os._exit(result.exit or 0)
         reporter.result(result)
         return result.error is not None or result.exit != 0
 
-    # one thread runs at a time: a thread that is woken must not push out the one that wakes it
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    def leave(code: int) -> NoReturn:
+        endpoint: ThreadEndpoint = current.endpoint()
+        reporter.result(RankResult(endpoint.rank, exit=code))
+        endpoint.leave(failed=code != 0)
+
+    current.follow_threads()
+    environment.separate(reporter)
+    modules.separate()
+    clocks.separate()
+    random_states.separate()
+    exits.separate(leave)
     ThreadRanks(engine, program).run()
     if job.trace:
         reporter.trace(engine.trace)
@@ -80,80 +84,3 @@ def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
     }
-
-
-def _endpoint() -> ThreadEndpoint:
-    endpoint = _current.endpoint
-    if endpoint is None:
-        raise RuntimeError("torch.distributed can be used in a rank's own thread only, not in one that it started")
-    return endpoint
-
-
-class _RankEnvironment(MutableMapping[str, str]):
-    """`os.environ` with a layer of its own for each rank's thread; None in the layer hides a variable."""
-
-    def __init__(self, shared: MutableMapping[str, str]) -> None:
-        self._shared = shared
-
-    @property
-    def _layer(self) -> dict[str, str | None] | None:
-        return _current.environment if _current.endpoint is not None else None
-
-    def __getitem__(self, name: str) -> str:
-        layer = self._layer
-        if layer is not None and name in layer:
-            value = layer[name]
-            if value is None:
-                raise KeyError(name)
-            return value
-        return self._shared[name]
-
-    def __setitem__(self, name: str, value: str) -> None:
-        layer = self._layer
-        if layer is None:
-            self._shared[name] = value
-        elif not isinstance(value, str):
-            raise TypeError(f"str expected, not {type(value).__name__}")
-        else:
-            layer[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        self[name]  # raises KeyError like os.environ
-        layer = self._layer
-        if layer is None:
-            del self._shared[name]
-        else:
-            layer[name] = None
-
-    def __iter__(self) -> Iterator[str]:
-        layer = self._layer or {}
-        return iter([name for name in {**self._shared, **layer} if layer.get(name, "") is not None])
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def copy(self) -> dict[str, str]:
-        return dict(self)
-
-
-class _RankStream(io.TextIOBase):
-    """A standard stream that knows which rank's thread writes."""
-
-    def __init__(self, name: str, reporter: Reporter, shared: Any) -> None:
-        self._name = name
-        self._reporter = reporter
-        self._shared = shared
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        endpoint = _current.endpoint
-        if endpoint is None:
-            self._shared.write(text)
-        else:
-            self._reporter.output(endpoint.rank, self._name, text)
-        return len(text)
-
-    def fileno(self) -> int:
-        return int(self._shared.fileno())

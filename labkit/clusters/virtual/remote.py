@@ -9,12 +9,17 @@ knows itself who speaks, checks every field, and drops a rank that breaks the pr
 from __future__ import annotations
 
 import math
+import os
+import random
 import socket
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
+import numpy
 import torch
 from torch._C._distributed_c10d import HashStore
 
@@ -22,8 +27,12 @@ from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Killed, LinkDown
+from labkit.clusters.virtual.isolation import clocks, current, random_states
+from labkit.clusters.virtual.isolation.clocks import RankClock
+from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.clusters.warm import Reporter
@@ -115,9 +124,11 @@ class _Desk:
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
             case "compute", [float() as seconds, int() as operations] if 0 <= seconds < math.inf:
                 return lambda: self._engine.compute(self._rank, seconds, operations)
+            case "tick", [float() as seconds] if 0 <= seconds < math.inf:
+                return lambda: self._tick(seconds)
             case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
-                self._engine.sleep(self._rank, seconds)
-                return lambda: _SLEEP if self._steps_aside() else None
+                left = [seconds]
+                return lambda: self._sleep(left)
         raise ProtocolError(f"no such call: {name}"[:80])
 
     def _steps_aside(self) -> bool:
@@ -126,6 +137,14 @@ class _Desk:
             self._engine.step_aside(self._rank)
             return True
         return False
+
+    def _tick(self, seconds: float) -> None:
+        self._engine.clock[self._rank] += seconds
+
+    def _sleep(self, left: list[float]) -> Any:
+        if left:  # else it is here for the second time, its turn having come
+            self._engine.sleep(self._rank, left.pop())
+        return _SLEEP if self._steps_aside() else None
 
     def _post(self, request: Request) -> int:
         self._engine.post(self._rank, request)
@@ -188,8 +207,17 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )
+    here.endpoint, here.clock = endpoint, RankClock(endpoint)
+    current.follow_threads()
+    clocks.separate()
+    generator, numpy_generator = random_states.seeded(index)
+    random.setstate(generator.getstate())
+    numpy.random.set_state(numpy_generator.get_state())
+    main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False):
-        result = execute(job, index, lambda: endpoint.now)
+        result = execute(job, index, lambda: endpoint.now, main)
+    if current.is_forked():
+        os._exit(result.exit or 0)
     reporter.result(result)
     endpoint.end(result.error is not None or result.exit != 0)
 
@@ -231,6 +259,12 @@ class SocketEndpoint:
 
     def sleep(self, seconds: float) -> None:
         self._ask("sleep", float(seconds))
+
+    def tick(self, seconds: float) -> None:
+        self._ask("tick", float(seconds))
+
+    def cut_off(self) -> None:
+        self._ask = refuse_after_fork  # type: ignore[method-assign]
 
     def end(self, failed: bool) -> None:
         _send(self._connection, ("end", failed))

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.requests import Request
 
@@ -67,6 +68,10 @@ class ThreadRanks:
         # a backward pass must stay in its rank's thread
         with torch.autograd.set_multithreading_enabled(False):
             failed = self._program(ThreadEndpoint(self, self._engine, rank))
+        self.end(rank, failed)
+
+    def end(self, rank: int, failed: bool) -> None:
+        """The rank's program is over: others run."""
         self._engine.end(rank, failed)
         self._hand_over()
 
@@ -85,6 +90,7 @@ class ThreadEndpoint:
         self.rank = rank
         self._ranks = ranks
         self._engine = engine
+        self._never = threading.Lock()
         # straight into the engine: nothing lies between
         self.post: Callable[[Request], Request] = partial(engine.post, rank)
         self.compute: Callable[..., None] = partial(engine.compute, rank)
@@ -109,6 +115,19 @@ class ThreadEndpoint:
     def sleep(self, seconds: float) -> None:
         self._engine.sleep(self.rank, seconds)
         self._step_aside()
+
+    def tick(self, seconds: float) -> None:
+        self._engine.clock[self.rank] += seconds
+
+    def cut_off(self) -> None:
+        self._ranks.switch = refuse_after_fork  # type: ignore[method-assign]
+
+    def leave(self, failed: bool) -> NoReturn:
+        """End this rank here and now: nothing more of its code runs, as after `os._exit`."""
+        self._ranks.end(self.rank, failed)
+        for _ in range(2):  # the second time nobody gives it back
+            self._never.acquire()
+        raise AssertionError
 
     def _step_aside(self) -> None:
         while self._engine.is_ahead(self.rank):

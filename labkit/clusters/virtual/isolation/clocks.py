@@ -1,0 +1,114 @@
+"""`time.sleep`, `time.time`, `time.perf_counter` and `time.monotonic` on a rank's thread: its virtual clock.
+
+Reading a clock costs a little virtual time, so a loop that reads it until a moment has come does come to an end. The
+standard library's own calls, and threads that a rank started, get the real thing: what they wait for is real.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import sysconfig
+import time
+import timeit
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.isolation.current import here
+
+READ_SECONDS = 1e-7
+"""What it costs to read the clock."""
+_POLLS = 1000
+"""After so many readings with nothing between, each costs a thousandth of the time that they took so far."""
+
+
+class RankClock:
+    """The clock of one rank, as its program reads it: seconds since the job began."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._last = math.nan
+        self._polling_since = 0.0
+        self._in_a_row = 0
+
+    def read(self) -> float:
+        """The time; reading it costs a little."""
+        now = self._endpoint.now
+        if now != self._last:
+            self._in_a_row, self._polling_since = 0, now
+        self._in_a_row += 1
+        polled = self._in_a_row > _POLLS
+        self._endpoint.tick((now - self._polling_since) / _POLLS if polled else READ_SECONDS)
+        self._last = self._endpoint.now
+        return self._last
+
+    def look(self) -> float:
+        """The time, for torch's own purposes, which must not change what is measured."""
+        return self._endpoint.now
+
+    def sleep(self, seconds: float) -> None:
+        self._endpoint.sleep(seconds)
+
+
+def separate() -> None:
+    """From now on the functions of `time` give a rank's thread its virtual clock."""
+    # whole seconds: adding the clock to it then rounds alike in every run
+    began = int(time.time())
+    nanoseconds = 10**9
+    _replace("time", lambda clock: began + clock)
+    _replace("time_ns", lambda clock: began * nanoseconds + int(clock * nanoseconds))
+    for name in ("monotonic", "perf_counter"):
+        _replace(name, lambda clock: clock)
+        _replace(f"{name}_ns", lambda clock: int(clock * nanoseconds))
+    real_sleep = time.sleep
+
+    @functools.wraps(real_sleep)
+    def sleep(seconds: float, /) -> None:
+        clock = here.clock
+        if clock is None or not 0 <= seconds < math.inf or _caller(sys._getframe(1).f_code.co_filename) == "real":
+            real_sleep(seconds)
+        else:
+            clock.sleep(float(seconds))
+
+    time.sleep = sleep  # type: ignore[assignment]  # positional only, as the real one is
+    # timeit has taken its timer from `time` long ago
+    measured = timeit.default_timer
+    timeit.default_timer = time.perf_counter
+    for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
+        defaults = function.__defaults__ or ()
+        function.__defaults__ = tuple(time.perf_counter if d is measured else d for d in defaults)
+
+
+def _replace(name: str, shown: Callable[[float], Any]) -> None:
+    real = getattr(time, name)
+
+    @functools.wraps(real)
+    def read() -> Any:
+        clock = here.clock
+        if clock is None:
+            return real()
+        kind = _caller(sys._getframe(1).f_code.co_filename)
+        if kind == "real":
+            return real()
+        return shown(clock.read() if kind == "charged" else clock.look())
+
+    setattr(time, name, read)
+
+
+@functools.cache
+def _caller(filename: str) -> str:
+    """Whose code reads the clock: the standard library's (real), torch's or labkit's (free), any other's (charged)."""
+    if filename == timeit.__file__:
+        return "charged"
+    labkit = str(Path(__file__).parents[3])
+    if filename.startswith((labkit, str(Path(torch.__file__).parent))):
+        return "free"
+    packages = {"site-packages", "dist-packages"} & {*PurePath(filename).parts}
+    if filename.startswith("<frozen") or (filename.startswith(sysconfig.get_path("stdlib")) and not packages):
+        return "real"
+    return "charged"

@@ -1,0 +1,115 @@
+"""What a rank reads and writes outside of itself: environment variables, standard output, the working directory."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from labkit.clusters.virtual.isolation.current import here, is_forked
+from labkit.clusters.warm import Reporter
+
+_CLONE_FS = 0x200
+_ATOMIC_CHARACTERS = 500
+"""So many characters make a report that a pipe takes in one piece, whoever else writes into it."""
+
+
+def separate(reporter: Reporter) -> None:
+    """From now on each rank has its own environment variables, and what it prints is reported as its own."""
+    # the same mapping, with a layer for each rank
+    os.environ = _RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003
+    sys.stdout = _RankStream("stdout", reporter, sys.stdout)
+    sys.stderr = _RankStream("stderr", reporter, sys.stderr)
+    start = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # where the environment is its 6th argument
+
+    def start_for_rank(self: Any, arguments: Any, executable: Any, pre: Any, close: Any, pass_fds: Any, cwd: Any,
+                       env: Any, *rest: Any) -> None:  # fmt: skip
+        if env is None and here.rank is not None:
+            env = dict(os.environ)
+        start(self, arguments, executable, pre, close, pass_fds, cwd, env, *rest)
+
+    subprocess.Popen._execute_child = start_for_rank  # type: ignore[attr-defined]
+
+
+def own_folder() -> None:
+    """`os.chdir` and `os.umask` concern this thread, and those that it starts, from now on."""
+    # where a sandbox forbids it they stay common to all ranks
+    ctypes.CDLL(None).unshare(_CLONE_FS)
+
+
+class _RankEnvironment(MutableMapping[str, str]):
+    """`os.environ` with a layer of its own for each rank; None in the layer hides a variable."""
+
+    def __init__(self, shared: MutableMapping[str, str]) -> None:
+        self._shared = shared
+
+    @property
+    def _layer(self) -> dict[str, str | None] | None:
+        rank = here.rank
+        return None if rank is None else rank.environment
+
+    def __getitem__(self, name: str) -> str:
+        layer = self._layer
+        if layer is not None and name in layer:
+            value = layer[name]
+            if value is None:
+                raise KeyError(name)
+            return value
+        return self._shared[name]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        layer = self._layer
+        if layer is None:
+            self._shared[name] = value
+        elif not isinstance(value, str):
+            raise TypeError(f"str expected, not {type(value).__name__}")
+        else:
+            layer[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self[name]  # raises KeyError like os.environ
+        layer = self._layer
+        if layer is None:
+            del self._shared[name]
+        else:
+            layer[name] = None
+
+    def __iter__(self) -> Iterator[str]:
+        layer = self._layer or {}
+        return iter([name for name in {**self._shared, **layer} if layer.get(name, "") is not None])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def copy(self) -> dict[str, str]:
+        return dict(self)
+
+
+class _RankStream(io.TextIOBase):
+    """A standard stream that knows which rank's thread writes."""
+
+    def __init__(self, name: str, reporter: Reporter, shared: Any) -> None:
+        self._name = name
+        self._reporter = reporter
+        self._shared = shared
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        rank = here.rank
+        if rank is None:
+            self._shared.write(text)
+        elif is_forked():
+            for start in range(0, len(text), _ATOMIC_CHARACTERS):
+                self._reporter.output(rank.number, self._name, text[start : start + _ATOMIC_CHARACTERS])
+        else:
+            self._reporter.output(rank.number, self._name, text)
+        return len(text)
+
+    def fileno(self) -> int:
+        return int(self._shared.fileno())

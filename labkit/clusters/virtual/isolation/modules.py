@@ -1,0 +1,235 @@
+"""The learner's modules: every rank has its own, with its own globals, classes and caches.
+
+`sys.modules` is one for the process. For a learner's module it holds a stand-in that gives each thread the module of
+its rank, so pickle, dataclasses and `sys.modules[__name__]` work. The learner's own `import` gives the real one.
+Code runs outside the locks of Python's import system: a module may communicate while it is imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
+from pathlib import PurePath
+from types import CodeType, ModuleType
+from typing import Any
+
+from labkit import exercises
+from labkit.clusters.program import is_learners
+from labkit.clusters.virtual.isolation.current import Rank, here
+
+
+class _StandIn(ModuleType):
+    """In `sys.modules` for a module that every rank has its own of."""
+
+    def __getattribute__(self, name: str) -> Any:
+        module_name = object.__getattribute__(self, "__dict__")["__name__"]
+        module = _table().get(module_name)
+        if module is None:
+            # whoever looks through all of sys.modules must not run what this rank has not imported
+            if _is_label(name) and name not in ("__spec__", "__dict__"):
+                return object.__getattribute__(self, name)
+            module = _loaded(module_name)
+        return getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        module_name = object.__getattribute__(self, "__dict__")["__name__"]
+        module = _table().get(module_name)
+        if module is not None:
+            setattr(module, name, value)
+        elif _is_label(name):
+            object.__setattr__(self, name, value)
+        elif not isinstance(value, _StandIn):  # Python's import system ties submodules to packages; so does `_load`
+            setattr(_loaded(module_name), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_loaded(object.__getattribute__(self, "__dict__")["__name__"]), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_loaded(object.__getattribute__(self, "__dict__")["__name__"]))
+
+
+class _Finder(Loader):
+    """First in `sys.meta_path`: a learner's module gets its stand-in, which runs nothing before it is used."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        spec = _specs.get(name) or _find(name, path)
+        if spec is None:
+            return None
+        is_package = spec.submodule_search_locations is not None
+        found = ModuleSpec(name, self, origin=spec.origin, is_package=is_package)
+        found.submodule_search_locations = spec.submodule_search_locations
+        return found
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing yet: each rank runs the module's code for itself."""
+
+
+_specs: dict[str, ModuleSpec] = {}
+_code: dict[str, CodeType] = {}
+_outside: dict[str, ModuleType] = {}
+"""The modules of threads that belong to no rank."""
+
+
+def separate() -> None:
+    """From now on each rank has its own `__main__`, builtins, exercises, and modules of the learner's own files."""
+    _outside["__main__"] = sys.modules["__main__"]
+    sys.modules["__main__"] = _StandIn("__main__")
+    sys.meta_path.insert(0, _Finder())
+    exercises.place_with(_place)
+    original = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> ModuleType:
+        absolute = importlib.util.resolve_name(name, package) if name.startswith(".") else name
+        return _own(absolute) or original(name, package)
+
+    importlib.import_module = import_module
+
+
+def new_main(rank: Rank) -> ModuleType:
+    """The rank's `__main__`, empty."""
+    main = ModuleType("__main__")
+    rank.modules["__main__"] = main
+    # a rank may replace `print`; it does so for its own code only
+    rank.builtins = ModuleType("builtins")
+    rank.builtins.__dict__.update(vars(builtins), __import__=_import)
+    rank.modules["builtins"] = rank.builtins
+    main.__dict__["__builtins__"] = rank.builtins
+    return main
+
+
+def _table() -> dict[str, ModuleType]:
+    rank = here.rank
+    return _outside if rank is None else rank.modules
+
+
+def _is_label(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _place(module: ModuleType) -> None:
+    """An exercise's module is about to run: it is this rank's own."""
+    _table()[module.__name__] = module
+    _give_builtins(module)
+    sys.modules.setdefault(module.__name__, _StandIn(module.__name__))
+
+
+def _give_builtins(module: ModuleType) -> None:
+    rank = here.rank
+    if rank is not None and rank.builtins is not None:
+        module.__dict__["__builtins__"] = rank.builtins.__dict__
+
+
+def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Where the module is, if it is the learner's, in Python."""
+    if name in sys.builtin_module_names:
+        return None
+    spec = PathFinder.find_spec(name, path)
+    if spec is None:
+        return None
+    if isinstance(spec.loader, SourceFileLoader):
+        places = [spec.loader.path]
+    elif spec.loader is None or isinstance(spec.loader, NamespaceLoader):
+        places = list(spec.submodule_search_locations or ())
+    else:
+        return None
+    if any(not is_learners(p) or {"site-packages", "dist-packages"} & {*PurePath(p).parts} for p in places):
+        return None
+    _specs[name] = spec
+    return spec
+
+
+def _own(name: str) -> ModuleType | None:
+    """This rank's own module of that name, imported if need be; None when it is no learner's module."""
+    module = _table().get(name)
+    if module is not None:
+        return module
+    known = sys.modules.get(name)
+    if known is not None:
+        return _loaded(name) if isinstance(known, _StandIn) else None
+    path = None
+    parent = name.rpartition(".")[0]
+    if parent:
+        package = _own(parent)
+        if package is None:
+            return None
+        path = getattr(package, "__path__", None)
+        if path is None:
+            raise ModuleNotFoundError(f"No module named {name!r}; {parent!r} is not a package", name=name)
+    if _find(name, path) is None:
+        if parent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+    sys.modules[name] = _StandIn(name)
+    return _loaded(name)
+
+
+def _loaded(name: str) -> ModuleType:
+    """This rank's module, its code run if that has not been done."""
+    table = _table()
+    module = table.get(name)
+    if module is not None:
+        return module
+    if name not in _specs:  # an exercise that another rank has imported
+        return exercises.__getattr__(name.rpartition(".")[2])
+    parent, _, child = name.rpartition(".")
+    package = _loaded(parent) if parent else None
+    if name in table:  # its package has imported it
+        return table[name]
+    spec = _specs[name]
+    module = importlib.util.module_from_spec(spec)
+    _give_builtins(module)
+    table[name] = module
+    if isinstance(spec.loader, SourceFileLoader):
+        try:
+            if name not in _code:
+                code = spec.loader.get_code(name)
+                assert code is not None
+                _code[name] = code
+            exec(_code[name], module.__dict__)
+        except BaseException:
+            del table[name]
+            raise
+    if package is not None:
+        setattr(package, child, module)
+    # a module may have put something else in its own place
+    return table[name]
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, object] | None = None,
+    locals: Mapping[str, object] | None = None,
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """What `import` does in the learner's code."""
+    package = globals.get("__package__") if level and globals else None
+    if level and not package:
+        return _python_import(name, globals, locals, fromlist or (), level)  # it knows what to say
+    absolute = importlib.util.resolve_name("." * level + name, str(package)) if level else name
+    module = _own(absolute)
+    if module is None:
+        return _python_import(name, globals, locals, fromlist or (), level)
+    if not fromlist:
+        top = absolute.partition(".")[0]
+        return _own(top) or _python_import(top)
+    if hasattr(module, "__path__"):
+        for item in getattr(module, "__all__", ()) if "*" in fromlist else fromlist:
+            if not hasattr(module, item):
+                try:
+                    _own(f"{absolute}.{item}")
+                except ModuleNotFoundError as error:
+                    if error.name != f"{absolute}.{item}":
+                        raise
+    return module
+
+
+_python_import: Callable[..., ModuleType] = builtins.__import__

@@ -1,0 +1,80 @@
+"""Random numbers: every rank draws from generators of its own, as a process does.
+
+`random` and `numpy.random` have a generator for each rank. torch has one default generator for the process: its state
+is exchanged when another rank than the last one draws from it, and never when the baton merely changes hands.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy.random
+import torch
+from torch import Tensor
+
+from labkit.clusters.virtual.isolation.current import Rank, here
+
+# as in random.py itself, whose functions are the methods of one hidden generator
+_RANDOM = (
+    "betavariate", "choice", "choices", "expovariate", "gammavariate", "gauss", "getrandbits", "getstate",
+    "lognormvariate", "normalvariate", "paretovariate", "randbytes", "randint", "random", "randrange", "sample", "seed",
+    "setstate", "shuffle", "triangular", "uniform", "vonmisesvariate", "weibullvariate",
+)  # fmt: skip
+
+_states: dict[int, Tensor] = {}
+"""Of torch's default generator, for ranks that have drawn from it, but for the last one that did."""
+_owner = -1
+_initial = torch.empty(0)
+
+
+def separate() -> None:
+    """From now on what this process draws comes from the generators of the rank whose thread draws."""
+    global _initial, _owner
+    # every process begins with the same state of torch's generator
+    _initial, _owner = torch.get_rng_state(), -1
+    vars(torch.random)["default_generator"] = _DefaultGenerator()  # what torch.manual_seed and its like use
+    for name in _RANDOM:
+        setattr(random, name, _of_rank(name, getattr(random, name), lambda rank: rank.random))
+    for name in dir(numpy.random.mtrand._rand):  # numpy's own hidden generator
+        function = getattr(numpy.random, name, None)
+        if getattr(function, "__self__", None) is numpy.random.mtrand._rand:
+            setattr(numpy.random, name, _of_rank(name, function, lambda rank: rank.numpy_random))
+
+
+def seeded(rank: int) -> tuple[random.Random, numpy.random.RandomState]:
+    """Generators for a rank that has not seeded any: others on each rank, the same in every run."""
+    generator = random.Random(f"rank {rank}")
+    return generator, numpy.random.RandomState(generator.getrandbits(32))
+
+
+def claim(rank: int) -> None:
+    """`rank` is about to draw from torch's default generator, or to look at it: give it the state of that rank."""
+    global _owner
+    if rank != _owner:
+        generator = torch._C.default_generator
+        _states[_owner] = generator.get_state()
+        generator.set_state(_states.pop(rank, _initial))
+        _owner = rank
+
+
+class _DefaultGenerator:
+    """What torch.random's functions take for the default generator."""
+
+    def __getattr__(self, name: str) -> Any:
+        if here.rank is not None:
+            claim(here.rank.number)
+        return getattr(torch._C.default_generator, name)
+
+
+def _of_rank(name: str, shared: Any, generator: Callable[[Rank], Any]) -> Callable[..., Any]:
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        rank = here.rank
+        if rank is None:
+            return shared(*args, **kwargs)
+        return getattr(generator(rank), name)(*args, **kwargs)
+
+    draw.__name__ = draw.__qualname__ = name
+    draw.__doc__ = shared.__doc__
+    return draw
