@@ -12,6 +12,8 @@ from labkit.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from labkit.notebook.viewer import Viewer
+
 
 @dataclass(frozen=True)
 class RankError:
@@ -141,6 +143,12 @@ class Run:
         from labkit.plots import timeline
 
         return timeline(self.trace)
+
+    def view(self) -> Viewer:
+        """The timeline to zoom into and to point at, in a notebook."""
+        from labkit.notebook.viewer import Viewer
+
+        return Viewer(self.trace)
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write the trace for https://ui.perfetto.dev and return the path."""

@@ -4,7 +4,7 @@ Kinds of event are from Okabe & Ito (2008), categories of memory from Paul Tol's
 far apart they stay under the three kinds of colour blindness. No picture says anything by colour alone.
 """
 
-from labkit.trace import Kind
+from labkit.trace import Category, Kind
 
 KIND = {
     Kind.COMPUTE: "#0072B2",  # blue
@@ -16,13 +16,21 @@ TEXT_ON = {Kind.COMPUTE: "white", Kind.SEND: "black", Kind.RECEIVE: "black", Kin
 IDLE = "#EDEDED"
 MESSAGE = "#333333"
 """Arrows from a send to its receive."""
+PATH = "#000000"
+"""The critical path."""
+DARK_IDLE, DARK_MESSAGE, DARK_PATH = "#333333", "#DDDDDD", "#FFFFFF"
+"""The same on JupyterLab's dark page, where kinds keep their colours."""
 
 MEMORY = {
-    "parameters": "#332288",  # indigo
-    "gradients": "#DDCC77",  # sand
-    "optimizer state": "#88CCEE",  # cyan
-    "activations": "#AA4499",  # magenta
+    Category.PARAMETER: "#332288",  # indigo
+    Category.GRADIENT: "#DDCC77",  # sand
+    Category.OPTIMIZER: "#88CCEE",  # cyan
+    Category.ACTIVATION: "#AA4499",  # magenta
+    Category.COMMUNICATION: "#44AA99",  # teal
+    Category.OTHER: "#BBBBBB",  # grey
 }
+CAPACITY = "#D55E00"
+"""The line past which a rank is out of memory."""
 
 WRONG = "#D55E00"
 RIGHT = IDLE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,8 +20,10 @@ from labkit.trace.messages import messages
 MOST_ARROWS = 120
 MOST_RANKS_WITH_DETAIL = 16
 """Up to here lanes hold labels and arrows."""
-MOST_RANKS_WITH_ROWS = 64
+MOST_RANKS_WITH_ROWS = 32
 """Up to here a lane has a row for each kind, so that a send and a receive at the same time are both seen."""
+MOST_RANKS_WITH_TWO_ROWS = 96
+"""Up to here computing has a row and all else the other, so that overlap is seen."""
 _RESOLUTION = 1500
 """Bars and gaps shorter than this fraction of the time shown would be thinner than a pixel."""
 
@@ -34,11 +36,10 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     n, span = trace.world_size, trace.seconds
     began = min((e.start for e in trace.events), default=0.0)
     unit, unit_seconds = time_unit(span)
-    word = "Modelled" if trace.clock == "modelled" else "Measured"
 
-    picture = Picture(height=min(max(0.42 * n + 1.3, 2.2), 7.0), alt=_describe(trace))
+    picture = Picture(height=min(max(0.42 * n + 1.3, 2.2), 7.0), alt=describe(trace))
     axes = picture.add_subplot()
-    axes.set_title(f"{title or 'Timeline'} · {word.lower()} time", loc="left", fontsize=11)
+    axes.set_title(heading(trace, title), loc="left", fontsize=11)
     axes.set_xlabel(f"time ({unit})")
     axes.set_ylabel("rank")
     axes.set_xlim(0, span / unit_seconds if span else 1)
@@ -51,10 +52,11 @@ def timeline(trace: Trace, title: str = "") -> Picture:
 
     lanes = _lanes(trace)
     kinds = [kind for kind in Kind if any(k is kind for _, k in lanes)]
-    rows = {kind: _row(i, len(kinds), n) for i, kind in enumerate(kinds)}
-    top, height = _row(0, 1, n)
-    axes.barh(np.arange(n) + top, span / unit_seconds, height, align="edge", color=palette.IDLE, zorder=0)
-    # the first kinds on top: where all kinds share a row, computing hides sending, and sending receiving
+    rows = _rows(kinds, n)
+    top, height = _rows(kinds[:1], n)[kinds[0]]
+    lane = [(0.0, span / unit_seconds, rank + top) for rank in range(n)]
+    axes.add_collection(_bars(lane, height, palette.IDLE, "idle", layer=-1))
+    # the first kinds on top: where kinds share a row, computing hides sending, and sending receiving
     for layer, kind in enumerate(reversed(kinds)):
         top, height = rows[kind]
         bars = [
@@ -62,21 +64,13 @@ def timeline(trace: Trace, title: str = "") -> Picture:
             for rank in range(n)
             for start, end in merge(lanes[rank, kind], span / _RESOLUTION)
         ]
-        axes.add_collection(
-            PolyCollection(
-                [[(a, y), (b, y), (b, y + height), (a, y + height)] for a, b, y in bars],
-                facecolor=palette.KIND[kind],
-                linewidth=0,
-                label=kind.value,
-                zorder=1 + layer,
-            )
-        )
+        axes.add_collection(_bars(bars, height, palette.KIND[kind], kind.value, layer))
     if n <= MOST_RANKS_WITH_DETAIL:
         _arrows(axes, trace, rows, began, unit_seconds)
         _labels(axes, trace, rows, began, unit_seconds)
     legend = [Patch(color=palette.KIND[kind], label=kind.value) for kind in kinds]
     legend.append(Patch(color=palette.IDLE, label="idle"))
-    if n > MOST_RANKS_WITH_ROWS and len(kinds) > 1:
+    if len(set(rows.values())) < len(kinds):
         legend.append(Patch(color="none", label="(at the same time: the first of these is seen)"))
     picture.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=9)
     return picture
@@ -94,11 +88,30 @@ def merge(events: Iterable[Event], least: float) -> list[tuple[float, float]]:
     return merged
 
 
-def _row(index: int, count: int, ranks: int) -> tuple[float, float]:
-    """Offset from the lane's middle, and height, of one of `count` rows of a lane; thin lanes have one for all."""
+def _rows(kinds: Sequence[Kind], ranks: int) -> dict[Kind, tuple[float, float]]:
+    """Each kind's row in a lane: offset from the lane's middle, and height. Thin lanes have fewer rows than kinds."""
+    if ranks > MOST_RANKS_WITH_TWO_ROWS:
+        return dict.fromkeys(kinds, (-0.5, 1.0))
+    rows = len(kinds)
     if ranks > MOST_RANKS_WITH_ROWS:
-        return -0.5, 1.0
-    return -0.4 + 0.8 * index / count, 0.8 / count
+        rows = min(rows, 2) if kinds[0] is Kind.COMPUTE else 1
+    return {kind: (-0.4 + 0.8 * min(i, rows - 1) / rows, 0.8 / rows) for i, kind in enumerate(kinds)}
+
+
+def _bars(
+    spans: Sequence[tuple[float, float, float]], height: float, colour: str, label: str, layer: int
+) -> PolyCollection:
+    """Bars of one colour, each from (start, end, top). As one array: matplotlib is slow with single ones."""
+    start, end, top = np.array(spans, dtype=float).reshape(-1, 3).T
+    corners = [(start, top), (end, top), (end, top + height), (start, top + height)]
+    vertices = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
+    # arrays are taken in at once, though the type that matplotlib states has none
+    return PolyCollection(vertices, facecolor=colour, linewidth=0, label=label, zorder=1 + layer)  # type: ignore[arg-type]
+
+
+def heading(trace: Trace, title: str = "") -> str:
+    """`Timeline · modelled time`."""
+    return f"{title or 'Timeline'} · {trace.clock} time"
 
 
 def _arrows(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], began: float, unit: float) -> None:
@@ -134,7 +147,7 @@ def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
             shown.set_path_effects([withStroke(linewidth=2.5, foreground=colour)])  # arrows pass behind
 
 
-def _describe(trace: Trace) -> str:
+def describe(trace: Trace) -> str:
     """The picture in words: how long, and which share of the ranks' time went where."""
     if not trace.events:
         return f"Timeline of {count(trace.world_size, 'rank')}, empty. Nothing was recorded."

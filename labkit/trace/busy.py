@@ -51,13 +51,13 @@ def busy(trace: Trace) -> list[RankTime]:
             computing[event.rank].append((event.start, event.end))
         elif began < event.end:
             communicating[event.rank].append((began, event.end))
-    times = []
+    seconds, times = trace.seconds, []
     for rank in range(trace.world_size):
         compute = _length(computing[rank])
         communication = _length(communicating[rank])
         either = _length([*computing[rank], *communicating[rank]])
         hidden = max(compute + communication - either, 0.0)
-        idle = max(trace.seconds - either, 0.0)
+        idle = max(seconds - either, 0.0)
         times.append(RankTime(rank, compute, hidden, max(communication - hidden, 0.0), idle))
     return times
 

@@ -4,8 +4,8 @@ It is walked backwards from the last event. A message begins when both sides hav
 last rank has joined, so the chain goes on at the rank that came last. An earlier message on the same sender or
 receiver, or an earlier collective of the same group, that was over only later than that, held it up and is next. (Where
 links of different speed meet in one rank, the earlier one need not have been in the way: then the chain may take a
-neighbour's message, of the same time.) Computing goes on at what the rank did before it. As in Böhme et al.,
-"Identifying the root causes of wait states in large-scale parallel applications" (2016), with the queues of links added.
+neighbour's message, of the same time.) Computing goes on at what the rank did before it. As in Böhme et al., "Scalable
+critical-path based performance analysis" (IPDPS 2012), with the queues of links added.
 """
 
 from __future__ import annotations
