@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from labkit.clusters import Cluster, InvalidJob
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
+from labkit.clusters.virtual.faults import Fault, parse
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
 from labkit.notebook.magics import Magic, at_least_one
 
@@ -22,7 +23,7 @@ KINDS = ("virtual", "local")
 _OPTIONS = {
     "virtual": (
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
-        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage"),
+        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults"),
     ),
     "local": ("nnodes", "nproc_per_node", "backend"),
 }
@@ -78,8 +79,19 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option("--oversubscription", type=float, metavar="X", help="virtual only: a rack's cards over its uplink")
     magic.option("--host-link", metavar="LINK", help="virtual only: link of each GPU to host memory")
     magic.option("--storage", help=f"virtual only: a node's storage ({', '.join(STORAGE)})")
+    magic.option(
+        "--fault", dest="faults", action="append", type=_fault, metavar="FAULT",
+        help='virtual only, repeatable: "kill(3, at=0.5)", "slow(2, factor=1.5)", "link(node=1)", "jitter(seed=0)"',
+    )  # fmt: skip
     magic.option("--backend", help="local only: gloo or nccl")
     return [magic]
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def make(kind: str, options: dict[str, object]) -> Cluster:

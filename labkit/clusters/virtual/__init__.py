@@ -2,5 +2,17 @@
 
 from labkit.clusters.virtual.cluster import VirtualCluster, virtual
 from labkit.clusters.virtual.diagnosis import DeadlockError, MismatchError, PeerFailed
+from labkit.clusters.virtual.faults import LinkDown, jitter, kill, link, slow
 
-__all__ = ["DeadlockError", "MismatchError", "PeerFailed", "VirtualCluster", "virtual"]
+__all__ = [
+    "DeadlockError",
+    "LinkDown",
+    "MismatchError",
+    "PeerFailed",
+    "VirtualCluster",
+    "jitter",
+    "kill",
+    "link",
+    "slow",
+    "virtual",
+]

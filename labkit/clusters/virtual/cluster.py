@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from labkit.clusters.cluster import OnOutput
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
+from labkit.clusters.virtual import faults as fault_kinds
 from labkit.clusters.virtual.engine import Engine
+from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
 from labkit.clusters.virtual.remote import serve
 from labkit.clusters.warm import WarmProcess, shared
@@ -29,6 +32,8 @@ class VirtualCluster:
 
     topology: Topology
     ranks: Literal["threads", "processes"] = "threads"
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose, and when."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
     kind: Literal["virtual"] = "virtual"
@@ -45,8 +50,10 @@ class VirtualCluster:
         t = self.topology
         nodes = f"{t.nnodes} node{'s' * (t.nnodes > 1)} x {t.nproc_per_node} {t.gpu.name}"
         between = f", {t.inter_node.name} between nodes" if t.nnodes > 1 else ""
+        wrong = f", {len(self.faults)} fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
         return (
-            f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}; times are modelled"
+            f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}{wrong}; "
+            "times are modelled"
         )
 
     def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
@@ -58,13 +65,14 @@ class VirtualCluster:
         )
         if placed.world_size > MAX_RANKS:
             raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
+        _check_faults(self.faults, placed)
         warm = self.warm or shared()
         if self.ranks == "processes":
-            return _run_processes(warm, job, placed, on_output)
+            return _run_processes(warm, job, placed, self.faults, on_output)
         return warm.run(
             "labkit.clusters.virtual.host:main",
             job,
-            options={"topology": placed.to_plain()},
+            options={"topology": placed.to_plain(), "faults": fault_kinds.to_plain(self.faults)},
             ranks=[range(placed.world_size)],
             environments=[{}],
             on_output=on_output,
@@ -72,8 +80,17 @@ class VirtualCluster:
         )
 
 
-def _run_processes(warm: WarmProcess, job: Job, placed: Topology, on_output: OnOutput | None) -> Run:
-    engine = Engine(placed)
+def _check_faults(given: Sequence[Fault], placed: Topology) -> None:
+    try:
+        fault_kinds.check(given, placed)
+    except ValueError as error:
+        raise InvalidJob(str(error)) from None
+
+
+def _run_processes(
+    warm: WarmProcess, job: Job, placed: Topology, given: Sequence[Fault], on_output: OnOutput | None
+) -> Run:
+    engine = Engine(placed, given, recording=job.trace)
     pairs = [socket.socketpair() for _ in range(placed.world_size)]
     scheduler = threading.Thread(
         target=serve, args=(engine, [ours for ours, _ in pairs]), name="scheduler", daemon=True
@@ -114,6 +131,7 @@ def virtual(
     oversubscription: float | None = None,
     host_link: str | Link | None = None,
     storage: str | Storage | None = None,
+    faults: Sequence[Fault] = (),
     ranks: Literal["threads", "processes"] = "threads",
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
@@ -121,7 +139,8 @@ def virtual(
 
     The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
-    carries a quarter of what its network cards could. Raises InvalidJob that names the option and its value.
+    carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Raises
+    InvalidJob that names the option and its value.
     """
     try:
         placed = topology(
@@ -142,4 +161,5 @@ def virtual(
         raise InvalidJob(str(error)) from None
     if placed.world_size > MAX_RANKS:
         raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
-    return VirtualCluster(placed, ranks, warm)
+    _check_faults(faults, placed)
+    return VirtualCluster(placed, ranks, tuple(faults), warm)

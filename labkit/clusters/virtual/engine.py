@@ -69,9 +69,9 @@ class Engine:
             Receive: self.messages.accept_receive,
             Collective: self.meetings.accept,
         }
+        self.faults.plan(self)  # first: what is broken from the start is so before anybody runs
         for rank in range(topology.world_size):
             self.at(0.0, None, rank)
-        self.faults.plan(self)
 
     # Scheduling ---------------------------------------------------------------------------------------------------
 
@@ -112,6 +112,8 @@ class Engine:
     def _lose(self, time: float, rank: int) -> None:
         """A rank has failed: who waits for it cannot go on."""
         self.lost.add(rank)
+        for unmet in [*self.messages.posted_by(rank), *self.meetings.joined_by(rank)]:
+            self._withdraw(unmet)
         for request in list(self.waiting.values()):
             error = diagnosis.lost_peer(self, request)
             if error is not None:
@@ -229,7 +231,15 @@ class Engine:
     def _time_out(self, time: float, subject: tuple[Request, float]) -> None:
         request, timeout = subject
         if self.waiting.get(request.rank) is request:
+            self._withdraw(request)
             self.fail(request, RuntimeError(f"{request} timed out: not done after {timeout:g} s"), time)
+
+    def _withdraw(self, request: Request) -> None:
+        """Nobody waits for this request any more: nothing may meet it."""
+        if isinstance(request, Collective):
+            self.meetings.joined(request).pop(request.rank, None)
+        else:
+            self.messages.withdraw(request)
 
     def _end_computing(self, rank: int) -> None:
         computing = self._computing[rank]

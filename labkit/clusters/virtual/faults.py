@@ -5,6 +5,7 @@ Faults are inputs of a run, at virtual times, so a run with faults is as repeata
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -90,6 +91,27 @@ def jitter(seed: int = 0, *, compute: float = 0.05, latency: float = 0.2) -> Jit
     if compute < 0 or latency < 0:
         raise ValueError(f"jitter: spreads must be at least 0, got {compute} and {latency}")
     return Jitter(seed, float(compute), float(latency))
+
+
+_CALLS = {"kill": kill, "slow": slow, "link": link, "jitter": jitter}
+
+
+def parse(text: str) -> Fault:
+    """A fault as a call's text, `kill(3, at=0.5)`. Raises ValueError that says what is possible."""
+    example = "a fault is one of kill(3, at=0.5), slow(2, factor=1.5), link(node=1, factor=0.1), jitter(seed=0)"
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"{text!r} is no fault; {example}") from None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _CALLS):
+        raise ValueError(f"{text!r} is no fault; {example}")
+    try:
+        args = [ast.literal_eval(arg) for arg in call.args]
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        fault: Fault = _CALLS[call.func.id](*args, **options)  # type: ignore[operator]  # one signature each
+    except TypeError as error:
+        raise ValueError(f"{text!r}: {error}; {example}") from None
+    return fault
 
 
 def to_plain(faults: Sequence[Fault]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import quick
+from labkit.clusters.virtual import faults, quick
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
@@ -30,7 +30,7 @@ from labkit.hardware import Topology
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
     topology = Topology.from_plain(options["topology"])
-    engine = Engine(topology, recording=job.trace)
+    engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     store = HashStore()
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     quick.install()

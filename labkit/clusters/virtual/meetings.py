@@ -41,6 +41,11 @@ class Meetings:
         calls = self._groups.get(request.group)
         return calls.meetings.get(request.number, {}) if calls else {}
 
+    def joined_by(self, rank: int) -> list[Collective]:
+        """The collectives that this rank has joined and that are not complete."""
+        meetings = [meeting for calls in self._groups.values() for meeting in calls.meetings.values()]
+        return [meeting[rank] for meeting in meetings if rank in meeting]
+
     def accept(self, now: float, request: Collective) -> None:
         calls = self._groups.get(request.group)
         if calls is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.network import Route
-from labkit.clusters.virtual.requests import Receive, Send
+from labkit.clusters.virtual.requests import Receive, Request, Send
 from labkit.trace import Kind
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ class Messages:
         """Receives of this rank that no message has met."""
         posted = [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
         return [request for request in posted if isinstance(request, Receive) and request.rank == rank]
+
+    def withdraw(self, request: Request) -> None:
+        """Forget a send or receive that nothing has met."""
+        boxes: list[deque[Any]] = [*self._boxes.values(), *self._open.values()]
+        for box in boxes:
+            if request in box:
+                box.remove(request)
 
     def accept_send(self, now: float, send: Send) -> None:
         key = send.group, send.rank, send.to, send.tag
