@@ -30,6 +30,8 @@ def make_groups_with(make: GroupMaker) -> None:
     requested: list[str] = []
 
     def create(options: Any, _: Any) -> dist.ProcessGroup:
+        if not options.global_ranks_in_group:
+            _inits.count += 1
         ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         return make(
             requested[-1],
@@ -54,9 +56,22 @@ def make_groups_with(make: GroupMaker) -> None:
             requested.pop()
         if store is not None and group in c10d._world.pg_map:
             c10d._world.pg_map[group] = (dist.Backend(asked), store)
+            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(asked)))
         return group, store
 
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
+
+
+class _Inits(threading.local):
+    count = 0
+
+
+_inits = _Inits()
+
+
+def inits_of_this_rank() -> int:
+    """How often this rank has made a default group through `make_groups_with`, with the one it is making."""
+    return _inits.count
 
 
 def rendezvous_with(

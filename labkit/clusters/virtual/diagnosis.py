@@ -29,6 +29,9 @@ class PeerFailed(RuntimeError):
 
 def explain(engine: Engine) -> dict[int, Exception]:
     """The error for each waiting rank, now that nothing more will happen."""
+    unlike = engine.meetings.unlike()
+    if unlike:
+        return unlike
     waits = {rank: waited_for(engine, request) for rank, request in engine.waiting.items()}
     report = _report(engine, waits)
     return {rank: DeadlockError(report) for rank in waits}
@@ -65,12 +68,41 @@ def unequal_message(send: Send, receive: Receive) -> MismatchError:
     )
 
 
-def unlike_collectives(number: int, members: tuple[int, ...], first: Collective, other: Collective) -> MismatchError:
-    """Two members of a group that called different things."""
+def unlike_collectives(
+    engine: Engine, number: int, members: tuple[int, ...], joined: dict[int, Collective]
+) -> MismatchError:
+    """Members of a group that called different things: who called what, at which line, and who called nothing."""
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in sorted(joined):
+        alike[str(joined[rank]), joined[rank].line].append(rank)
+    calls = [f"{_ranks(ranks)} called {call} ({line or 'unknown line'})" for (call, line), ranks in alike.items()]
+    missing = [rank for rank in members if rank not in joined]
+    gone = [rank for rank in missing if rank in engine.ended]
+    if gone:
+        calls.append(f"{_ranks(gone)} ended without it")
+    elsewhere = [rank for rank in missing if rank not in engine.ended]
+    if elsewhere:
+        calls.append(f"{_ranks(elsewhere)} did not come to it")
+    shown = ", ".join(calls) if len(calls) <= 2 else "".join(f"\n  {call}" for call in calls)
     return MismatchError(
-        f"call number {number + 1} in the group of ranks {list(members)} differs: rank {first.rank} called {first} "
-        f"({first.line or 'unknown line'}), rank {other.rank} called {other} ({other.line or 'unknown line'})"
+        f"call number {number + 1} in the group of ranks {_members(members)} differs:{' ' * (len(calls) <= 2)}{shown}"
     )
+
+
+def incomplete_barrier(request: Collective, missing: list[int]) -> str:
+    """Who did not come to a monitored barrier in time."""
+    return (
+        f"{_ranks(missing).capitalize()} failed to pass monitoredBarrier in {request.timeout * 1000:g} ms "
+        f"({request.line or 'unknown line'})"
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def _members(members: tuple[int, ...]) -> str:
+    return str(list(members)) if len(members) <= 16 else f"[{ranges(members)}]"
 
 
 def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
@@ -109,6 +141,12 @@ def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
             lines.append(
                 "  each of them sends first, and a send ends only when its receive is posted: let one side receive "
                 "first, or post the send with isend and wait for it after the receive"
+            )
+        groups = {engine.waiting[rank].group for rank in cycle}
+        if len(groups) > 1 and all(isinstance(engine.waiting[rank], Collective) for rank in cycle):
+            lines.append(
+                f"  they are in collectives of {len(groups)} different groups ({', '.join(sorted(groups))}): every "
+                "rank must call the collectives of its groups in the same order"
             )
     return "\n".join(lines)
 

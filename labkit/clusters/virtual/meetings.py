@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from labkit.clusters.virtual import collectives, diagnosis, timing
@@ -26,6 +27,10 @@ class _Calls:
     """By number: who has joined so far, by rank."""
     signatures: dict[int, Any] = field(default_factory=dict)
     """By number: what the first to join asked for."""
+    unlike: set[int] = field(default_factory=set)
+    """Numbers of meetings to which members came with different calls: told when all are there, or nobody can go on."""
+    given_up: dict[int, str] = field(default_factory=dict)
+    """By number: why those who had joined a monitored barrier have left it."""
     busy_until: float = 0.0
 
 
@@ -53,37 +58,70 @@ class Meetings:
             calls = self._groups[request.group] = _Calls(members, dict.fromkeys(members, 0))
         number = request.number = calls.made[request.rank]
         calls.made[request.rank] = number + 1
+        if number in calls.given_up:
+            self._engine.fail(request, RuntimeError(f"came too late: {calls.given_up[number]}"), now)
+            return
         signature = collectives.signature(request)
         meeting = calls.meetings.get(number)
         if meeting is None:
             meeting = calls.meetings[number] = {}
             calls.signatures[number] = signature
         elif calls.signatures[number] != signature:
-            first = next(iter(meeting.values()))
-            meeting[request.rank] = request
-            error = diagnosis.unlike_collectives(number, calls.members, first, request)
-            self._engine.fail_all(meeting.values(), error, now)
-            return
+            calls.unlike.add(number)
         meeting[request.rank] = request
         if len(meeting) == len(calls.members):
             del calls.meetings[number], calls.signatures[number]
-            self._hold(now, calls, [meeting[rank] for rank in calls.members])
-        elif self._engine.lost:
+            if number in calls.unlike:
+                calls.unlike.remove(number)
+                error = diagnosis.unlike_collectives(self._engine, number, calls.members, meeting)
+                self._engine.fail_all(meeting.values(), error, now)
+            else:
+                self._hold(now, calls, [meeting[rank] for rank in calls.members])
+            return
+        if request.timeout < inf:
+            self._engine.at(now + request.timeout, self._give_up, request)
+        if self._engine.lost:
             lost = diagnosis.lost_peer(self._engine, request)
             if lost is not None:
                 self._engine.fail(request, lost, now)
+
+    def unlike(self) -> dict[int, Exception]:
+        """The error for each waiting rank whose collective cannot take place, since others called something else."""
+        errors: dict[int, Exception] = {}
+        for rank, request in self._engine.waiting.items():
+            if isinstance(request, Collective):
+                calls = self._groups[request.group]
+                if request.number in calls.unlike:
+                    joined = calls.meetings[request.number]
+                    errors[rank] = diagnosis.unlike_collectives(self._engine, request.number, calls.members, joined)
+        return errors
+
+    def _give_up(self, now: float, request: Collective) -> None:
+        """The time of a monitored barrier is over."""
+        calls = self._groups[request.group]
+        meeting = calls.meetings.get(request.number)
+        if meeting is not None and request.error is None:
+            missing = [rank for rank in calls.members if rank not in meeting]
+            del calls.meetings[request.number], calls.signatures[request.number]
+            calls.unlike.discard(request.number)
+            why = calls.given_up[request.number] = diagnosis.incomplete_barrier(request, missing)
+            self._engine.fail_all(meeting.values(), RuntimeError(why), now)
 
     def _hold(self, now: float, calls: _Calls, requests: list[Collective]) -> None:
         first = requests[0]
         try:
             outputs = collectives.complete(requests)
+        except diagnosis.MismatchError as error:
+            self._engine.fail_all(requests, error, now)
+            return
         except Exception as error:  # an operation that the dtype does not have, or parts that do not fit
             self._engine.fail_all(requests, RuntimeError(f"{first} cannot be done: {error}"), now)
             return
         sizes = [nbytes(request.tensors) for request in requests]
         # a group runs its collectives one after the other, as on one communication stream
         start = max(now, calls.busy_until)
-        plan = timing.choose(first.name, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
+        algorithm = "barrier" if first.name == "monitored_barrier" else first.name
+        plan = timing.choose(algorithm, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
         served, cut = self._engine.network.carry(plan, start)
         if cut:
             self._engine.fail_all(requests, diagnosis.cut_collective(cut, first), now)

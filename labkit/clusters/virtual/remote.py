@@ -27,6 +27,7 @@ from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Killed, LinkDown
@@ -44,7 +45,8 @@ _ERRORS: dict[str, type[Exception]] = {
     for error in (diagnosis.DeadlockError, diagnosis.PeerFailed, diagnosis.MismatchError, LinkDown)
 }
 _COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"
+    "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+    "monitored_barrier",
 )  # fmt: skip
 
 
@@ -174,10 +176,47 @@ class _Desk:
             case ("receive", _, str() as name, str() as line, wanted, int() as tag, str() as dtype, int() as numel):
                 if (wanted is None or _is_index(wanted, size)) and numel >= 0:
                     return Receive(group, name[:20], line[:200], wanted, tag, _dtype(dtype), numel)
-            case ("collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root):
-                if name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors) and root < size:
-                    return Collective(group, name, line[:200], tensors, op[:20], root)
+            case ("collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root,
+                  tuple() as pieces, tuple() as expected, float() as timeout):  # fmt: skip
+                members = len(self._engine.groups[group])
+                whole = name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors)
+                if whole and -1 <= root < members and timeout >= 0 and _are_sizes(pieces) and _are_sizes(expected):
+                    request = Collective(group, name, line[:200], tensors, op[:20], root, pieces, expected, timeout)
+                    _check_collective(request, group_rank=self._engine.groups[group].index(self._rank), members=members)
+                    return request
         raise ProtocolError("malformed request")
+
+
+def _are_sizes(sizes: tuple[Any, ...]) -> bool:
+    return all(type(size) is int and size >= 0 for size in sizes)
+
+
+def _check_collective(request: Collective, group_rank: int, members: int) -> None:
+    """Raise ProtocolError unless the numbers of a collective go together, whatever the other members ask for."""
+    name, tensors, numels = request.name, request.tensors, [tensor.numel() for tensor in request.tensors]
+    rooted = name in ("reduce", "broadcast", "gather", "scatter")
+    count = {"barrier": 0, "monitored_barrier": 0, "all_to_all": 1, "gather": 1}.get(name)
+    if name == "scatter":
+        count = members if request.root == group_rank else 0
+    right = (
+        (request.root >= 0) == rooted
+        and (len(tensors) == count if count is not None else tensors)
+        and (request.op in REDUCTIONS) == (name in ("all_reduce", "reduce", "reduce_scatter"))
+    )
+    if name in ("all_to_all", "reduce_scatter"):
+        pieces = request.pieces
+        right = right and all(
+            (len(pieces) == members and sum(pieces) == numel) if pieces else numel % members == 0 for numel in numels
+        )
+    elif request.pieces:
+        right = False
+    if name == "scatter":
+        right = right and len(request.expected) == 1
+    elif request.expected:
+        right = right and name in ("all_gather", "all_to_all") and len(request.expected) == members
+        right = right and len(tensors) == 1
+    if not right:
+        raise ProtocolError(f"malformed {name}")
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -242,7 +281,9 @@ class SocketEndpoint:
             case Receive(wanted=wanted, tag=tag, dtype=dtype, numel=numel):
                 fields = ("receive", *common, wanted, tag, _name(dtype), numel)
             case Collective(tensors=tensors, op=op, root=root):
-                fields = ("collective", *common, [tensor.detach() for tensor in tensors], op, root)
+                tensors = [tensor.detach() for tensor in tensors]
+                more = (request.pieces, request.expected, float(request.timeout))
+                fields = ("collective", *common, tensors, op, root, *more)
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
         return int(self._ask("post", fields))

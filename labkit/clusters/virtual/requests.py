@@ -7,6 +7,7 @@ when it is done, and what came of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -76,6 +77,12 @@ class Collective(Request):
     tensors: list[Tensor]
     op: str
     root: int
+    pieces: tuple[int, ...] = ()
+    """How many elements of each tensor go to each member, where they are not equal parts."""
+    expected: tuple[int, ...] = ()
+    """How many elements each member is to send to this rank, where they are not all as many as it sends itself."""
+    timeout: float = inf
+    """Seconds after which it fails unless all have joined; only `monitored_barrier` has one."""
     number: int = field(default=-1, init=False)
     """The how-manieth collective of its group it is on this rank, from 0."""
 

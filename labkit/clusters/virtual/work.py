@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import Any
@@ -43,6 +44,22 @@ def write(tensor: Tensor, data: bytes | None) -> None:
         ctypes.memmove(tensor.data_ptr(), data, len(data))
 
 
+class Awaited:
+    """A collective whose caller waits for it at once: `dist.all_reduce(x)`. No more than that."""
+
+    __slots__ = ("_deliver", "_endpoint", "_handle")
+
+    def __init__(self, endpoint: Endpoint, handle: Any, deliver: Callable[[Any], None]) -> None:
+        self._endpoint = endpoint
+        self._handle = handle
+        self._deliver = deliver
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        arrived, _ = self._endpoint.wait(self._handle)
+        self._deliver(arrived)
+        return True
+
+
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
@@ -61,19 +78,29 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._deliver = deliver
         self._outputs = outputs
         self._source = -1
+        self._error: Exception | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._arrive(True, timeout.total_seconds() if timeout else inf)
         return True
 
     def _arrive(self, move_clock: bool, timeout: float = inf) -> None:
-        arrived, self._source = self._endpoint.wait(self._handle, move_clock, timeout)
-        if self._deliver is not None:
-            self._deliver(arrived)
-            self._deliver = None
+        try:
+            arrived, self._source = self._endpoint.wait(self._handle, move_clock, timeout)
+            if self._deliver is not None:
+                self._deliver(arrived)
+                self._deliver = None
+        except Exception as error:
+            self._error = error
+            raise
 
     def is_completed(self) -> bool:
-        return self._endpoint.is_done(self._handle)
+        """Is it done by now? Then the data is there too: a program may poll and never wait."""
+        done = self._endpoint.is_done(self._handle)
+        if done and self._deliver is not None:
+            with suppress(Exception):  # `exception` and `wait` tell it
+                self._arrive(move_clock=False)
+        return done
 
     def synchronize(self) -> None:
         self.wait()
@@ -93,11 +120,34 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
     def result(self) -> Any:
         return self._outputs
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self._error
 
     def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def source_rank(self) -> int:
+        if self._source < 0:
+            raise RuntimeError(
+                "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call, "
+                "after their wait()"
+            )
+        return self._members.index(self._source)
+
+    _source_rank = source_rank
+
+
+class WorkOfSeveral(Work):  # type: ignore[misc]  # as above
+    """What a coalescing manager hands out: done when all of its parts are."""
+
+    def __init__(self, works: Sequence[VirtualWork | Awaited]) -> None:
+        Work.__init__(self)
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self._works:
+            work.wait(timeout)
         return True
 
-    def _source_rank(self) -> int:
-        return self._members.index(self._source)
+    def synchronize(self) -> None:
+        self.wait()

@@ -1,0 +1,343 @@
+"""The collectives of a virtual rank's process group: each call is checked, asked of the scheduler, and delivered.
+
+torch calls these methods by their names and positions: from `dist.all_reduce` and its like, from DDP's reducer, from
+functional collectives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.clusters.program import call_site
+from labkit.clusters.torch_versions import reduction_name
+from labkit.clusters.virtual import backends
+from labkit.clusters.virtual.collectives import PLAIN, has_data
+from labkit.clusters.virtual.diagnosis import MismatchError
+from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.requests import Collective
+from labkit.clusters.virtual.work import Awaited, VirtualWork, WorkOfSeveral
+
+AnyWork = VirtualWork | Awaited
+
+
+class WrittenBeforeWait(RuntimeError):
+    """A tensor was written to between an asynchronous collective and its `wait()`."""
+
+
+class CollectiveCalls:
+    """What a process group of virtual ranks does for collectives."""
+
+    endpoint: Endpoint
+    ranks: tuple[int, ...]
+    backend: backends.Backend
+    label: str
+    """The group's name, as the scheduler knows it."""
+    group_rank: int
+    _coalesced: list[AnyWork] | None = None
+    _called = 0
+
+    def _start(
+        self,
+        name: str,
+        tensors: list[Tensor],
+        deliver: Callable[[list[Any]], None],
+        outputs: Any,
+        opts: Any,
+        *,
+        op: str = "",
+        root: int = -1,
+        in_place: bool = False,
+        pieces: tuple[int, ...] = (),
+        expected: tuple[int, ...] = (),
+        timeout: float = inf,
+    ) -> AnyWork:
+        """Ask for a collective. `deliver` gets what arrives for each tensor; `outputs` is the Work's result."""
+        self._called += 1
+        line = call_site()[1]
+        # what dist.all_reduce and its like wait for at once; C++ and callers without options hold a Work
+        at_once = opts is not None and opts.asyncOp is False
+        if not at_once and tensors:
+            given = tensors
+            tensors = _copies(tensors)
+            if in_place:
+                deliver = partial(_deliver_unless_written, deliver, given, tensors, f"{name} ({line or 'no line'})")
+        request = Collective(self.label, name, line, tensors, op, root, pieces, expected, timeout)
+        handle = self.endpoint.post(request)
+        work: AnyWork
+        if at_once:
+            work = Awaited(self.endpoint, handle, deliver)
+        else:
+            work = VirtualWork(self.endpoint, self.ranks, handle, deliver, outputs)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _root(self, call: str, opts: Any) -> int:
+        root: int = opts.rootRank
+        if not 0 <= root < len(self.ranks):
+            raise RuntimeError(f"{call}: invalid root rank: {root}, the group has {len(self.ranks)} ranks")
+        return root
+
+    def _reduction(self, call: str, opts: Any, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
+        """The reduction's name, and what to reduce."""
+        if opts is None:
+            op = "SUM"
+        else:
+            wanted = opts.reduceOp
+            op = reduction_name(wanted)
+        for tensor in tensors:
+            self.backend.reduction(call, op, tensor.dtype)
+        if op == "PREMUL_SUM":
+            tensors = [tensor.detach() * wanted.factor for tensor in tensors]
+        return op, tensors
+
+    # Reductions ---------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> AnyWork:
+        if not tensors:
+            raise NotImplementedError("all_reduce of no tensors at all")
+        if tensors[0].layout is not torch.strided:
+            return self._all_reduce_sparse(tensors, opts)
+        op, given = self._reduction("all_reduce", opts, tensors)
+        self.backend.data("all_reduce", tensors)
+        return self._start(
+            "all_reduce", given, partial(_fill, tensors), tensors, opts, op=op, in_place=given is tensors
+        )
+
+    allreduce_coalesced = allreduce
+
+    def _all_reduce_sparse(self, tensors: list[Tensor], opts: Any) -> AnyWork:
+        """The values of a sparse sum, moved as a dense one."""
+        sparse = tensors[0]
+        if sparse.layout is not torch.sparse_coo or len(tensors) > 1 or self.backend.name != "gloo":
+            raise NotImplementedError(f"all_reduce of {sparse.layout} tensors on {self.backend.name}")
+        op, dense = self._reduction("all_reduce", opts, [sparse.detach().to_dense()])
+        if op != "SUM":
+            raise RuntimeError("all_reduce of sparse tensors only works with ReduceOp.SUM")
+
+        def deliver(arrived: list[Any]) -> None:
+            with torch.no_grad():
+                sparse.copy_(arrived[0].view(sparse.shape).to_sparse(sparse.sparse_dim()))
+
+        return self._start("all_reduce", dense, deliver, tensors, opts, op=op)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> AnyWork:
+        root = self._root("reduce", opts)
+        op, given = self._reduction("reduce", opts, tensors)
+        self.backend.data("reduce", tensors)
+        mine = tensors if root == self.group_rank else []
+        deliver = partial(_fill, mine)
+        return self._start("reduce", given, deliver, tensors, opts, op=op, root=root, in_place=given is tensors)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> AnyWork:
+        output, given = outputs[0], inputs[0]
+        self.backend.scattered("reduce_scatter", output, given, len(self.ranks), self.group_rank)
+        op, given = self._reduction("reduce_scatter", opts, given)
+        self.backend.data("reduce_scatter", (output, *given))
+        return self._start(
+            "reduce_scatter", [_joined(given)], partial(_fill, [output]), outputs, opts, op=op, pieces=_pieces(given)
+        )
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> AnyWork:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> AnyWork:
+        for output, given in zip(outputs, inputs, strict=True):
+            self.backend.scattered_whole(output, given, len(self.ranks))
+        op, reduced = self._reduction("reduce_scatter", opts, inputs)
+        self.backend.data("reduce_scatter", (*outputs, *inputs))
+        return self._start("reduce_scatter", reduced, partial(_fill, outputs), outputs, opts, op=op)
+
+    # Data movement ------------------------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> AnyWork:
+        root = self._root("broadcast", opts)
+        self.backend.data("broadcast", tensors)
+        return self._start("broadcast", tensors, partial(_fill, tensors), tensors, opts, root=root, in_place=True)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> AnyWork:
+        self.backend.gathered("all_gather", outputs[0], inputs[0], len(self.ranks))
+        self.backend.data("all_gather", (*outputs[0], *inputs))
+        deliver = partial(_fill_parts, outputs[0])
+        return self._start("all_gather", inputs, deliver, outputs[0], opts, expected=_pieces(outputs[0]))
+
+    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> AnyWork:
+        rows = [list(row) for row in zip(*output_lists, strict=True)]
+        for row, given in zip(rows, inputs, strict=True):
+            self.backend.gathered("all_gather", row, given, len(self.ranks))
+            self.backend.data("all_gather", (*row, given))
+
+        def deliver(arrived: list[Any]) -> None:
+            for row, data in zip(rows, arrived, strict=True):
+                _fill_parts(row, [data])
+
+        return self._start("all_gather", inputs, deliver, output_lists, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> AnyWork:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> AnyWork:
+        for output, given in zip(outputs, inputs, strict=True):
+            self.backend.gathered_whole(output, given, len(self.ranks))
+        self.backend.data("all_gather", (*outputs, *inputs))
+        return self._start("all_gather", inputs, partial(_fill, outputs), outputs, opts)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> AnyWork:
+        root = self._root("gather", opts)
+        mine = outputs[0] if root == self.group_rank else []
+        if root == self.group_rank:
+            self.backend.gathered("gather", mine, inputs[0], len(self.ranks))
+        self.backend.data("gather", (*mine, *inputs))
+        return self._start("gather", inputs, partial(_fill_parts, mine), mine, opts, root=root)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> AnyWork:
+        root = self._root("scatter", opts)
+        mine = inputs[0] if root == self.group_rank else []
+        if root == self.group_rank:
+            self.backend.scattered("scatter", outputs[0], mine, len(self.ranks), self.group_rank)
+        self.backend.data("scatter", (*outputs, *mine))
+        return self._start(
+            "scatter", mine, partial(_fill, outputs), outputs, opts, root=root, expected=(outputs[0].numel(),)
+        )
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> AnyWork:
+        self.backend.exchanged(outputs, inputs, len(self.ranks))
+        self.backend.data("all_to_all", (*outputs, *inputs))
+        return self._start(
+            "all_to_all", [_joined(inputs)], partial(_fill_parts, outputs), outputs, opts,
+            pieces=_pieces(inputs), expected=_pieces(outputs),
+        )  # fmt: skip
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> AnyWork:
+        n = len(self.ranks)
+        backends.check_splits(output, input, output_sizes, input_sizes, n)
+        self.backend.data("all_to_all", (output, input))
+        pieces, expected = _rows(input, input_sizes, n), _rows(output, output_sizes, n)
+        return self._start(
+            "all_to_all", [input], partial(_fill, [output]), [output], opts, pieces=pieces, expected=expected
+        )
+
+    # Barriers -----------------------------------------------------------------------------------------------------
+
+    def barrier(self, opts: Any = None) -> AnyWork:
+        return self._start("barrier", [], partial(_fill, []), [], opts)
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        """A barrier that names who has not come after `timeout` on the virtual clock."""
+        work = self._start("monitored_barrier", [], partial(_fill, []), [], None, timeout=timeout.total_seconds())
+        work.wait()
+
+    # Several in one -----------------------------------------------------------------------------------------------
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        if self.backend.name == "gloo":
+            raise RuntimeError("Backend gloo does not implement startCoalescing")
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any = None) -> WorkOfSeveral:
+        works, self._coalesced = self._coalesced or [], None
+        return WorkOfSeveral(works)
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._called
+
+    def _set_sequence_number_for_group(self) -> None:
+        """It counts from the group's beginning."""
+
+    # the names before torch 2.13, by which C++ may still call
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """All of them in one flat tensor."""
+    if not has_data(tensors[0]):
+        return tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _pieces(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Their sizes, where they differ."""
+    sizes = tuple([tensor.numel() for tensor in tensors])
+    return sizes if len(set(sizes)) > 1 else ()
+
+
+def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> tuple[int, ...]:
+    """The elements in each split along the first dimension, where they differ."""
+    if not splits or len(set(splits)) == 1:
+        return ()
+    row = tensor[0].numel() if tensor.shape[0] else 0
+    return tuple(split * row for split in splits)
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    """The data as it is now: a program may write into its tensors sooner than it waits."""
+    if not has_data(tensors[0]):
+        return tensors
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        return [tensor.clone() for tensor in tensors]
+
+
+# Delivery: what arrived is written into the rank's own tensors, past the operators that are recorded and accounted
+
+
+def _fill(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
+    """Each output from one flat tensor."""
+    for output, data in zip(outputs, arrived, strict=True):
+        _put(output, data)
+
+
+def _fill_parts(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
+    """All outputs, one after the other, from one flat tensor."""
+    if not outputs or arrived[0] is None:
+        return
+    with torch._C._DisableTorchDispatch():
+        parts = arrived[0].split([output.numel() for output in outputs])
+    for output, data in zip(outputs, parts, strict=True):
+        _put(output, data)
+
+
+def _put(output: Tensor, data: Tensor | None) -> None:
+    if data is None:
+        return
+    if output.dtype is not data.dtype:
+        raise MismatchError(f"{data.dtype} arrived where a tensor of {output.dtype} was to be filled")
+    if output.__class__ in PLAIN and output.is_contiguous() and data.is_contiguous():
+        ctypes.memmove(output.data_ptr(), data.data_ptr(), data.nbytes)
+    else:
+        # detached: what arrives is no part of anybody's autograd graph
+        output.detach().copy_(data.view(output.shape))
+
+
+def _deliver_unless_written(
+    deliver: Callable[[list[Any]], None], tensors: list[Tensor], given: list[Tensor], what: str, arrived: list[Any]
+) -> None:
+    """A collective in place: between its call and its wait the tensor belongs to it."""
+    for tensor, copy in zip(tensors, given, strict=True):
+        if has_data(tensor) and not _equal(tensor, copy):
+            raise WrittenBeforeWait(
+                f"the tensor of {what} was written to before its wait(): on real ranks the result would depend on "
+                "timing. Wait first, or write to another tensor"
+            )
+    deliver(arrived)
+
+
+def _equal(tensor: Tensor, copy: Tensor) -> bool:
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        return torch.equal(tensor, copy) or torch.equal(
+            tensor.reshape(-1).contiguous().view(torch.uint8), copy.reshape(-1).contiguous().view(torch.uint8)
+        )
