@@ -34,8 +34,9 @@ async function unpack(packed, layout) {
 }
 
 function duration(seconds) {
-    const [name, size] = timeUnit(seconds);
-    return `${Number((seconds / size).toPrecision(3))} ${name}`;
+    const rounded = Number(seconds.toPrecision(3));
+    const [name, size] = timeUnit(rounded);
+    return `${Number((rounded / size).toPrecision(3))} ${name}`;
 }
 
 function timeUnit(seconds) {
@@ -329,7 +330,8 @@ class Viewer {
     /** Top and height of a kind's row in a rank's lane; thin lanes have one row for all. */
     row(rank, kind) {
         const y = rank * this.lane - this.top;
-        if (this.lane < LANE_WITH_ROWS) return [y, Math.max(this.lane - (this.lane >= 3 ? 1 : 0), 0.5)];
+        if (this.lane < 3) return [Math.floor(y), Math.ceil(this.lane)];
+        if (this.lane < LANE_WITH_ROWS) return [y, this.lane - 1];
         const rows = this.rows();
         const height = (0.84 * this.lane) / rows;
         return [y + 0.08 * this.lane + Math.min(kind, rows - 1) * height, height];
@@ -348,7 +350,7 @@ class Viewer {
         c.setTransform(this.scale, 0, 0, this.scale, 0, 0);
         c.fillStyle = colours.page;
         c.fillRect(0, 0, this.width, this.height);
-        this.drawn = { bars: 0, labels: 0, arrows: 0 };
+        this.drawn = { bars: 0, labels: 0, arrows: 0, steps: 0 };
         this.labels = [];
         this.first = Math.floor(this.top / this.lane);
         this.last = Math.min(Math.ceil((this.top + this.plot) / this.lane), about.worldSize);
@@ -422,10 +424,10 @@ class Viewer {
 
     drawLabels() {
         const { context: c, about } = this;
-        c.font = `11px ${this.font}`;
+        c.font = `10px ${this.font}`;
         c.textAlign = "center";
         c.textBaseline = "middle";
-        c.lineWidth = 3;
+        c.lineWidth = 2;
         c.lineJoin = "round";
         for (const [i, kind, left, right, y] of this.labels) {
             const [a, b] = [Math.max(left, GUTTER), Math.min(right, this.width - RIGHT)];
@@ -492,6 +494,7 @@ class Viewer {
                 else c.lineTo(this.x(path[step + 1]), y);
                 c.lineTo(this.x(path[step + 2]), y);
             }
+            this.drawn.steps = path.length / 3;
             c.stroke();
         }
     }
