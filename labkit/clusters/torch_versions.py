@@ -196,7 +196,8 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [plain for name in names for plain in plain_tensors(getattr(tensor, name))]
+    parts = (getattr(tensor, name) for name in names)  # a DTensor's mesh among them
+    return [plain for part in parts if isinstance(part, torch.Tensor) for plain in plain_tensors(part)]
 
 
 def default_group() -> Any:

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from labkit.clusters.cluster import OnOutput
 from labkit.clusters.job import InvalidJob, Job
@@ -34,6 +34,8 @@ class VirtualCluster:
     ranks: Literal["threads", "processes"] = "threads"
     faults: tuple[Fault, ...] = ()
     """What goes wrong on purpose, and when."""
+    account: bool = True
+    """Computing takes time and memory is counted."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
     kind: Literal["virtual"] = "virtual"
@@ -68,16 +70,23 @@ class VirtualCluster:
         _check_faults(self.faults, placed)
         warm = self.warm or shared()
         if self.ranks == "processes":
-            return _run_processes(warm, job, placed, self.faults, on_output)
+            return _run_processes(warm, job, placed, self._options(placed), self.faults, on_output)
         return warm.run(
             "labkit.clusters.virtual.host:main",
             job,
-            options={"topology": placed.to_plain(), "faults": fault_kinds.to_plain(self.faults)},
+            options=self._options(placed),
             ranks=[range(placed.world_size)],
             environments=[{}],
             on_output=on_output,
             timeout=job.timeout,
         )
+
+    def _options(self, placed: Topology) -> dict[str, Any]:
+        return {
+            "topology": placed.to_plain(),
+            "faults": fault_kinds.to_plain(self.faults),
+            "account": self.account,
+        }
 
 
 def _check_faults(given: Sequence[Fault], placed: Topology) -> None:
@@ -88,7 +97,12 @@ def _check_faults(given: Sequence[Fault], placed: Topology) -> None:
 
 
 def _run_processes(
-    warm: WarmProcess, job: Job, placed: Topology, given: Sequence[Fault], on_output: OnOutput | None
+    warm: WarmProcess,
+    job: Job,
+    placed: Topology,
+    options: dict[str, Any],
+    given: Sequence[Fault],
+    on_output: OnOutput | None,
 ) -> Run:
     engine = Engine(placed, given, recording=job.trace)
     pairs = [socket.socketpair() for _ in range(placed.world_size)]
@@ -100,7 +114,7 @@ def _run_processes(
         run = warm.run(
             "labkit.clusters.virtual.remote:main",
             job,
-            options={"topology": placed.to_plain()},
+            options=options,
             ranks=[[rank] for rank in range(placed.world_size)],
             environments=[torchrun_environment(placed, rank) for rank in range(placed.world_size)],
             sockets=[theirs for _, theirs in pairs],
@@ -114,7 +128,8 @@ def _run_processes(
         scheduler.join()
         for ours, _ in pairs:
             ours.close()
-    return replace(run, trace=engine.trace) if job.trace else run
+    # what happened is the scheduler's own word; what memory was held can only be the ranks'
+    return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
 
 
 def virtual(
@@ -133,14 +148,15 @@ def virtual(
     storage: str | Storage | None = None,
     faults: Sequence[Fault] = (),
     ranks: Literal["threads", "processes"] = "threads",
+    account: bool = True,
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
 
     The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
-    carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Raises
-    InvalidJob that names the option and its value.
+    carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Without
+    `account` computing takes no time and memory is not counted. Raises InvalidJob that names the option and its value.
     """
     try:
         placed = topology(
@@ -162,4 +178,4 @@ def virtual(
     if placed.world_size > MAX_RANKS:
         raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
     _check_faults(faults, placed)
-    return VirtualCluster(placed, ranks, tuple(faults), warm)
+    return VirtualCluster(placed, ranks, tuple(faults), account, warm)

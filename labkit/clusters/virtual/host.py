@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from socket import socket
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual import faults, quick
+from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
@@ -31,6 +33,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
+    ledger = Ledger(topology, options["account"], random_states.claim)
     store = HashStore()
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     quick.install()
@@ -48,7 +51,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
         environment.own_folder()
-        result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
+        with ledger.counting(endpoint):
+            result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
         exits.run_exit_functions(rank)
         if current.is_forked():
             os._exit(result.exit or 0)
@@ -68,7 +72,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     exits.separate(leave)
     ThreadRanks(engine, program).run()
     if job.trace:
-        reporter.trace(engine.trace)
+        reporter.trace(replace(engine.trace, memory=ledger.samples()))
 
 
 def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:

@@ -27,6 +27,7 @@ from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
@@ -38,6 +39,7 @@ from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.clusters.warm import Reporter
 from labkit.hardware import Topology
+from labkit.trace import Trace
 
 MAX_MESSAGE_BYTES = 1 << 30
 _ERRORS: dict[str, type[Exception]] = {
@@ -124,14 +126,23 @@ class _Desk:
             case "is_done", [int() as handle] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
-            case "compute", [float() as seconds, int() as operations] if 0 <= seconds < math.inf:
-                return lambda: self._engine.compute(self._rank, seconds, operations)
+            case "compute", [float() as until, int() as operations] if until < math.inf:
+                return lambda: self._compute(until, operations)
             case "tick", [float() as seconds] if 0 <= seconds < math.inf:
                 return lambda: self._tick(seconds)
             case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
                 left = [seconds]
                 return lambda: self._sleep(left)
         raise ProtocolError(f"no such call: {name}"[:80])
+
+    def _compute(self, until: float, operations: int) -> None:
+        """The rank has added up by itself what it computed: in another order sums would end in other digits."""
+        seconds = until - self._engine.clock[self._rank]
+        if not seconds >= 0:
+            raise ProtocolError("a clock that goes backwards")
+        self._engine.compute(self._rank, seconds, operations)
+        if not self._engine.faults.any:
+            self._engine.clock[self._rank] = until
 
     def _steps_aside(self) -> bool:
         """A rank that is ahead of others sees the present when they have caught up."""
@@ -241,6 +252,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     assert sock is not None
     topology = Topology.from_plain(options["topology"])
     endpoint = SocketEndpoint(index, sock)
+    ledger = Ledger(topology, options["account"])
     store = HashStore()
     torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size, ("env", "tcp", "file"))
     torch_versions.make_groups_with(
@@ -253,10 +265,12 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     random.setstate(generator.getstate())
     numpy.random.set_state(numpy_generator.get_state())
     main = sys.modules["__main__"] = ModuleType("__main__")
-    with torch.autograd.set_multithreading_enabled(False):
+    with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
         result = execute(job, index, lambda: endpoint.now, main)
     if current.is_forked():
         os._exit(result.exit or 0)
+    if job.trace:
+        reporter.trace(Trace(topology.world_size, clock="modelled", memory=ledger.samples()))
     reporter.result(result)
     endpoint.end(result.error is not None or result.exit != 0)
 
@@ -267,7 +281,9 @@ class SocketEndpoint:
     def __init__(self, rank: int, connection: socket.socket) -> None:
         self.rank = rank
         self.now = 0.0
-        """This rank's virtual clock, in seconds, as of the last answer."""
+        """This rank's virtual clock, in seconds."""
+        self._computed = 0
+        """Operators since the scheduler was last told."""
         self._connection = connection
 
     def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
@@ -296,7 +312,8 @@ class SocketEndpoint:
         return bool(self._ask("is_done", handle))
 
     def compute(self, seconds: float, operations: int = 1) -> None:
-        self._ask("compute", float(seconds), operations)
+        self.now += seconds
+        self._computed += operations
 
     def sleep(self, seconds: float) -> None:
         self._ask("sleep", float(seconds))
@@ -308,9 +325,16 @@ class SocketEndpoint:
         self._ask = refuse_after_fork  # type: ignore[method-assign]
 
     def end(self, failed: bool) -> None:
+        self._tell_computed()
         _send(self._connection, ("end", failed))
 
+    def _tell_computed(self) -> None:
+        if self._computed:
+            operations, self._computed = self._computed, 0
+            self._ask("compute", self.now, operations)
+
     def _ask(self, *call: Any) -> Any:
+        self._tell_computed()
         _send(self._connection, call)
         answer = _receive(self._connection)
         if answer is None:

@@ -1,0 +1,125 @@
+"""What is known of each of torch's operators: does a GPU work for it, its FLOPs, what it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+_FREE = {
+    # another view of the same data, although the schema does not say so
+    "_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_",
+    # memory alone: nothing is written to it
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
+}  # fmt: skip
+_READS_NOTHING_OF_FIRST = {
+    # their first tensor gives a shape, or is overwritten whole
+    "ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like",
+    "new_ones", "new_zeros", "new_full",
+    "copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "trunc_normal_",
+    "_foreach_copy_", "_foreach_zero_",
+}  # fmt: skip
+_WORKS_WITHOUT_TENSORS = {"_local_scalar_dense", "equal", "is_nonzero"}
+_CREATES = {"empty", "empty_strided", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "normal"}
+"""Their first argument is the size; a request that no GPU could fill is refused before the host tries."""
+_COMMUNICATION = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
+
+
+class Operator:
+    """One operator, looked up once."""
+
+    __slots__ = (
+        "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
+        "reads_first", "rewrites", "seeded",
+    )  # fmt: skip
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema
+        self.name: str = schema.name.split("::")[1]
+        self.call: Callable[..., Any] = getattr(function, "_op", function)
+        """The operator without its Python wrapper."""
+        self.communicates = function.namespace in _COMMUNICATION
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
+        """It is made of other operators; only inference mode shows it whole."""
+        tags = set(function.tags)
+        self.seeded = torch.Tag.nondeterministic_seeded in tags
+        """It draws random numbers."""
+        self.grows = torch.Tag.out in tags or self.name in ("resize_", "resize_as_", "set_")
+        """A tensor that it is given may have other memory afterwards."""
+        written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        tensors = [r for r in schema.returns if "Tensor" in str(r.type)]
+        views = [r for r in tensors if r.alias_info is not None and not r.alias_info.is_write]
+        self.free = (
+            self.communicates
+            or self.name in _FREE
+            or torch.Tag.inplace_view in tags
+            or (bool(tensors) and len(views) == len(tensors))
+            or not (tensors or written or self.name in _WORKS_WITHOUT_TENSORS)
+        )
+        """A GPU has nothing to do for it."""
+        self.fresh = any(r.alias_info is None for r in tensors) and self.name != "_unsafe_view"
+        """It may return tensors with memory of their own."""
+        self.creates = self.name in _CREATES
+        self.rewrites = () if tensors else tuple((i, schema.arguments[i].name) for i in written)
+        """Arguments, by number and name, that it writes and does not return."""
+        self.moves = _MOVES.get(self.name)
+        """Bytes that it reads and writes, where the rule for all others does not hold."""
+        self.reads_first = self.name not in _READS_NOTHING_OF_FIRST
+        self.flops: Callable[..., int] | None = None
+        if function.namespace == "aten":
+            packet = function.overloadpacket
+            self.flops = flop_registry.get(packet) or _CPU_ATTENTION.get(self.name)
+
+
+def _look_up(args: Any, output: Any) -> int:
+    """Of a table it reads as much as it returns, and it reads where to look."""
+    return 2 * nbytes(output) + sum(map(nbytes, args[1:]))
+
+
+def _add_to_rows(args: Any, output: Any) -> int:
+    """It reads and writes rows of its first argument, not all of it."""
+    return 3 * nbytes(args[-1]) + sum(map(nbytes, args[1:-1]))
+
+
+_MOVES: dict[str, Callable[[Any, Any], int]] = {
+    **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _look_up),
+    **dict.fromkeys(("index_add_", "index_copy_", "scatter_", "scatter_add_"), _add_to_rows),
+    # FSDP's shard, copied into its place of the buffer that the others will fill
+    "all_gather_copy_in": lambda args, output: 2 * nbytes(args[0]),
+}
+
+
+def nbytes(argument: Any) -> int:
+    """Of a tensor, or of the tensors of a list; 0 for anything else."""
+    if isinstance(argument, Tensor):
+        return argument.nbytes
+    return sum(map(nbytes, argument)) if isinstance(argument, (list, tuple)) else 0
+
+
+def _attention(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
+    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+
+
+_CPU_ATTENTION: dict[str, Callable[..., int]] = {
+    # flash attention as CPUs do it; torch's table has the GPU's
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+}
+
+known: dict[int, Operator] = {}
+"""By the id of torch's own object for it, which lives as long as the process."""
+
+
+def operator(function: Any) -> Operator:
+    """What is known of `function`, a `torch._ops.OpOverload`."""
+    found = known.get(id(function))
+    if found is None:
+        found = known[id(function)] = Operator(function)
+    return found
