@@ -1,10 +1,37 @@
-"""Pictures of traces and predictions. Each returns a `Picture`: a matplotlib figure with its alternative text."""
+"""Pictures of traces and predictions. Each returns a `Picture`: a matplotlib figure with its alternative text.
+
+Of a run's trace, `run.trace`:
+
+    timeline(trace)          what every rank did when; also run.plot(), and run.view() to zoom into
+    critical_path(trace)     the chain of events that determined when the run ended
+    overlap(trace)           how much communication hides behind computing
+    bubbles(trace, stages)   how long pipeline stages do not compute
+    memory(trace, capacity)  what fills the ranks' memory over time
+    traffic_matrix(trace)    who sent how much to whom
+
+Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
+"""
 
 from labkit.plots.chunks import chunk_grid
 from labkit.plots.curves import Curve, curves
+from labkit.plots.memory import memory
+from labkit.plots.path import critical_path
 from labkit.plots.picture import Picture
 from labkit.plots.ring import ring_rounds
+from labkit.plots.shares import bubbles, overlap
 from labkit.plots.timeline import timeline
 from labkit.plots.traffic import traffic_matrix
 
-__all__ = ["Curve", "Picture", "chunk_grid", "curves", "ring_rounds", "timeline", "traffic_matrix"]
+__all__ = [
+    "Curve",
+    "Picture",
+    "bubbles",
+    "chunk_grid",
+    "critical_path",
+    "curves",
+    "memory",
+    "overlap",
+    "ring_rounds",
+    "timeline",
+    "traffic_matrix",
+]

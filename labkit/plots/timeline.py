@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from labkit.plots import palette
+from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain, rank_ticks
 from labkit.plots.units import count, duration, size, time_unit
 from labkit.trace import Event, Kind, Trace
@@ -55,7 +54,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     rows = _rows(kinds, n)
     top, height = _rows(kinds[:1], n)[kinds[0]]
     lane = [(0.0, span / unit_seconds, rank + top) for rank in range(n)]
-    axes.add_collection(_bars(lane, height, palette.IDLE, "idle", layer=-1))
+    axes.add_collection(bars_of(lane, height, palette.IDLE, "idle", layer=-1))
     # the first kinds on top: where kinds share a row, computing hides sending, and sending receiving
     for layer, kind in enumerate(reversed(kinds)):
         top, height = rows[kind]
@@ -64,7 +63,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
             for rank in range(n)
             for start, end in merge(lanes[rank, kind], span / _RESOLUTION)
         ]
-        axes.add_collection(_bars(bars, height, palette.KIND[kind], kind.value, layer))
+        axes.add_collection(bars_of(bars, height, palette.KIND[kind], kind.value, layer))
     if n <= MOST_RANKS_WITH_DETAIL:
         _arrows(axes, trace, rows, began, unit_seconds)
         _labels(axes, trace, rows, began, unit_seconds)
@@ -98,17 +97,6 @@ def _rows(kinds: Sequence[Kind], ranks: int) -> dict[Kind, tuple[float, float]]:
     return {kind: (-0.4 + 0.8 * min(i, rows - 1) / rows, 0.8 / rows) for i, kind in enumerate(kinds)}
 
 
-def _bars(
-    spans: Sequence[tuple[float, float, float]], height: float, colour: str, label: str, layer: int
-) -> PolyCollection:
-    """Bars of one colour, each from (start, end, top). As one array: matplotlib is slow with single ones."""
-    start, end, top = np.array(spans, dtype=float).reshape(-1, 3).T
-    corners = [(start, top), (end, top), (end, top + height), (start, top + height)]
-    vertices = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
-    # arrays are taken in at once, though the type that matplotlib states has none
-    return PolyCollection(vertices, facecolor=colour, linewidth=0, label=label, zorder=1 + layer)  # type: ignore[arg-type]
-
-
 def heading(trace: Trace, title: str = "") -> str:
     """`Timeline · modelled time`."""
     return f"{title or 'Timeline'} · {trace.clock} time"
@@ -134,15 +122,17 @@ def _arrows(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
 def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], began: float, unit: float) -> None:
     """What each long bar is, where the text fits into it."""
     width = axes.get_xlim()[1]
+    taken: dict[tuple[int, Kind], float] = {}  # up to where the row's last label reaches
     for event in trace.events:
         text = event.operation if event.kind is Kind.COMPUTE else f"{event.operation} {size(event.nbytes)}"
         start, end = (event.start - began) / unit, (event.end - began) / unit
         top, height = rows[event.kind]
-        if end - start > width * 0.014 * len(text) and height > 0.25:
+        long, middle = width * 0.014 * len(text), (start + end) / 2
+        free = middle - long / 2 >= taken.get((event.rank, event.kind), 0.0)
+        if end - start > long and height > 0.25 and free:
+            taken[event.rank, event.kind] = middle + long / 2
             colour = palette.KIND[event.kind]
-            shown = axes.text(
-                (start + end) / 2, event.rank + top + height / 2, text, ha="center", va="center", fontsize=7
-            )
+            shown = axes.text(middle, event.rank + top + height / 2, text, ha="center", va="center", fontsize=7)
             shown.set(color=palette.TEXT_ON[event.kind], zorder=9)
             shown.set_path_effects([withStroke(linewidth=2.5, foreground=colour)])  # arrows pass behind
 

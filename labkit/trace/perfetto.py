@@ -2,6 +2,7 @@
 
 Each rank is a process of the picture. Each kind of event has a track there, and as many more as overlap (several
 `isend` in flight), because slices of one track may nest but not cross. Arrows lead from each send to its receive.
+Memory is a counter of each rank, with a series for each category.
 """
 
 from __future__ import annotations
@@ -59,7 +60,20 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
         inside = (max(sent.start, received.start) + received.end) / 2
         end = {"ph": "f", "bp": "e", "pid": received.rank, "tid": tracks[id(received)], "ts": _us(inside)}
         rows.append({**arrow, **end})
-    return rows
+    return rows + _counters(trace)
+
+
+def _counters(trace: Trace) -> list[dict[str, Any]]:
+    """What each rank holds in each category after every change; of one moment the last value counts."""
+    held: dict[int, dict[str, int]] = {}
+    for sample in trace.memory:
+        held.setdefault(sample.rank, {})[sample.category.value] = 0
+    counters: dict[tuple[int, float], dict[str, Any]] = {}
+    for sample in trace.memory:
+        held[sample.rank][sample.category.value] = sample.nbytes
+        row = {"ph": "C", "name": "memory (bytes)", "cat": "memory", "pid": sample.rank, "tid": 0}
+        counters[sample.rank, sample.time] = {**row, "ts": _us(sample.time), "args": dict(held[sample.rank])}
+    return list(counters.values())
 
 
 def _levels(events: list[Event]) -> list[tuple[Event, int]]:

@@ -177,6 +177,7 @@ def choose_theme(page: Page, name: str) -> None:
     page.locator(".lm-MenuBar-itemLabel", has_text="Settings").click()
     page.locator(".lm-Menu-itemLabel", has_text="Theme").first.click()
     page.locator(".lm-Menu-itemLabel", has_text=name).first.click()
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
 
 
 def test_a_thousand_ranks_and_a_hundred_thousand_events(page: Page) -> None:

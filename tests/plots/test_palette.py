@@ -38,10 +38,11 @@ def lab(colour: str, matrix: np.ndarray) -> np.ndarray:
     "colours",
     [
         [*palette.KIND.values(), palette.IDLE],
-        [*palette.MEMORY.values()],
+        [*palette.KIND.values(), palette.DARK_IDLE],
+        [*palette.MEMORY.values(), palette.CAPACITY],
         [palette.WRONG, palette.RIGHT],
     ],
-    ids=["kinds", "memory", "chunks"],
+    ids=["kinds", "kinds on a dark page", "memory", "chunks"],
 )
 def test_colours_that_meet_in_one_picture_are_far_apart(colours: list[str], blindness: str) -> None:
     seen = [lab(colour, BLINDNESS[blindness]) for colour in colours]

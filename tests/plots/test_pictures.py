@@ -2,17 +2,30 @@
 
 import io
 
+import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.text import Annotation
 from PIL import Image
 
-from labkit.plots import Curve, chunk_grid, curves, ring_rounds, timeline, traffic_matrix
+from labkit.plots import (
+    Curve,
+    bubbles,
+    chunk_grid,
+    critical_path,
+    curves,
+    memory,
+    overlap,
+    ring_rounds,
+    timeline,
+    traffic_matrix,
+)
+from labkit.plots.memory import columns
 from labkit.plots.picture import Picture
 from labkit.plots.ring import sends, state
 from labkit.plots.timeline import merge
 from labkit.plots.units import count, duration, size
-from labkit.trace import Event, Kind, Trace
+from labkit.trace import Category, Event, Kind, MemorySample, Trace
 
 
 def ring(world_size: int, compute: float = 0.0) -> Trace:
@@ -157,7 +170,10 @@ def test_a_picture_brings_its_alt_text_and_a_sharp_png_into_the_notebook() -> No
 
 @pytest.mark.parametrize("n", [1, 2, 16, 64])
 def test_every_picture_draws_at_every_size(n: int) -> None:
-    for picture in (timeline(ring(n, compute=1e-3)), traffic_matrix(ring(n)), chunk_grid([[True] * n] * n)):
+    trace = ring(n, compute=1e-3)
+    for draw in (timeline, traffic_matrix, critical_path, overlap, bubbles):
+        assert len(draw(trace).png()) > 2000
+    for picture in (chunk_grid([[True] * n] * n), memory(filled())):
         assert len(picture.png()) > 2000
 
 
@@ -165,3 +181,78 @@ def test_numbers_are_written_for_people() -> None:
     assert [duration(s) for s in (2.0, 1.5e-3, 2e-6, 3e-9, 0.0)] == ["2 s", "1.5 ms", "2 µs", "3 ns", "0 s"]
     assert [size(n) for n in (0, 999, 16_000, 10**6, 1_500_000_000)] == ["0 B", "999 B", "16 kB", "1 MB", "1.5 GB"]
     assert [count(1, "rank"), count(0, "rank")] == ["1 rank", "0 ranks"]
+
+
+def pipeline() -> Trace:
+    """Two stages, two microbatches, each 1 s forward on both stages; messages take no time."""
+    computed = [(0, 0.0), (0, 1.0), (1, 1.0), (1, 2.0)]
+    events = [Event(rank, Kind.COMPUTE, "compute", start, start + 1.0) for rank, start in computed]
+    for number, time in enumerate((1.0, 2.0)):
+        events.append(Event(0, Kind.SEND, "isend", time, time, 8, 1, "0", number))
+        events.append(Event(1, Kind.RECEIVE, "recv", time, time, 8, 0, "0", number))
+    return Trace(2, sorted(events, key=lambda e: e.start), "modelled")
+
+
+def overlapped() -> Trace:
+    """Rank 0 computes through half of its all-reduce, rank 1 through none."""
+    events = [Event(0, Kind.COMPUTE, "compute", 0.0, 2.0), Event(1, Kind.COMPUTE, "compute", 0.0, 1.0)]
+    events += [Event(rank, Kind.COLLECTIVE, "all_reduce", 1.0, 3.0, 64, None, "0", 0) for rank in (0, 1)]
+    return Trace(2, events, "modelled")
+
+
+def test_the_critical_path_is_a_line_over_the_timeline() -> None:
+    picture = critical_path(pipeline())
+    (line,) = picture.axes[0].lines
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [
+        (0.0, 0), (1.0, 0), (1.0, 1), (2.0, 1), (2.0, 1), (3.0, 1)
+    ]  # fmt: skip
+    assert picture.axes[0].get_title(loc="right") == "compute 100%"
+    assert picture.alt == "Critical path of 2 ranks, modelled. 3 s over 2 ranks: 100% compute."
+    assert [text.get_text() for text in picture.legends[0].get_texts()][-2:] == ["idle", "critical path"]
+    assert texts(critical_path(Trace(2))) == {"nothing was recorded"}
+
+
+def test_overlap_says_how_much_communication_is_hidden() -> None:
+    picture = overlap(overlapped())
+    assert picture.axes[0].get_title(loc="left") == "Overlap · 25% of communication is hidden · modelled time"
+    assert texts(picture) == {"50%", "0%", "hidden"}
+    assert picture.alt.endswith("as a share of communication: 0: 50%, 1: 0%.")
+    assert "no communication" in overlap(Trace(2)).axes[0].get_title(loc="left")
+
+
+def test_bubbles_by_rank_and_by_stage() -> None:
+    assert texts(bubbles(pipeline())) == {"33%", "bubble"}
+    staged = bubbles(overlapped(), stages=[[0, 1]])
+    assert staged.axes[0].get_ylabel() == "stage" and texts(staged) == {"50%", "bubble"}
+    assert staged.alt.endswith("without computing: 0: 50%.")
+    with pytest.raises(ValueError, match="rank 2, the trace has ranks 0 to 1"):
+        bubbles(pipeline(), stages=[[2]])
+
+
+def filled() -> Trace:
+    """Ranks 0 and 1 alike, with a peak for an instant; rank 2 with parameters alone."""
+    held = [(rank, 0.0, Category.PARAMETER, 4_000_000) for rank in range(3)]
+    for rank in (0, 1):
+        held += [(rank, 0.5, Category.ACTIVATION, 6_000_000), (rank, 0.50001, Category.ACTIVATION, 0)]
+    memory = tuple(MemorySample(*sample) for sample in held)
+    return Trace(3, [Event(0, Kind.COMPUTE, "compute", 0.0, 1.0)], "modelled", {}, memory)
+
+
+def test_memory_has_a_panel_for_ranks_that_are_alike_and_the_line_of_capacity() -> None:
+    picture = memory(filled(), capacity=16e6)
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["ranks 0-1 · peak 10 MB", "rank 2 · peak 4 MB"]
+    assert [axes.lines[0].get_ydata()[0] for axes in picture.axes] == [16.0, 16.0]
+    words = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert words == ["capacity 16 MB", "activations", "parameters"]
+    assert "ranks 0-1 hold at most 10 MB: parameters 4 MB, activations 6 MB; rank 2 holds" in picture.alt
+    # a GPU that is nearly empty has its capacity in words
+    far = memory(filled(), capacity=80e9)
+    assert not far.axes[0].lines and "far above" in far.legends[0].get_texts()[0].get_text()
+    assert texts(memory(Trace(2))) == {"memory was not counted"}
+
+
+def test_the_shortest_peak_of_memory_is_seen() -> None:
+    edges, held = columns(filled(), 0, 0.0, 1.0)
+    assert held.sum(axis=0).max() == 10_000_000
+    assert np.count_nonzero(held.sum(axis=0) > 4_000_000) == 1
+    assert len(edges) == held.shape[1]

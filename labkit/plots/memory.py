@@ -1,0 +1,121 @@
+"""What fills the ranks' memory over time: areas by category, and the line past which it is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from labkit.clusters.run import ranges
+from labkit.plots import palette
+from labkit.plots.picture import Picture
+from labkit.plots.units import byte_unit, count, size, time_unit
+from labkit.trace import Category, Trace
+
+MOST_PANELS = 5
+_COLUMNS = 1200
+"""Moments nearer than a pixel share a column, which shows the fullest of them."""
+_LEAST_OF_CAPACITY = 0.15
+"""A run that fills less than this of the GPU has the capacity in words: its areas would be flat."""
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Picture:
+    """Draw `Trace.memory`: for ranks whose peaks are alike one panel, in which the first of them is drawn.
+
+    capacity: bytes of one GPU's memory, drawn as a line.
+    """
+    panels = _alike(trace)
+    shown = panels[:MOST_PANELS]
+    picture = Picture(height=max(1.25 * len(shown) + 1.4, 2.9), alt=_describe(trace, panels, capacity))
+    axes = picture.subplots(max(len(shown), 1), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    picture.suptitle(f"{title or 'Memory'} · {trace.clock} time", fontsize=11, x=0.01, ha="left")
+    if not shown:
+        axes[0].text(0.5, 0.5, "memory was not counted", transform=axes[0].transAxes, ha="center", va="center")
+        axes[0].set_axis_off()
+        return picture
+    began = min([sample.time for sample in trace.memory] + [event.start for event in trace.events])
+    ended = max([sample.time for sample in trace.memory] + [event.end for event in trace.events])
+    unit, unit_seconds = time_unit(ended - began)
+    peak = max(trace.peak_memory(ranks[0]) for ranks in panels)
+    in_reach = capacity is not None and peak >= _LEAST_OF_CAPACITY * capacity
+    highest = max(peak, capacity) if capacity is not None and in_reach else peak
+    byte_name, unit_bytes = byte_unit(highest)
+    used: set[Category] = set()
+    for panel, ranks in zip(axes, shown, strict=True):
+        edges, held = columns(trace, ranks[0], began, ended)
+        layers = {category: held[row] / unit_bytes for row, category in enumerate(Category) if held[row].any()}
+        used.update(layers)
+        panel.stackplot(
+            (edges - began) / unit_seconds,
+            [*layers.values()],
+            colors=[palette.MEMORY[category] for category in layers],
+            step="post",
+            linewidth=0,
+        )
+        who = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        panel.set_title(f"{who} · peak {size(trace.peak_memory(ranks[0]))}", loc="left", fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_ylabel(byte_name)
+        if capacity is not None and in_reach:
+            panel.axhline(capacity / unit_bytes, color=palette.CAPACITY, linewidth=1.6, linestyle="--")
+    axes[0].set_xlim(0, (ended - began) / unit_seconds or 1)
+    axes[0].set_ylim(0, 1.08 * highest / unit_bytes or 1)
+    axes[-1].set_xlabel(f"time ({unit})")
+    legend: list[Any] = [Patch(color=palette.MEMORY[c], label=c.value) for c in reversed(Category) if c in used]
+    if capacity is not None:
+        style = {"color": palette.CAPACITY, "linestyle": "--", "linewidth": 1.6} if in_reach else {"linestyle": ""}
+        label = f"capacity {size(capacity)}" + ("" if in_reach else ",\nfar above")
+        legend.insert(0, Line2D([], [], label=label, **style))
+    if len(panels) > len(shown):
+        legend.append(Line2D([], [], linestyle="", label=f"{len(panels) - len(shown)} more panels\nnot shown"))
+    picture.legend(handles=legend, loc="outside right upper", frameon=False, fontsize=9)
+    return picture
+
+
+def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array, Array]:
+    """Edges of columns of time, and what `rank` held of each category (rows) in each column's fullest moment.
+
+    The last column is repeated, so that there are as many values as edges.
+    """
+    samples = [sample for sample in trace.memory if sample.rank == rank]
+    order = {category: row for row, category in enumerate(Category)}
+    states = np.zeros((len(samples) + 1, len(order)))
+    for number, sample in enumerate(samples, start=1):
+        states[number] = states[number - 1]
+        states[number, order[sample.category]] = sample.nbytes
+    totals = states.sum(axis=1)
+    edges = np.linspace(began, ended, _COLUMNS + 1)
+    # the state before the first sample counts as one from the beginning
+    first_of = np.searchsorted([sample.time for sample in samples], edges, side="left")
+    held = np.zeros((len(order), _COLUMNS + 1))
+    for column in range(_COLUMNS):
+        last = first_of[column + 1] if column + 1 < _COLUMNS else len(samples)
+        # of a column are the samples in it, and what was held when it began
+        fullest = first_of[column] + int(np.argmax(totals[first_of[column] : last + 1]))
+        held[:, column] = states[fullest]
+    held[:, -1] = held[:, -2]
+    return edges, held
+
+
+def _alike(trace: Trace) -> list[list[int]]:
+    """Ranks with equal peaks together; those with the highest peaks first. Ranks that held nothing are left out."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(trace.world_size):
+        if trace.peak_memory(rank):
+            found.setdefault(tuple(trace.peak_by_category(rank).values()), []).append(rank)
+    return [found[key] for key in sorted(found, key=sum, reverse=True)]
+
+
+def _describe(trace: Trace, panels: list[list[int]], capacity: float | None) -> str:
+    text = f"Memory of {count(trace.world_size, 'rank')} over time by category, {trace.clock}. "
+    parts = []
+    for ranks in panels[:MOST_PANELS]:
+        peaks = ", ".join(f"{c.value} {size(n)}" for c, n in trace.peak_by_category(ranks[0]).items() if n)
+        who = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        parts.append(f"{who} hold{'s' * (len(ranks) == 1)} at most {size(trace.peak_memory(ranks[0]))}: {peaks}")
+    text += "; ".join(parts or ["Nothing was counted"]) + "."
+    return text + (f" The capacity is {size(capacity)}." if capacity is not None else "")
