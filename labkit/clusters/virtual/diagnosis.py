@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.faults import LinkDown
+from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, shown
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def waited_for(engine: Engine, request: Request) -> list[int]:
         if request.wanted is not None:
             return [request.wanted]
         return [rank for rank in engine.groups[request.group] if rank != request.rank]
+    if isinstance(request, StoreCall):
+        return []  # anybody could set the key
     assert isinstance(request, Collective)
     joined = engine.meetings.joined(request)
     return [rank for rank in engine.groups[request.group] if rank not in joined]
@@ -158,6 +161,8 @@ def _general(request: Request) -> str:
 def _note(engine: Engine, request: Request, peers: list[int]) -> str:
     gone = [peer for peer in peers if peer in engine.ended]
     parts = []
+    if isinstance(request, StoreCall):
+        parts.append("and nobody does what it waits for")
     if isinstance(request, Send):
         instead = engine.messages.posted_by(request.to)
         if instead:

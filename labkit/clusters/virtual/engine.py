@@ -29,6 +29,7 @@ from typing import Any
 
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.faults import Fault, Faults
+from labkit.clusters.virtual.key_values import KeyValues, StoreCall
 from labkit.clusters.virtual.meetings import Meetings
 from labkit.clusters.virtual.messages import Messages
 from labkit.clusters.virtual.network import Network
@@ -68,6 +69,7 @@ class Engine:
             Send: self.messages.accept_send,
             Receive: self.messages.accept_receive,
             Collective: self.meetings.accept,
+            StoreCall: KeyValues(self).accept,
         }
         self.faults.plan(self)  # first: what is broken from the start is so before anybody runs
         for rank in range(topology.world_size):
@@ -97,6 +99,10 @@ class Engine:
     def is_ahead(self, rank: int) -> bool:
         """Is anything due before this rank's clock? Then what it sees of others now is not all that it should."""
         return bool(self._agenda) and self._agenda[0][0] < self.clock[rank]
+
+    def is_idle(self, besides: int) -> bool:
+        """Is nothing on the agenda but `besides` entries?"""
+        return len(self._agenda) <= besides
 
     def step_aside(self, rank: int) -> None:
         """The rank runs on when all others have come to its clock: now `next_rank` must be asked."""

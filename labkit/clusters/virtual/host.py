@@ -11,13 +11,11 @@ from dataclasses import replace
 from socket import socket
 from typing import Any, NoReturn
 
-from torch._C._distributed_c10d import HashStore
-
 from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import faults, quick
+from labkit.clusters.virtual import faults, quick, store
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
@@ -34,11 +32,11 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     ledger = Ledger(topology, options["account"], random_states.claim)
-    store = HashStore()
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     quick.install()
+    store.install()
     torch_versions.rendezvous_with(
-        lambda _: store, lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
+        lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
     )
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())

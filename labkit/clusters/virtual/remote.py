@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy
 import torch
-from torch._C._distributed_c10d import HashStore
+import torch.distributed as dist
 
 from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual import diagnosis, key_values, store
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import refuse_after_fork
@@ -35,6 +35,7 @@ from labkit.clusters.virtual.faults import Killed, LinkDown
 from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.clusters.warm import Reporter
@@ -44,7 +45,14 @@ from labkit.trace import Trace
 MAX_MESSAGE_BYTES = 1 << 30
 _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
-    for error in (diagnosis.DeadlockError, diagnosis.PeerFailed, diagnosis.MismatchError, LinkDown)
+    for error in (
+        diagnosis.DeadlockError,
+        diagnosis.PeerFailed,
+        diagnosis.MismatchError,
+        LinkDown,
+        dist.DistStoreError,
+        dist.QueueEmptyError,
+    )
 }
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
@@ -173,6 +181,12 @@ class _Desk:
         return result, request.source
 
     def _request(self, fields: tuple[Any, ...]) -> Request:
+        match fields:
+            case ("store", str() as name, str() as line, str() as table, list() as keys, list() as values,
+                  int() as number, float() as timeout):  # fmt: skip
+                plain = all(isinstance(key, str) for key in keys) and all(isinstance(v, bytes) for v in values)
+                if name in key_values.OPERATIONS and plain and timeout < math.inf:
+                    return StoreCall("", name, line[:200], table, keys, values, number, timeout)
         group = fields[1] if len(fields) > 1 else None
         if not isinstance(group, str) or self._rank not in self._engine.groups.get(group, ()):
             raise ProtocolError("unknown group")
@@ -253,8 +267,10 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     topology = Topology.from_plain(options["topology"])
     endpoint = SocketEndpoint(index, sock)
     ledger = Ledger(topology, options["account"])
-    store = HashStore()
-    torch_versions.rendezvous_with(lambda _: store, lambda: index, topology.world_size, ("env", "tcp", "file"))
+    store.install()
+    torch_versions.rendezvous_with(
+        lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file")
+    )
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )
@@ -264,6 +280,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     generator, numpy_generator = random_states.seeded(index)
     random.setstate(generator.getstate())
     numpy.random.set_state(numpy_generator.get_state())
+    os.environ.update(job.environment)
     main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
         result = execute(job, index, lambda: endpoint.now, main)
@@ -300,6 +317,8 @@ class SocketEndpoint:
                 tensors = [tensor.detach() for tensor in tensors]
                 more = (request.pieces, request.expected, float(request.timeout))
                 fields = ("collective", *common, tensors, op, root, *more)
+            case StoreCall(store=table, keys=keys, values=values, number=number, timeout=timeout):
+                fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
         return int(self._ask("post", fields))

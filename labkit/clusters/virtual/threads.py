@@ -120,7 +120,7 @@ class ThreadEndpoint:
         self._engine.clock[self.rank] += seconds
 
     def cut_off(self) -> None:
-        self._ranks.switch = refuse_after_fork  # type: ignore[method-assign]
+        self._ranks.switch = refuse_after_fork  # type: ignore[assignment,method-assign]
 
     def leave(self, failed: bool) -> NoReturn:
         """End this rank here and now: nothing more of its code runs, as after `os._exit`."""

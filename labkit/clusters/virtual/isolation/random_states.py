@@ -41,6 +41,9 @@ def separate() -> None:
         function = getattr(numpy.random, name, None)
         if getattr(function, "__self__", None) is numpy.random.mtrand._rand:
             setattr(numpy.random, name, _of_rank(name, function, lambda rank: rank.numpy_random))
+    # these are functions of their own in numpy
+    for name, method in (("seed", "seed"), ("sample", "random_sample"), ("ranf", "random_sample")):
+        setattr(numpy.random, name, _of_rank(method, getattr(numpy.random, name), lambda rank: rank.numpy_random))
 
 
 def seeded(rank: int) -> tuple[random.Random, numpy.random.RandomState]:
