@@ -149,7 +149,7 @@ class Viewer {
         };
         for (const kind of this.kinds) swatch(kind.name).style.background = kind.colour;
         this.idleSwatch = swatch("idle");
-        this.hidden = element(foot, "span", "note", "(at the same time: the first of these is seen)");
+        this.hidden = element(foot, "span", "note", "(of kinds in one row the first is seen)");
         element(foot, "span", "keys", "wheel: zoom · drag: move · Shift + wheel: ranks · keys: ← ↑ → ↓ + − Home");
     }
 
@@ -339,10 +339,10 @@ class Viewer {
 
     /** How many rows a lane has: one for each kind where there is room, else computing and the rest, else one. */
     rows() {
-        const each = this.kinds.length;
+        const each = this.kinds.length || 1;
         if (this.lane < LANE_WITH_ROWS) return 1;
         if ((0.84 * this.lane) / each >= ROW_OF_ITS_OWN) return each;
-        return this.kinds[0].name === "compute" ? Math.min(each, 2) : 1;
+        return this.kinds[0]?.name === "compute" ? Math.min(each, 2) : 1;
     }
 
     draw() {
@@ -362,11 +362,12 @@ class Viewer {
         this.drawLanes();
         this.drawArrows();
         this.drawLabels();
+        if (!this.start.length) this.drawNothing();
         if (this.pathButton.getAttribute("aria-pressed") === "true") this.drawPath();
         this.drawHovered();
         c.restore();
         this.drawAxes();
-        this.hidden.hidden = this.rows() === this.kinds.length;
+        this.hidden.hidden = this.rows() >= this.kinds.length;
         this.range.textContent = this.isWhole() ? "" : `${duration(this.to - this.from)} shown`;
         const { root, drawn } = this;
         Object.assign(root.dataset, { ...drawn, from: this.from, to: this.to, lanes: `${this.first}-${this.last - 1}` });
@@ -377,7 +378,7 @@ class Viewer {
         c.fillStyle = this.colours.idle;
         for (let rank = this.first; rank < this.last; rank++) {
             const [y] = this.row(rank, 0);
-            const [last, height] = this.row(rank, kinds.length - 1);
+            const [last, height] = this.row(rank, Math.max(kinds.length - 1, 0));
             c.fillRect(this.x(this.began), y, this.x(this.ended) - this.x(this.began), last + height - y);
         }
         // the first kinds last: where all share a row, computing hides sending, and sending receiving
@@ -441,6 +442,15 @@ class Viewer {
             c.fillText(text, (a + b) / 2, y + 0.5);
             this.drawn.labels++;
         }
+    }
+
+    drawNothing() {
+        const { context: c } = this;
+        c.font = `12px ${this.font}`;
+        c.textAlign = "center";
+        c.textBaseline = "middle";
+        c.fillStyle = this.colours.text;
+        c.fillText("nothing was recorded", GUTTER + this.across() / 2, this.plot / 2);
     }
 
     drawArrows() {
