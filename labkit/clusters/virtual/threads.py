@@ -29,8 +29,6 @@ class ThreadRanks:
         """Returns whether the rank failed; never raises."""
         world_size = engine.topology.world_size
         self._batons = [threading.Lock() for _ in range(world_size)]
-        # every process draws from a random generator of its own
-        self._random_states = [torch.get_rng_state() for _ in range(world_size)]
         self._all_ended = threading.Event()
 
     def run(self) -> None:
@@ -54,17 +52,13 @@ class ThreadRanks:
     def switch(self, rank: int) -> None:
         """Let others run until it is this rank's turn again."""
         following = self._engine.next_rank()
-        if following == rank:
-            return
-        self._random_states[rank] = torch.get_rng_state()
-        assert following is not None
-        self._batons[following].release()
-        self._batons[rank].acquire()
-        torch.set_rng_state(self._random_states[rank])
+        if following != rank:
+            assert following is not None
+            self._batons[following].release()
+            self._batons[rank].acquire()
 
     def _main(self, rank: int) -> None:
         self._batons[rank].acquire()
-        torch.set_rng_state(self._random_states[rank])
         # a backward pass must stay in its rank's thread
         with torch.autograd.set_multithreading_enabled(False):
             failed = self._program(ThreadEndpoint(self, self._engine, rank))
