@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.clusters.virtual import memory
 from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
 from labkit.clusters.virtual.operators import Operator, known, operator
 from labkit.clusters.virtual.operators import nbytes as nbytes_of
@@ -41,13 +42,19 @@ class Accounting(TorchDispatchMode):
     """
 
     def __init__(
-        self, gpu: GPU, compute: Callable[[float], None], account: MemoryAccount, claim: Callable[[], None] | None
+        self,
+        gpu: GPU,
+        compute: Callable[[float], None],
+        account: MemoryAccount,
+        claim: Callable[[], None] | None,
+        in_flight: InFlight,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._gpu = gpu
         self._compute = compute
         self._account = account
         self._claim = claim
+        self._in_flight = in_flight
         self._moving: dict[int, float] = {}
         """Seconds of an operator without FLOPs, by bytes."""
         self._working: dict[Any, float] = {}
@@ -71,6 +78,8 @@ class Accounting(TorchDispatchMode):
                 parts = function.decompose(*args, **(kwargs or {}))
             if parts is not NotImplemented:
                 return parts
+        if self._in_flight.pending:
+            self._in_flight.check(function, args, kwargs or {})
         account = self._account
         nbytes = 0
         differentiable = False
@@ -226,7 +235,7 @@ class Ledger:
         )
         self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
-        with memory.counted_on(account), Accounting(gpu, endpoint.compute, account, claim):
+        with memory.counted_on(account), Accounting(gpu, endpoint.compute, account, claim, endpoint.in_flight):
             yield
         account.close()
 

@@ -64,8 +64,8 @@ class CollectiveCalls:
         line = call_site()[1]
         # what dist.all_reduce and its like wait for at once; C++ and callers without options hold a Work
         at_once = opts is not None and opts.asyncOp is False
+        given = tensors
         if not at_once and tensors:
-            given = tensors
             tensors = _copies(tensors)
             if in_place:
                 deliver = partial(_deliver_unless_written, deliver, given, tensors, f"{name} ({line or 'no line'})")
@@ -75,7 +75,7 @@ class CollectiveCalls:
         if at_once:
             work = Awaited(self.endpoint, handle, deliver)
         else:
-            work = VirtualWork(self.endpoint, self.ranks, handle, deliver, outputs)
+            work = VirtualWork(self.endpoint, self.ranks, handle, deliver, outputs, given)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NoReturn, Protocol
 
+from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.requests import Request
 
 
@@ -17,6 +18,8 @@ class Endpoint(Protocol):
     """What a virtual rank can ask for."""
 
     rank: int
+    in_flight: InFlight
+    """What it has asked for and not waited for yet."""
 
     @property
     def now(self) -> float:

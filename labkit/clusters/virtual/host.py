@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from socket import socket
 from typing import Any, NoReturn
@@ -49,7 +50,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
         environment.own_folder()
-        with ledger.counting(endpoint):
+        claiming = nullcontext() if options["account"] else random_states.Claiming(rank.number)
+        with ledger.counting(endpoint), claiming:
             result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
         exits.run_exit_functions(rank)
         if current.is_forked():

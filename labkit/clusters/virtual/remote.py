@@ -32,6 +32,7 @@ from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Killed, LinkDown
+from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
@@ -302,6 +303,7 @@ class SocketEndpoint:
         self._computed = 0
         """Operators since the scheduler was last told."""
         self._connection = connection
+        self.in_flight = InFlight()
 
     def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
         self._ask("join_group", name, ranks)

@@ -14,6 +14,7 @@ import torch
 
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
+from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.requests import Request
 
 # Python and autograd recurse deeply in large models; the memory is reserved, not used
@@ -85,6 +86,7 @@ class ThreadEndpoint:
         self._ranks = ranks
         self._engine = engine
         self._never = threading.Lock()
+        self.in_flight = InFlight()
         # straight into the engine: nothing lies between
         self.post: Callable[[Request], Request] = partial(engine.post, rank)
         self.compute: Callable[..., None] = partial(engine.compute, rank)

@@ -70,7 +70,9 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         handle: Any,
         deliver: Callable[[Any], None] | None,
         outputs: Any,
+        taken: Sequence[Tensor] = (),
     ) -> None:
+        """`taken`: what a collective reads; a message's tensor is in `outputs`."""
         Work.__init__(self)
         self._endpoint = endpoint
         self._members = members
@@ -79,12 +81,18 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._outputs = outputs
         self._source = -1
         self._error: Exception | None = None
+        # a rank that is a process does not know the request, only its number; nor is it this that is graded
+        self._use = 0
+        if handle.__class__ is not int:
+            self._use = endpoint.in_flight.post(handle, outputs if deliver else (), taken if deliver else outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._arrive(True, timeout.total_seconds() if timeout else inf)
         return True
 
     def _arrive(self, move_clock: bool, timeout: float = inf) -> None:
+        # also when it fails: nothing will be written any more
+        self._endpoint.in_flight.done(self._use)
         try:
             arrived, self._source = self._endpoint.wait(self._handle, move_clock, timeout)
             if self._deliver is not None:

@@ -68,6 +68,7 @@ def test_the_same_numbers_as_in_processes(name: str) -> None:
     source = HEAD + PROGRAMS[name]
     real = local(nproc_per_node=3).run(Job(source=source)).raise_if_failed().values
     assert virtual(nproc_per_node=3).run(Job(source=source)).raise_if_failed().values == real
+    assert virtual(nproc_per_node=3, account=False).run(Job(source=source)).raise_if_failed().values == real
     assert virtual(nproc_per_node=3, ranks="processes").run(Job(source=source)).raise_if_failed().values == real
 
 

@@ -101,7 +101,7 @@ pair = [dist.new_group([r, r + 1]) for r in range(0, n, 2)][rank // 2]
 x = torch.full((3,), float(rank)); dist.all_reduce(x, group=pair)
 if rank % 2: dist.send(x, rank - 1)
 else: dist.recv(x)
-work = dist.irecv(x, (rank - 1) % n); dist.isend(x.clone(), (rank + 1) % n).wait()
+y = x.clone(); work = dist.irecv(x, (rank - 1) % n); dist.isend(y, (rank + 1) % n).wait()
 while not work.is_completed(): pass
 losses, x.tolist()
 """

@@ -23,8 +23,8 @@ from labkit.clusters.virtual.isolation.current import here
 
 READ_SECONDS = 1e-7
 """What it costs to read the clock."""
-_POLLS = 1000
-"""After so many readings with nothing between, each costs a thousandth of the time that they took so far."""
+_POLLS = 250
+"""After so many readings with nothing between, each costs so small a part of the time that they took so far."""
 
 
 class RankClock:

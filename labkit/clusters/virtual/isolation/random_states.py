@@ -13,6 +13,7 @@ from typing import Any
 import numpy.random
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.clusters.virtual.isolation.current import Rank, here
 
@@ -60,6 +61,19 @@ def claim(rank: int) -> None:
         _states[_owner] = generator.get_state()
         generator.set_state(_states.pop(rank, _initial))
         _owner = rank
+
+
+class Claiming(TorchDispatchMode):
+    """Claims torch's default generator for a rank whenever an operator draws from it, where nothing else is counted."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._rank = rank
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            claim(self._rank)
+        return function(*args, **(kwargs or {}))
 
 
 class _DefaultGenerator:
