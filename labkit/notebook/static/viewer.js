@@ -65,6 +65,12 @@ function firstAtLeast(values, low, high, wanted) {
     return low;
 }
 
+/** From one edge to the other in whole pixels, as [edge, length]: such bars are crisp, and quick to fill. */
+function whole(from, to) {
+    const edge = Math.round(from);
+    return [edge, Math.max(Math.round(to) - edge, 1)];
+}
+
 function element(parent, tag, className, text = "") {
     const made = parent.appendChild(document.createElement(tag));
     made.className = className;
@@ -331,10 +337,11 @@ class Viewer {
     row(rank, kind) {
         const y = rank * this.lane - this.top;
         if (this.lane < 3) return [Math.floor(y), Math.ceil(this.lane)];
-        if (this.lane < LANE_WITH_ROWS) return [y, this.lane - 1];
+        if (this.lane < LANE_WITH_ROWS) return whole(y, y + this.lane - 1);
         const rows = this.rows();
         const height = (0.84 * this.lane) / rows;
-        return [y + 0.08 * this.lane + Math.min(kind, rows - 1) * height, height];
+        const top = y + 0.08 * this.lane + Math.min(kind, rows - 1) * height;
+        return whole(top, top + height);
     }
 
     /** How many rows a lane has: one for each kind where there is room, else computing and the rest, else one. */
@@ -368,7 +375,8 @@ class Viewer {
         c.restore();
         this.drawAxes();
         this.hidden.hidden = this.rows() >= this.kinds.length;
-        this.range.textContent = this.isWhole() ? "" : `${duration(this.to - this.from)} shown`;
+        const range = this.isWhole() ? "" : `${duration(this.to - this.from)} shown`;
+        if (range !== this.range.textContent) this.range.textContent = range; // read aloud where pages are read aloud
         const { root, drawn } = this;
         Object.assign(root.dataset, { ...drawn, from: this.from, to: this.to, lanes: `${this.first}-${this.last - 1}` });
     }
@@ -392,8 +400,8 @@ class Viewer {
     }
 
     drawBars(first, last, kind, y, height) {
-        const { context: c, start, end, to } = this;
-        const [least, most] = [GUTTER - 2, this.width + 2];
+        const { context: c, start, end, from, to } = this;
+        const [least, most, scale] = [GUTTER - 2, this.width + 2, this.across() / (to - from)];
         const room = height >= 10 ? 40 : Infinity;
         let [left, right, only] = [NaN, NaN, -1];
         const flush = () => {
@@ -402,9 +410,9 @@ class Viewer {
             this.drawn.bars++;
             if (only >= 0 && right - left > room) this.labels.push([only, kind, left, right, y + height / 2]);
         };
-        for (let i = firstAtLeast(this.reach, first, last, this.from); i < last && start[i] < to; i++) {
-            const a = Math.max(this.x(start[i]), least);
-            const b = Math.min(Math.max(this.x(end[i]), a + 1), most);
+        for (let i = firstAtLeast(this.reach, first, last, from); i < last && start[i] < to; i++) {
+            const a = Math.max(Math.round(GUTTER + (start[i] - from) * scale), least);
+            const b = Math.min(Math.max(Math.round(GUTTER + (end[i] - from) * scale), a + 1), most);
             if (b < least) continue;
             if (a - right < 1 && (b - a < TOLD_APART || right - left < TOLD_APART)) {
                 right = Math.max(right, b);
