@@ -83,11 +83,11 @@ def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) 
     main.__file__ = filename
     tree = ast.parse(padded, filename)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, filename, "exec"), main.__dict__)
+    exec(compile(tree, filename, "exec", dont_inherit=True), main.__dict__)
     if last is None:
         return None
     assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), filename, "eval"), main.__dict__)
+    return eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), main.__dict__)
 
 
 def describe(error: BaseException, time: float) -> RankError:

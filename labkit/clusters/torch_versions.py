@@ -116,6 +116,24 @@ def worlds_per_thread(entered: Callable[[], object]) -> None:
     c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
+def tensor_handlers_per_thread() -> None:
+    """What DTensor does in a way of its own (`loss_parallel()` adds to it) is kept for each thread."""
+    from torch.distributed.tensor import DTensor
+
+    dispatcher: Any = DTensor._op_dispatcher
+    name = "_custom_op_handlers"
+    shared = getattr(dispatcher, name)
+
+    class Handlers(threading.local):
+        def __init__(self) -> None:
+            self.table = dict(shared)
+
+    handlers = Handlers()
+    # found before the attribute of the same name, by C++ too
+    table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
+    setattr(type(dispatcher), name, table)
+
+
 def reduction_name(op: Any) -> str:
     """`SUM`, `AVG`, ... of an operation or of the options that hold one."""
     return str(getattr(op, "op", op).name)

@@ -88,8 +88,9 @@ class Engine:
                 act(time, subject)
             if not self.waiting:
                 return None
+            now = max(self.clock)
             for rank, error in diagnosis.explain(self).items():
-                self.fail(self.waiting[rank], error)
+                self.fail(self.waiting[rank], error, now)
 
     def at(self, time: float, act: Act | None, subject: Any) -> None:
         """Put `act(time, subject)` on the agenda; without an act, `subject` is the rank that runs on."""
@@ -116,13 +117,19 @@ class Engine:
             self.at(self.clock[rank], self._lose, rank)
 
     def _lose(self, time: float, rank: int) -> None:
-        """A rank has failed: who waits for it cannot go on."""
+        """A rank has failed: nobody will meet what it left undone, and what others asked of it cannot be done.
+
+        What it has sent arrives. Requests that have not reached the scheduler yet hear of it when they do.
+        """
         self.lost.add(rank)
-        for unmet in [*self.messages.posted_by(rank), *self.meetings.joined_by(rank)]:
-            self._withdraw(unmet)
-        for request in list(self.waiting.values()):
-            error = diagnosis.lost_peer(self, request)
+        unmet = [*self.messages.unmet(), *self.meetings.unmet()]
+        for request in unmet:
+            if request.rank == rank and not isinstance(request, Send):
+                self._withdraw(request)
+        for request in unmet:
+            error = diagnosis.lost_peer(self, request) if request.error is None and request.rank != rank else None
             if error is not None:
+                self._withdraw(request)
                 self.fail(request, error, time)
 
     # What ranks call ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import faults, quick, store
+from labkit.clusters.virtual import faults, futures, quick, store
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
@@ -34,8 +34,10 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     ledger = Ledger(topology, options["account"], random_states.claim)
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
+    torch_versions.tensor_handlers_per_thread()
     quick.install()
     store.install()
+    futures.install()
     torch_versions.rendezvous_with(
         lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
     )

@@ -46,10 +46,10 @@ class Meetings:
         calls = self._groups.get(request.group)
         return calls.meetings.get(request.number, {}) if calls else {}
 
-    def joined_by(self, rank: int) -> list[Collective]:
-        """The collectives that this rank has joined and that are not complete."""
+    def unmet(self) -> list[Collective]:
+        """Requests of those who have joined a collective that is not complete."""
         meetings = [meeting for calls in self._groups.values() for meeting in calls.meetings.values()]
-        return [meeting[rank] for meeting in meetings if rank in meeting]
+        return [request for meeting in meetings for request in meeting.values()]
 
     def accept(self, now: float, request: Collective) -> None:
         calls = self._groups.get(request.group)

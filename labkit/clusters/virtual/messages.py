@@ -27,10 +27,13 @@ class Messages:
         # (group, to, tag): receives from anybody
         self._open: dict[tuple[str, int, int], deque[Receive]] = {}
 
+    def unmet(self) -> list[Send | Receive]:
+        """What nothing has met."""
+        return [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
+
     def posted_by(self, rank: int) -> list[Receive]:
         """Receives of this rank that no message has met."""
-        posted = [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
-        return [request for request in posted if isinstance(request, Receive) and request.rank == rank]
+        return [request for request in self.unmet() if isinstance(request, Receive) and request.rank == rank]
 
     def withdraw(self, request: Request) -> None:
         """Forget a send or receive that nothing has met."""
@@ -89,6 +92,10 @@ class Messages:
             send = min(boxes, key=lambda box: box[0].order).popleft()
             assert isinstance(send, Send)
             self._meet(now, send, receive)
+            return
+        error = diagnosis.lost_peer(self._engine, receive) if self._engine.lost else None
+        if error is not None:
+            self._engine.fail(receive, error, now)
         else:
             self._open.setdefault(wanted, deque()).append(receive)
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import diagnosis, key_values, store
+from labkit.clusters.virtual import diagnosis, futures, key_values, store
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import refuse_after_fork
@@ -112,7 +112,7 @@ class _Desk:
         try:
             value = action()
         except RuntimeError as error:  # a deadlock, a mismatch: what the rank is to be told
-            return "error", type(error).__name__, str(error)
+            return "error", type(error).__name__, str(error), self._engine.clock[self._rank]
         except Killed:
             return ("killed",)
         return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
@@ -275,6 +275,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )
+    futures.install()
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     current.follow_threads()
     clocks.separate()
@@ -363,7 +364,8 @@ class SocketEndpoint:
         if answer[0] == "killed":
             raise Killed
         if answer[0] == "error":
-            raise _ERRORS.get(answer[1], RuntimeError)(answer[2])
+            _, name, message, self.now = answer
+            raise _ERRORS.get(name, RuntimeError)(message)
         _, value, self.now = answer
         return value
 

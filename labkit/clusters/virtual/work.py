@@ -14,6 +14,7 @@ from torch import Tensor
 
 from labkit.clusters.torch_versions import Work, run_after_backward
 from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.futures import VirtualFuture, called_from_the_program_itself
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -81,6 +82,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._outputs = outputs
         self._source = -1
         self._error: Exception | None = None
+        self._future: VirtualFuture | None = None
         # a rank that is a process does not know the request, only its number; nor is it this that is graded
         self._use = 0
         if handle.__class__ is not int:
@@ -88,6 +90,8 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._arrive(True, timeout.total_seconds() if timeout else inf)
+        if self._future is not None:
+            self._future.complete()
         return True
 
     def _arrive(self, move_clock: bool, timeout: float = inf) -> None:
@@ -114,16 +118,26 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A finished future: C++ waits on it without asking the scheduler, so the data must be there already.
+        """A future of the outputs.
 
-        During a backward pass (DDP) the rank's clock moves only when the pass ends, so that overlap is kept.
+        A program of its own gets one that the rank completes when it waits for it. For torch it is a finished one:
+        C++ (DDP's reducer) waits without asking the scheduler. In a backward pass the rank's clock moves only when the
+        pass ends, so that overlap is kept.
         """
+        if called_from_the_program_itself():
+            if self._future is None:
+                self._future = VirtualFuture(self._outputs_when_done, self.is_completed)
+            return self._future
         self._arrive(move_clock=False)
         if not run_after_backward(self.synchronize):
             self.synchronize()
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(self._outputs)
         return future
+
+    def _outputs_when_done(self) -> Any:
+        self._arrive(True)
+        return self._outputs
 
     def result(self) -> Any:
         return self._outputs
