@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d_bindings
+from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -43,6 +44,7 @@ def make_groups_with(make: GroupMaker) -> None:
             options.timeout,
         )
 
+    _log_without_nccl()
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
     original = c10d._new_process_group_helper
 
@@ -60,6 +62,20 @@ def make_groups_with(make: GroupMaker) -> None:
         return group, store
 
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
+
+
+def _log_without_nccl() -> None:
+    """c10d adds NCCL's version to what it logs of an error in an `nccl` group: here there may be no NCCL to ask."""
+    original = c10d_logger._get_msg_dict
+
+    @functools.wraps(original)
+    def message(name: str, *args: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return original(name, *args, **options)
+        except AttributeError:
+            return {"func_name": name}
+
+    c10d_logger._get_msg_dict = message  # type: ignore[assignment]  # the same signature, less typed
 
 
 class _Inits(threading.local):
@@ -221,6 +237,11 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 def default_group() -> Any:
     """This thread's default process group, or None. The shortest way to it."""
     return c10d._world.default_pg
+
+
+def is_coalescing() -> bool:
+    """Is this thread within a `_coalescing_manager`, which collects calls?"""
+    return bool(c10d._world.pg_coalesce_state)
 
 
 def replace_function(name: str, replacement: Callable[..., Any]) -> None:

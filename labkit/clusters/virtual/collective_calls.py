@@ -22,14 +22,11 @@ from labkit.clusters.virtual import backends
 from labkit.clusters.virtual.collectives import PLAIN, has_data
 from labkit.clusters.virtual.diagnosis import MismatchError
 from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.in_flight import UsedBeforeWait
 from labkit.clusters.virtual.requests import Collective
 from labkit.clusters.virtual.work import Awaited, VirtualWork, WorkOfSeveral
 
 AnyWork = VirtualWork | Awaited
-
-
-class WrittenBeforeWait(RuntimeError):
-    """A tensor was written to between an asynchronous collective and its `wait()`."""
 
 
 class CollectiveCalls:
@@ -114,6 +111,14 @@ class CollectiveCalls:
 
     allreduce_coalesced = allreduce
 
+    def sum_at_once(self, tensor: Tensor, line: str) -> None:
+        """`dist.all_reduce(tensor)` of a contiguous tensor, by the shortest way."""
+        self.backend.reduction("all_reduce", "SUM", tensor.dtype)
+        self._called += 1
+        endpoint = self.endpoint
+        arrived, _ = endpoint.wait(endpoint.post(Collective(self.label, "all_reduce", line, [tensor], "SUM", -1)))
+        _put(tensor, arrived[0])
+
     def _all_reduce_sparse(self, tensors: list[Tensor], opts: Any) -> AnyWork:
         """The values of a sparse sum, moved as a dense one."""
         sparse = tensors[0]
@@ -167,7 +172,8 @@ class CollectiveCalls:
         self.backend.gathered("all_gather", outputs[0], inputs[0], len(self.ranks))
         self.backend.data("all_gather", (*outputs[0], *inputs))
         deliver = partial(_fill_parts, outputs[0])
-        return self._start("all_gather", inputs, deliver, outputs[0], opts, expected=_pieces(outputs[0]))
+        expected = _unless_all([output.numel() for output in outputs[0]], inputs[0].numel())
+        return self._start("all_gather", inputs, deliver, outputs[0], opts, expected=expected)
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> AnyWork:
         rows = [list(row) for row in zip(*output_lists, strict=True)]
@@ -211,9 +217,10 @@ class CollectiveCalls:
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> AnyWork:
         self.backend.exchanged(outputs, inputs, len(self.ranks))
         self.backend.data("all_to_all", (*outputs, *inputs))
+        usual = _share(sum(given.numel() for given in inputs), len(self.ranks))
         return self._start(
             "all_to_all", [_joined(inputs)], partial(_fill_parts, outputs), outputs, opts,
-            pieces=_pieces(inputs), expected=_pieces(outputs),
+            pieces=_pieces(inputs), expected=_unless_all([output.numel() for output in outputs], usual),
         )  # fmt: skip
 
     def all_to_all_single(
@@ -222,7 +229,9 @@ class CollectiveCalls:
         n = len(self.ranks)
         backends.check_splits(output, input, output_sizes, input_sizes, n)
         self.backend.data("all_to_all", (output, input))
-        pieces, expected = _rows(input, input_sizes, n), _rows(output, output_sizes, n)
+        usual = _share(input.numel(), n)
+        pieces = _unless_all(_rows(input, input_sizes, n), usual)
+        expected = _unless_all(_rows(output, output_sizes, n), usual)
         return self._start(
             "all_to_all", [input], partial(_fill, [output]), [output], opts, pieces=pieces, expected=expected
         )
@@ -272,16 +281,25 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def _pieces(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Their sizes, where they differ."""
-    sizes = tuple([tensor.numel() for tensor in tensors])
-    return sizes if len(set(sizes)) > 1 else ()
+    return _unless_all([tensor.numel() for tensor in tensors], tensors[0].numel())
 
 
-def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> tuple[int, ...]:
-    """The elements in each split along the first dimension, where they differ."""
-    if not splits or len(set(splits)) == 1:
-        return ()
-    row = tensor[0].numel() if tensor.shape[0] else 0
-    return tuple(split * row for split in splits)
+def _unless_all(sizes: Sequence[int], usual: int) -> tuple[int, ...]:
+    """The sizes; empty when all are the usual one."""
+    return tuple(sizes) if any(size != usual for size in sizes) else ()
+
+
+def _share(numel: int, n: int) -> int:
+    """Each of `n` equal parts; -1 when there are none."""
+    return numel // n if numel % n == 0 else -1
+
+
+def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> list[int]:
+    """The elements in each split along the first dimension; in each of `n` equal parts when there are no splits."""
+    if not splits:
+        return [tensor.numel() // n] * n
+    row = tensor.numel() // max(tensor.shape[0], 1)
+    return [split * row for split in splits]
 
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
@@ -326,10 +344,13 @@ def _put(output: Tensor, data: Tensor | None) -> None:
 def _deliver_unless_written(
     deliver: Callable[[list[Any]], None], tensors: list[Tensor], given: list[Tensor], what: str, arrived: list[Any]
 ) -> None:
-    """A collective in place: between its call and its wait the tensor belongs to it."""
+    """A collective in place: between its call and its wait the tensor belongs to it.
+
+    What in_flight.py cannot see is found here: writes past torch's operators, and those of ranks that are processes.
+    """
     for tensor, copy in zip(tensors, given, strict=True):
         if has_data(tensor) and not _equal(tensor, copy):
-            raise WrittenBeforeWait(
+            raise UsedBeforeWait(
                 f"the tensor of {what} was written to before its wait(): on real ranks the result would depend on "
                 "timing. Wait first, or write to another tensor"
             )

@@ -110,8 +110,8 @@ def _cut(flat: Tensor, pieces: tuple[int, ...], n: int) -> tuple[Tensor, ...]:
 
 
 def _exchanged(calls: list[Collective], n: int) -> list[Tensor]:
-    if not any(call.pieces for call in calls):
-        numel = calls[0].tensors[0].numel()
+    numel = calls[0].tensors[0].numel()
+    if not any(call.pieces or call.tensors[0].numel() != numel for call in calls):
         together = torch.stack([call.tensors[0].reshape(n, numel // n) for call in calls], dim=1)
         return [pieces.reshape(-1) for pieces in together]
     cut = [_cut(call.tensors[0], call.pieces, n) for call in calls]

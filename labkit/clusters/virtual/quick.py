@@ -1,4 +1,4 @@
-"""torch.distributed's four point-to-point functions, without the detours, for the common case on virtual ranks.
+"""torch.distributed's point-to-point functions and all_reduce, without the detours, in the common case.
 
 `dist.isend(tensor, dst)` on the default group looks up its group three times and walks through two wrappers before it
 reaches the process group; that is more than the scheduler's own share of a message. Whatever is not the common case (a
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters import torch_versions
@@ -20,11 +21,12 @@ from labkit.clusters.program import line_of
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.work import VirtualWork, write
 
+_SUM = dist.ReduceOp.SUM
 _COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
 
 
 def install() -> None:
-    """From now on `dist.send`, `isend`, `recv` and `irecv` are these, in this process."""
+    """From now on `dist.send`, `isend`, `recv`, `irecv` and `all_reduce` are these, in this process."""
     group_of_thread = torch_versions.default_group
 
     def direct(tensor: Any, peer: Any, group: Any, group_peer: Any) -> VirtualProcessGroup | None:
@@ -73,5 +75,20 @@ def install() -> None:
         write(tensor, data)
         return src
 
-    for function in (isend, irecv, send, recv):
+    def all_reduce(original: Callable[..., Any], tensor: Any, op: Any = _SUM, group: Any = None,
+                   async_op: bool = False) -> Any:  # fmt: skip
+        if group is None and not async_op and op is _SUM and tensor.__class__ is Tensor:
+            default = group_of_thread()
+            if (
+                default.__class__ is VirtualProcessGroup
+                and tensor.dtype not in _COMPLEX
+                and tensor.layout is torch.strided
+                and tensor.is_contiguous()
+                and not torch_versions.is_coalescing()
+            ):
+                default.sum_at_once(tensor, line_of(sys._getframe(1)))
+                return None
+        return original(tensor, op, group, async_op)
+
+    for function in (isend, irecv, send, recv, all_reduce):
         torch_versions.replace_function(function.__name__, function)

@@ -101,4 +101,4 @@ def shown(dtype: torch.dtype, numel: int) -> str:
 
 
 def nbytes(tensors: list[Tensor]) -> int:
-    return sum(t.nbytes for t in tensors)
+    return tensors[0].nbytes if len(tensors) == 1 else sum(t.nbytes for t in tensors)
