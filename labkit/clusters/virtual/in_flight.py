@@ -59,9 +59,10 @@ class InFlight:
             return
         for name, tensor in _tensors(args, kwargs):
             for request, filled, taken in self.pending.values():
-                if any(_overlap(tensor, other) for other in _flat(filled)):
-                    _refuse(request, tensor, "written" if name in written else "read")
-                if name in written and any(_overlap(tensor, other) for other in _flat(taken)):
+                writes = name in written
+                if filled and any(_overlap(tensor, other) for other in _flat(filled)):
+                    _refuse(request, tensor, "written" if writes else "read")
+                if writes and any(_overlap(tensor, other) for other in _flat(taken)):
                     _refuse(request, tensor, "written")
 
 
@@ -116,13 +117,14 @@ def _overlap(tensor: Tensor, other: Tensor) -> bool:
         return False
     low = other.data_ptr()
     high = low + other.nbytes
-    start, size = tensor.data_ptr(), tensor.element_size()
+    start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start < high and low < start + tensor.nbytes
+    size = tensor.element_size()
     steps = [(n, stride * size) for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     end = start + sum((n - 1) * step for n, step in steps) + size
     if end <= low or high <= start:
         return False
-    if tensor.is_contiguous():
-        return True
     if tensor.numel() > _MAX_COMPARED:
         return False
     places = np.array([start])
