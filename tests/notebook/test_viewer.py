@@ -1,5 +1,6 @@
 """The zoomable timeline in JupyterLab: what is drawn, and how it answers to wheel, mouse and keys."""
 
+import base64
 import io
 import re
 from collections.abc import Iterator
@@ -75,7 +76,9 @@ class Shown:
         self.page.mouse.move(box["x"] + GUTTER + share * (box["width"] - GUTTER - RIGHT), box["y"] + TOP + y)
 
     def pixels(self) -> np.ndarray:
-        return np.array(Image.open(io.BytesIO(self.canvas.screenshot())).convert("RGB"))
+        """The canvas, also where JupyterLab shows something over it."""
+        url = self.canvas.evaluate("canvas => canvas.toDataURL('image/png')")
+        return np.array(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGB"))
 
     def share_of(self, colour: str) -> float:
         rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
