@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -148,6 +149,20 @@ def tensor_handlers_per_thread() -> None:
     # found before the attribute of the same name, by C++ too
     table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
     setattr(type(dispatcher), name, table)
+
+
+def checkpoints_in_own_thread() -> None:
+    """`async_save` has written when it returns: its own thread, or process, would be no rank."""
+    from torch.distributed.checkpoint import _async_process_executor, _async_thread_executor
+
+    def at_once(self: Any, staged: Any, **options: Any) -> Future[Any]:
+        saved: Future[Any] = Future()
+        saved.set_result(_async_thread_executor.save_wrapper(staged, **options))
+        return saved
+
+    thread: Any = _async_thread_executor._ThreadBasedAsyncCheckpointExecutor
+    process: Any = _async_process_executor._ProcessBasedAsyncCheckpointExecutor
+    thread.execute_save = process.execute_save = at_once
 
 
 def reduction_name(op: Any) -> str:

@@ -35,6 +35,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     ledger = Ledger(topology, options["account"], random_states.claim)
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     torch_versions.tensor_handlers_per_thread()
+    torch_versions.checkpoints_in_own_thread()
     quick.install()
     store.install()
     futures.install()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from labkit.clusters.program import call_site
@@ -56,6 +57,10 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
     @property
     def group_name(self) -> str:
         return self._name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
 
     @property
     def group_desc(self) -> str:

@@ -275,6 +275,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )
+    torch_versions.checkpoints_in_own_thread()
     futures.install()
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     current.follow_threads()

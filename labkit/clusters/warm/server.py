@@ -16,6 +16,7 @@ import sys
 # imported here so that no rank has to; DistributedDataParallel brings in _dynamo when it is first used
 import torch
 import torch._dynamo
+import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.optim  # noqa: F401
