@@ -46,6 +46,7 @@ def make_groups_with(make: GroupMaker) -> None:
         )
 
     _log_without_nccl()
+    split_groups_of_nccl()
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
     original = c10d._new_process_group_helper
 
@@ -63,6 +64,29 @@ def make_groups_with(make: GroupMaker) -> None:
         return group, store
 
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
+
+
+def split_groups_of_nccl() -> None:
+    """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
+
+    def split_group(original: Callable[..., Any], parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None,
+                    pg_options: Any = None, group_desc: Any = None, backend: Any = None) -> Any:  # fmt: skip
+        if "nccl" not in dist.get_backend(parent_pg):
+            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+        if not split_ranks or not all(split_ranks):
+            raise ValueError("split_ranks cannot be None or empty, nor can one of them")
+        members = dist.get_process_group_ranks(parent_pg)
+        chosen = [rank for part in split_ranks for rank in part]
+        if len(set(chosen)) < len(chosen) or not all(0 <= rank < len(members) for rank in chosen):
+            raise ValueError(f"split_ranks are ranks of the parent's {len(members)}, each in one group: {split_ranks}")
+        mine = next((part for part in split_ranks if dist.get_rank(parent_pg) in part), None)
+        if mine is None:
+            return None
+        ranks = [members[rank] for rank in sorted(mine)]
+        # those who are in no group need not know its name
+        return dist.new_group(ranks, timeout, backend, use_local_synchronization=True, group_desc=group_desc)
+
+    replace_function("split_group", split_group)
 
 
 def _log_without_nccl() -> None:

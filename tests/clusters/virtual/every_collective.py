@@ -399,7 +399,7 @@ def groups(walk: Walk) -> None:
 
     for body in (halves, subgroups, closed, meshes):
         walk.case(body.__name__, body)
-    walk.case("monitored_barrier", lambda: dist.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True))
+    walk.case("monitored_barrier", lambda: dist.monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=True))
     walk.case("backend", lambda: (dist.get_backend(), dist.get_backend_config(), dist.group.WORLD.name()))
     walk.case("coalescing by device", lambda: _coalescing_by_device())
 

@@ -23,6 +23,12 @@ def test_every_collective_gives_gloos_values_and_gloos_errors(ranks: int) -> Non
         assert not wrong, f"{len(wrong)} of {len(expected)} differ on rank {rank} of {ranks}: (gloo, virtual)"
 
 
+def test_ranks_in_processes_give_the_same() -> None:
+    threads = virtual(nproc_per_node=3).run(Job(source=SOURCE, timeout=40)).raise_if_failed().values
+    processes = virtual(nproc_per_node=3, ranks="processes").run(Job(source=SOURCE, timeout=40)).raise_if_failed()
+    assert processes.values == threads
+
+
 def _equal(name: str, real: Any, modelled: Any) -> bool:
     if name.startswith("near") and isinstance(real, list) and isinstance(modelled, list):
         tolerance = TOLERANCE[name.removeprefix("near torch.")]
