@@ -82,6 +82,8 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._outputs = outputs
         self._source = -1
         self._error: Exception | None = None
+        self._over = False
+        """It has been waited for: the scheduler need not be asked again, and may have forgotten."""
         self._future: VirtualFuture | None = None
         # a rank that is a process does not know the request, only its number; nor is it this that is graded
         self._use = 0
@@ -95,10 +97,15 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         return True
 
     def _arrive(self, move_clock: bool, timeout: float = inf) -> None:
+        if self._over:
+            if self._error is not None:
+                raise self._error
+            return
         # also when it fails: nothing will be written any more
         self._endpoint.in_flight.done(self._use)
         try:
             arrived, self._source = self._endpoint.wait(self._handle, move_clock, timeout)
+            self._over = move_clock
             if self._deliver is not None:
                 self._deliver(arrived)
                 self._deliver = None
@@ -108,7 +115,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
 
     def is_completed(self) -> bool:
         """Is it done by now? Then the data is there too: a program may poll and never wait."""
-        done = self._endpoint.is_done(self._handle)
+        done = self._over or self._endpoint.is_done(self._handle)
         if done and self._deliver is not None:
             with suppress(Exception):  # `exception` and `wait` tell it
                 self._arrive(move_clock=False)
