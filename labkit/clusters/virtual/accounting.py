@@ -11,7 +11,7 @@ Hundreds of thousands of operators come by here, so this is written for few step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Buffer, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.clusters import torch_versions
 from labkit.clusters.virtual import memory
 from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.fake import Shapes
 from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
 from labkit.clusters.virtual.operators import Operator, known, operator
@@ -38,7 +40,7 @@ _KINDS: dict[Any, int] = {Tensor: _TENSOR, Buffer: _TENSOR, Parameter: _PARAMETE
 class Accounting(TorchDispatchMode):
     """Charges one rank: `compute(seconds)` for its time, `account` for its memory.
 
-    `claim` is called before an operator draws random numbers.
+    `claim` is called before an operator draws random numbers. With `shapes` all tensors are fake.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Accounting(TorchDispatchMode):
         gpu: GPU,
         compute: Callable[[float], None],
         account: MemoryAccount,
-        claim: Callable[[], None] | None,
         in_flight: InFlight,
+        claim: Callable[[], None] | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._gpu = gpu
@@ -55,6 +58,7 @@ class Accounting(TorchDispatchMode):
         self._account = account
         self._claim = claim
         self._in_flight = in_flight
+        self._shapes = shapes
         self._moving: dict[int, float] = {}
         """Seconds of an operator without FLOPs, by bytes."""
         self._working: dict[Any, float] = {}
@@ -112,7 +116,10 @@ class Accounting(TorchDispatchMode):
         if op.seeded and self._claim is not None:
             self._claim()
 
-        output = op.call(*args, **kwargs) if kwargs else op.call(*args)
+        if self._shapes is not None:
+            output = self._shapes.run(op, args, kwargs or {})
+        else:
+            output = op.call(*args, **kwargs) if kwargs else op.call(*args)
 
         kind = _KINDS.get(output.__class__)
         if kind is None:
@@ -149,7 +156,7 @@ class Accounting(TorchDispatchMode):
         account = self._account
         if op.creates:
             account.must_fit(_bytes_to_create(args, kwargs))
-        output = op.call(*args, **kwargs)
+        output = op.call(*args, **kwargs) if self._shapes is None else self._shapes.run(op, args, kwargs)
         if op.fresh:
             category = COMMUNICATION if op.communicates else self._category(False)
             for tensor in output if output.__class__ in (list, tuple) else (output,):
@@ -211,31 +218,66 @@ def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
             _resized(account, [item for item in argument if isinstance(item, Tensor)], {})
 
 
+class Drawing(TorchDispatchMode):
+    """Only calls `claim` before an operator that draws random numbers."""
+
+    def __init__(self, claim: Callable[[], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._claim = claim
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator(function).seeded:
+            self._claim()
+        return function(*args, **(kwargs or {}))
+
+
 class Ledger:
     """The accounts of the ranks of one process. Made once in it: torch is told to report to them."""
 
-    def __init__(self, topology: Topology, account: bool, claim: Callable[[int], None] | None = None) -> None:
-        """Without `account` nothing is counted. `claim(rank)` is called before that rank draws random numbers."""
+    def __init__(
+        self, topology: Topology, account: bool, shapes_only: bool = False, claim: Callable[[int], None] | None = None
+    ) -> None:
+        """Without `account` nothing is counted. With `shapes_only` all tensors are fake.
+
+        `claim(rank)` is called before that rank draws random numbers.
+        """
+        self._shapes = Shapes() if shapes_only else None
+        if shapes_only:
+            _KINDS[FakeTensor] = _FAKE
         self._topology = topology
         self._claim = claim
         self._account = account
         self._accounts: list[MemoryAccount] = []
+        if account or shapes_only:
+            torch_versions.meshes_apart()
         if account:
             watch()
 
     @contextmanager
     def counting(self, endpoint: Endpoint) -> Iterator[None]:
         """What this thread does meanwhile is charged to `endpoint`'s clock and to a memory account of its own."""
-        if not self._account:
-            yield
-            return
+        with self._shapes.mode if self._shapes else nullcontext():
+            if self._account:
+                with self._charging(endpoint):
+                    yield
+            elif self._claim is not None:
+                with Drawing(partial(self._claim, endpoint.rank)):
+                    yield
+            else:
+                yield
+
+    @contextmanager
+    def _charging(self, endpoint: Endpoint) -> Iterator[None]:
         gpu = self._topology.gpu
         account = MemoryAccount(
             endpoint.rank, int(gpu.memory_gb * 1e9), gpu.name, lambda: endpoint.now, self._topology.world_size
         )
         self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
-        with memory.counted_on(account), Accounting(gpu, endpoint.compute, account, claim, endpoint.in_flight):
+        with (
+            memory.counted_on(account),
+            Accounting(gpu, endpoint.compute, account, endpoint.in_flight, claim, self._shapes),
+        ):
             yield
         account.close()
 

@@ -36,6 +36,8 @@ class VirtualCluster:
     """What goes wrong on purpose, and when."""
     account: bool = True
     """Computing takes time and memory is counted."""
+    fake: bool = False
+    """Tensors have shapes only."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
     kind: Literal["virtual"] = "virtual"
@@ -86,6 +88,7 @@ class VirtualCluster:
             "topology": placed.to_plain(),
             "faults": fault_kinds.to_plain(self.faults),
             "account": self.account,
+            "fake": self.fake,
         }
 
 
@@ -149,6 +152,7 @@ def virtual(
     faults: Sequence[Fault] = (),
     ranks: Literal["threads", "processes"] = "threads",
     account: bool = True,
+    fake: bool = False,
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
@@ -156,7 +160,8 @@ def virtual(
     The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
     carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Without
-    `account` computing takes no time and memory is not counted. Raises InvalidJob that names the option and its value.
+    `account` computing takes no time and memory is not counted. With `fake` tensors have shapes only: a model of any
+    size runs, in the modelled GPUs' time and memory. Raises InvalidJob that names the option and its value.
     """
     try:
         placed = topology(
@@ -178,4 +183,6 @@ def virtual(
     if placed.world_size > MAX_RANKS:
         raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
     _check_faults(faults, placed)
-    return VirtualCluster(placed, ranks, tuple(faults), account, warm)
+    if fake and ranks == "processes":
+        raise InvalidJob('fake=True needs ranks="threads": fake tensors are shared by all ranks')
+    return VirtualCluster(placed, ranks, tuple(faults), account, fake, warm)

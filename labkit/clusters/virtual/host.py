@@ -32,7 +32,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
-    ledger = Ledger(topology, options["account"], random_states.claim)
+    ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     torch_versions.tensor_handlers_per_thread()
     torch_versions.checkpoints_in_own_thread()

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,8 +52,8 @@ class MemoryAccount:
         self._now = now
         self._storages: dict[int, _Storage] = {}
         """Those alive, by address."""
-        self._hooked: dict[int, weakref.ref[Tensor]] = {}
-        """Parameters whose gradients are told to this account, by id."""
+        self._gradient_hook = self._has_gradient
+        """One object, by which it is known on a parameter."""
         self._samples: list[tuple[float, list[int]]] = []
         self._max_samples = min(_MAX_SAMPLES, max(_MIN_SAMPLES, _ALL_SAMPLES // world_size))
         self._pause = 0.0
@@ -141,14 +142,17 @@ class MemoryAccount:
         """The tensor is a parameter, and its gradient, when there is one, is a gradient."""
         if tensor.__class__ is torch.nn.Parameter:  # it is used again and again
             known = self._storages.get(tensor.untyped_storage()._cdata)
-            if known is not None and known.category == PARAMETER and id(tensor) in self._hooked:
+            if known is not None and known.category == PARAMETER and self._is_hooked(tensor):
                 return
         for storage in self._storages_of(tensor):
             self._move(storage, PARAMETER)
-        if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._hooked:
-            key = id(tensor)
-            self._hooked[key] = weakref.ref(tensor, lambda _: self._hooked.pop(key))
-            tensor.register_post_accumulate_grad_hook(self._has_gradient)
+        if tensor.requires_grad and tensor.is_leaf and not self._is_hooked(tensor):
+            tensor.register_post_accumulate_grad_hook(self._gradient_hook)
+
+    def _is_hooked(self, parameter: Tensor) -> bool:
+        # the parameter itself tells: a weak reference to it would be in the way of `swap_tensors`
+        hooks: Any = parameter._post_accumulate_grad_hooks
+        return hooks is not None and self._gradient_hook in hooks.values()
 
     def _has_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:

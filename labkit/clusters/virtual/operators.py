@@ -39,10 +39,12 @@ class Operator:
     def __init__(self, function: Any) -> None:
         schema = function._schema
         self.name: str = schema.name.split("::")[1]
-        self.call: Callable[..., Any] = getattr(function, "_op", function)
+        self.call: Callable[..., Any] = _device if function is torch.ops.prim.device.default else function._op
         """The operator without its Python wrapper."""
         self.communicates = function.namespace in _COMMUNICATION
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
+        self.composite = function.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+            function.name(), "CompositeImplicitAutograd"
+        )
         """It is made of other operators; only inference mode shows it whole."""
         tags = set(function.tags)
         self.seeded = torch.Tag.nondeterministic_seeded in tags
@@ -72,6 +74,11 @@ class Operator:
         if function.namespace == "aten":
             packet = function.overloadpacket
             self.flops = flop_registry.get(packet) or _CPU_ATTENTION.get(self.name)
+
+
+def _device(tensor: Any) -> Any:
+    """A fake tensor's own word spares the way through all modes, which torch takes at each look at a device."""
+    return tensor.fake_device if hasattr(tensor, "fake_device") else torch.ops.prim.device.default(tensor)
 
 
 def _look_up(args: Any, output: Any) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.torch_versions import Work, run_after_backward
+from labkit.clusters.virtual.collectives import has_data
 from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.futures import VirtualFuture, called_from_the_program_itself
 
@@ -34,7 +35,7 @@ def _snapshot_of_other(tensor: Tensor) -> bytes | None:
         raise NotImplementedError(
             f"virtual ranks hold their tensors on the CPU, this one is on {tensor.device}: make it without device="
         )
-    if tensor.device.type == "meta":
+    if not has_data(tensor):
         return None
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 

@@ -1,0 +1,5 @@
+"""Small models to train: plain torch modules without anything distributed in them."""
+
+from labkit.models.gpt import GPT, GPTConfig
+
+__all__ = ["GPT", "GPTConfig"]

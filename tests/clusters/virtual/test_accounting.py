@@ -1,0 +1,178 @@
+"""Computing takes the time of a roofline, and overlaps with communication as far as the program lets it."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from labkit import Job, Run, virtual
+from labkit.hardware import GPU, Link
+from labkit.trace import Kind
+
+# round figures: 1e12 operations a second, 1e12 bytes a second, a microsecond for each launch
+ROUND = GPU(
+    "round", 1.0, 1.0, 80.0, 1000.0, "made up for round numbers",
+    matmul_efficiency=1.0, memory_efficiency=1.0, launch_seconds=1e-6,
+)  # fmt: skip
+LAUNCH = 1e-6
+SLOW = Link("slow", gb_per_s=1.0, latency_seconds=1e-5, source="made up for round numbers")
+
+
+def run(source: str, ranks: int = 1, how: Any = "threads", **options: Any) -> Run:
+    head = """
+        import torch, torch.nn as nn, torch.distributed as dist
+        dist.init_process_group()
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    """
+    # shapes decide on time, so no arithmetic is needed (test_fake_tensors.py holds that against real ones)
+    cluster = virtual(nproc_per_node=ranks, ranks=how, **{"gpu": ROUND, "intra_node": SLOW, "fake": True, **options})
+    return cluster.run(Job(source=dedent(head) + dedent(source), filename="Cell In[1]")).raise_if_failed()
+
+
+def computing(result: Run, rank: int = 0) -> float:
+    return sum(e.end - e.start for e in result.trace.of(rank, Kind.COMPUTE))
+
+
+def operators(result: Run, rank: int = 0) -> int:
+    return sum(e.sequence for e in result.trace.of(rank, Kind.COMPUTE))
+
+
+def test_a_chain_of_products_takes_its_flops_over_the_gpus_rate() -> None:
+    result = run(
+        """
+        x, w = torch.empty(1000, 1000), torch.empty(1000, 1000)
+        for _ in range(3):
+            x = x @ w
+        """
+    )
+    assert operators(result) == 3
+    assert computing(result) == pytest.approx(3 * (LAUNCH + 2 * 1000**3 / 1e12))
+
+
+def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
+    numel = 10**6
+    rows = "torch.nn.functional.embedding(torch.zeros(8, dtype=torch.int64), x.view(-1, 10))"
+    moved = {
+        "x + y": 3,
+        "x.add_(y)": 3,
+        "x.relu()": 2,
+        "x.zero_()": 1,
+        "x.copy_(y)": 2,
+        "x.view(1000, 1000).t()[3:]": 0,
+        "torch.empty_like(x)": 0,
+        rows: (2 * 80 + 16 + 16) / numel,  # read and written; where to look, read; and made before, of zeros
+    }  # fmt: skip
+    for expression, tensors in moved.items():
+        result = run(f"x, y = torch.empty({numel}), torch.empty({numel})\n{expression}")
+        seconds = operators(result) * LAUNCH + 4 * numel * tensors / 1e12
+        assert computing(result) == pytest.approx(seconds, rel=1e-3), expression
+
+
+def test_forward_and_backward_of_a_linear_layer_are_three_products() -> None:
+    batch, width = 512, 1024
+    result = run(
+        f"""
+        layer, x = nn.Linear({width}, {width}, bias=False), torch.empty({batch}, {width}, requires_grad=True)
+        y = layer(x)
+        start = torch.empty(1)
+        y.backward(torch.empty_like(y))
+        """
+    )
+    product = 2 * batch * width**2 / 1e12
+    # the initial weights, drawn once: 4 MB written
+    assert computing(result) == pytest.approx(3 * product + 4 * width**2 / 1e12, rel=0.02)
+
+
+def test_attention_and_convolution_have_flops() -> None:
+    result = run("q = torch.empty(2, 8, 256, 64)\nnn.functional.scaled_dot_product_attention(q, q, q)")
+    assert computing(result) == pytest.approx(LAUNCH + 4 * 2 * 8 * 256**2 * 64 / 1e12, rel=0.02)
+    result = run("nn.functional.conv2d(torch.empty(8, 16, 34, 34), torch.empty(32, 16, 3, 3))")
+    assert computing(result) == pytest.approx(LAUNCH + 2 * 8 * 32 * 32**2 * 16 * 9 / 1e12, rel=0.02)
+
+
+def test_low_precision_is_faster_on_tensor_cores() -> None:
+    product = "x = torch.empty(4096, 4096, dtype=torch.{})\nx @ x"
+    seconds = {d: computing(run(product.format(d), gpu="a100-80gb")) for d in ("bfloat16", "float32")}
+    assert seconds["float32"] / seconds["bfloat16"] == pytest.approx(312 / 19.5, rel=0.05)
+
+
+def test_what_collectives_and_messages_do_with_data_is_no_computing() -> None:
+    result = run(
+        """
+        x = torch.empty(1000)
+        dist.all_reduce(x)
+        dist.all_gather([torch.empty(1000) for _ in range(2)], x)
+        dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+        """,
+        ranks=2,
+    )
+    assert operators(result) == operators(result, 1) == 0
+
+
+def test_computing_hides_communication_that_nobody_waits_for() -> None:
+    # a product takes 2 ms; 1 MB between two ranks takes 2 (10 us + 0.5 ms)
+    source = """
+        x, w, data = torch.empty(1000, 1000), torch.empty(1000, 1000), torch.empty(250_000)
+        work = dist.all_reduce(data, async_op=True)
+        {before}
+        x @ w
+        {after}
+    """
+    apart = run(source.format(before="work.wait()", after=""), ranks=2).trace.seconds
+    beside = run(source.format(before="", after="work.wait()"), ranks=2).trace.seconds
+    product = LAUNCH + 2e-3
+    assert beside == pytest.approx(product)
+    assert apart - beside > 1e-3
+
+
+def test_ddp_overlaps_its_buckets_with_the_backward_pass() -> None:
+    # each of 8 layers: 4 MB of gradients in a bucket of its own
+    layers, width, batch = 8, 1024, 4096
+    source = f"""
+        layers = nn.Sequential(*[nn.Linear({width}, {width}, bias=False) for _ in range({layers})])
+        model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=3)
+        x = torch.empty({batch}, {width})
+        model(x).sum().backward()    # the first pass puts buckets in order
+        dist.barrier()
+        model(x).sum().backward()
+    """
+    trace = run(source, ranks=2).trace
+    collectives = [e for e in trace.of(0, Kind.COLLECTIVE)]
+    barrier = max(e.end for e in collectives if e.operation == "barrier")
+    reductions = [e for e in collectives if e.operation == "all_reduce" and e.start >= barrier]
+    assert len(reductions) == layers
+    product = 2 * batch * width**2 / 1e12
+    transfer = max(e.end - e.start for e in reductions[:1])
+    assert transfer < product, "else there would be nothing to hide behind"
+    # forward, backward (one product less: nobody asks for the input's gradient), and the last bucket sticks out
+    end = max(e.end for e in trace.of(0))
+    assert end - barrier == pytest.approx((3 * layers - 1) * product + transfer, rel=0.02)
+
+
+def test_without_account_computing_takes_no_time() -> None:
+    source = "x = torch.empty(1000, 1000)\nx @ x"
+    result = run(source, account=False)
+    assert not result.trace.of(kind=Kind.COMPUTE) and not result.trace.memory
+
+
+TRAINING = """
+    torch.manual_seed(rank)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        loss = model(torch.randn(32, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_threads_and_processes_give_one_trace_each_time() -> None:
+    traces = [run(TRAINING, ranks=3, fake=False, how=how).trace for how in ("threads", "threads", "processes")]
+    first = traces[0]
+    assert first.of(kind=Kind.COMPUTE) and first.memory
+    for other in traces[1:]:
+        assert other.events == first.events
+        assert other.memory == first.memory

@@ -1,0 +1,172 @@
+"""Fake tensors: the same times, traffic and memory as real ones, at any size; what needs values says so."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from labkit import InvalidJob, Job, Run, virtual
+from labkit.models import GPTConfig
+from labkit.trace import Category, Kind, Trace
+
+HEAD = """
+import torch, torch.nn as nn, torch.distributed as dist
+from labkit.models import GPT, GPTConfig
+dist.init_process_group()
+rank, world_size = dist.get_rank(), dist.get_world_size()
+"""
+FSDP = """
+from torch.distributed.fsdp import fully_shard
+mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+with torch.device("meta"):
+    model = GPT(config)
+for block in model.blocks:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model.to_empty(device="cpu")
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.randint(config.vocab, (1, config.context))
+logits = model(tokens)
+nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+optimizer.step()
+optimizer.zero_grad()
+"""
+DDP = """
+model = nn.parallel.DistributedDataParallel(GPT(config), bucket_cap_mb=0.1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+tokens = torch.randint(config.vocab, (2, config.context))
+for _ in range(2):
+    logits = model(tokens)
+    nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+RING = """
+chunks = [torch.ones(1000) for _ in range(world_size)]
+for step in range(world_size - 1):
+    work = dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size)
+    received = torch.empty(1000)
+    dist.recv(received, (rank - 1) % world_size)
+    work.wait()
+    chunks[(rank - step - 1) % world_size] += received
+gathered = [torch.empty(3) for _ in range(world_size)]
+dist.all_gather(gathered, torch.ones(3))
+dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * world_size))
+dist.all_to_all_single(torch.empty(world_size), torch.ones(world_size))
+"""
+
+
+def run(source: str, ranks: int, fake: bool = True, config: str = "GPTConfig(2, 2, 64, 512, 64)") -> Run:
+    job = Job(source=f"{HEAD}\nconfig = {config}\n{source}", filename="Cell In[1]")
+    return virtual(nproc_per_node=ranks, fake=fake).run(job)
+
+
+def what_happened(trace: Trace) -> list[tuple[object, ...]]:
+    return [(e.rank, e.kind, e.operation, e.nbytes, e.peer, e.sequence) for e in trace.events]
+
+
+@pytest.mark.parametrize("source", [RING, FSDP], ids=["messages and collectives", "FSDP2"])
+def test_fake_tensors_take_the_time_traffic_and_memory_of_real_ones(source: str) -> None:
+    real, fake = (run(source, 4, fake=f).raise_if_failed().trace for f in (False, True))
+    assert what_happened(fake) == what_happened(real)
+    assert fake.events == real.events
+    assert [fake.peak_by_category(rank) for rank in range(4)] == [real.peak_by_category(rank) for rank in range(4)]
+
+
+def test_ddp_forms_the_buckets_that_it_forms_on_real_tensors() -> None:
+    real, fake = (
+        [e.nbytes for e in run(DDP, 2, fake=f).raise_if_failed().trace.collectives(0) if e.operation == "all_reduce"]
+        for f in (False, True)
+    )
+    buckets = fake[len(fake) // 2 :]
+    assert fake == 2 * buckets and len(buckets) > 1
+    assert sum(buckets) == 4 * GPTConfig(2, 2, 64, 512, 64).parameters
+    # real DDP has put its buckets in order by the second pass
+    assert real[-len(buckets) :] == buckets
+
+
+def test_a_large_model_runs_on_many_ranks() -> None:
+    config = GPTConfig(layers=4, heads=40, width=5120)
+    result = run(FSDP, 8, config="GPTConfig(layers=4, heads=40, width=5120)").raise_if_failed()
+    shard = 4 * config.parameters / 8
+    for rank in (0, 7):
+        # parameters, gradients, two moments; beside them in the step three temporaries of the largest shard, the head's
+        at_least = 4 * shard + 3 * 4 * config.vocab * config.width / 8
+        assert result.trace.peak_memory(rank) >= 0.98 * at_least
+    # forward and backward of 1,024 tokens: 6 operations a parameter and token, the head included, embeddings not
+    flops = 6 * 1024 * (config.parameters - (config.vocab + config.context) * config.width)
+    computed = sum(e.end - e.start for e in result.trace.of(0, Kind.COMPUTE))
+    assert computed > flops / (19.5e12 * 0.82)
+
+
+LAYOUT = """
+# 2 copies of the model x 2 stages of a pipeline x 2 shards of each layer
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("data", "pipeline", "tensor"))
+stage = mesh["pipeline"].get_local_rank()
+model = GPT(config)
+blocks = model.blocks[:2] if stage == 0 else model.blocks[2:]
+for block in blocks:
+    parallelize_module(block, mesh["tensor"], {
+        "attention.qkv": ColwiseParallel(), "attention.out": RowwiseParallel(),
+        "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel(),
+    })
+mine = nn.ModuleList([model.token_embedding, model.position_embedding, *blocks] if stage == 0 else
+                     [*blocks, model.norm, model.head])
+del model.blocks
+optimizer = torch.optim.AdamW(mine.parameters())
+peer = mesh["pipeline"].get_group()
+other = dist.get_global_rank(peer, 1 - stage)
+shape = (1, config.context, config.width)
+for microbatch in range(2):
+    tokens = torch.randint(config.vocab, (1, config.context))
+    x = model.embed(tokens) if stage == 0 else torch.empty(shape, requires_grad=True)
+    if stage == 1:
+        dist.recv(x.data, other)
+    y = x
+    for block in blocks:
+        y = block(y)
+    if stage == 0:
+        dist.send(y.detach(), other)
+        gradient = torch.empty(shape)
+        dist.recv(gradient, other)
+        y.backward(gradient)
+    else:
+        nn.functional.cross_entropy(model.head(model.norm(y)).flatten(0, 1), tokens.flatten()).backward()
+        dist.send(x.grad, other)
+for p in mine.parameters():
+    dist.all_reduce(p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad, group=mesh["data"].get_group())
+optimizer.step()
+"""
+
+
+def test_a_tensor_pipeline_data_layout_runs_and_counts_the_local_work() -> None:
+    config = "GPTConfig(layers=4, heads=16, width=2048, vocab=1000)"
+    trace = run(LAYOUT, 8, config=config).raise_if_failed().trace
+    # each layer's matrices are split in two; beside its two layers a rank of the last stage holds the head, and the
+    # embeddings that came with the model
+    block = 4 * 12 * 2048**2 / 2
+    last = {s.category: s.nbytes for s in trace.memory if s.rank == 7}
+    assert last[Category.PARAMETER] == pytest.approx(2 * block + 4 * (2 * 1000 + 1024) * 2048, rel=0.02)
+    # per microbatch and layer: forward and backward of half of the layer's products, and of the whole attention's half
+    products = 2 * 2 * 3 * (2 * 1024 * 12 * 2048**2 / 2) / (19.5e12 * 0.82)
+    computed = sum(e.end - e.start for e in trace.of(2, Kind.COMPUTE))
+    assert 1.0 < computed / products < 1.5
+    assert [e.nbytes for e in trace.of(0, Kind.SEND)] == [4 * 1024 * 2048] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("x.sum().item()", "`.item()`"), ("if x.sum() > 3: pass", "`.item()`"), ("x.nonzero()", "`nonzero`")],
+)
+def test_what_needs_values_says_so_at_its_line(line: str, said: str) -> None:
+    error = run(dedent(f"x = torch.ones(10)\n{line}\n"), 2).ranks[0].error
+    assert error is not None
+    assert said in error.message and "fake=True" in error.message
+    assert error.where == "Cell In[1], line 9"
+
+
+def test_fake_tensors_need_ranks_of_one_process() -> None:
+    with pytest.raises(InvalidJob, match="threads"):
+        virtual(fake=True, ranks="processes")
