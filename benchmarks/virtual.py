@@ -1,0 +1,227 @@
+"""What virtual ranks cost in real time and memory, beside torch's threaded process group and the prototype.
+
+Each program runs on virtual ranks with everything on: clocks, trace, accounts of computing time and memory. "Inside" is
+from the first rank's start after `init_process_group` to the last one's end, "whole" the whole job, with starting the
+ranks and reading the trace. Medians; the peer's runs come in turn with ours.
+
+    python benchmarks/virtual.py [--repetitions 3] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from labkit import Job, virtual
+from labkit.clusters.warm import shared
+
+PEER = Path(__file__).with_name("threaded_group.py")
+HEAD = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+dist.barrier()
+print("begin")
+"""
+RING = """
+chunks = torch.full((n,), float(rank)).chunk(n)
+arrived = torch.empty(1)
+for step in range(2 * (n - 1)):
+    sending = dist.isend(chunks[(rank - step) % n], (rank + 1) % n)
+    dist.recv(arrived, (rank - 1) % n)
+    sending.wait()
+    mine = chunks[(rank - step - 1) % n]
+    mine.add_(arrived) if step < n - 1 else mine.copy_(arrived)
+"""
+MESSAGES = """
+x, arrived = torch.ones(1), torch.empty(1)
+for _ in range({rounds}):
+    sending = dist.isend(x, (rank + 1) % n)
+    dist.recv(arrived, (rank - 1) % n)
+    sending.wait()
+"""
+ALL_REDUCE = """
+x = torch.ones(1000)
+for _ in range(100):
+    dist.all_reduce(x)
+"""
+DDP = """
+torch.manual_seed(0)
+layers = torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = model(torch.randn(16, 64)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+FSDP = """
+import resource
+from labkit.models import GPT, GPTConfig
+from torch.distributed.fsdp import fully_shard
+config = GPTConfig({config})
+mesh = dist.device_mesh.init_device_mesh("cpu", (n,))
+with torch.device("meta"):
+    model = GPT(config)
+for block in model.blocks:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model.to_empty(device="cpu")
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.randint(config.vocab, (1, config.context))
+loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+loss.backward()
+optimizer.step()
+print("gib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run. Seconds."""
+
+    inside: float
+    whole: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program on so many ranks, what is asked of it, and what others took."""
+
+    title: str
+    program: str
+    ranks: int
+    target: float
+    """Seconds, inside."""
+    peer: str = ""
+    """Its name in threaded_group.py; empty where the peer cannot do it."""
+    prototype: str = "-"
+    """Its figure, from another machine."""
+
+
+def cases(quick: bool) -> list[Case]:
+    ring, many, few = (16, 64, 8) if quick else (256, 1024, 64)
+    messages = 2 * (ring - 1) * ring
+    return [
+        Case(f"ring all-reduce, {messages:,} messages", RING, ring, 2.5, "", "3.2-3.8"),
+        Case("100 all_reduce of 1,000 floats", ALL_REDUCE, many, 6.0, "all_reduce", "ran"),
+        Case("3 steps of DDP, MLP", DDP, few, 0.5, "ddp", "0.6"),
+    ]
+
+
+def cost(program: str, ranks: int, trace: bool = True) -> Cost:
+    """Run it once."""
+    heard: list[float] = []
+
+    def listen(rank: int, stream: str, text: str) -> None:
+        if stream == "stdout":
+            heard.append(time.perf_counter())
+
+    began = time.perf_counter()
+    cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks))
+    cluster.run(Job(source=f"{HEAD}{program}\nprint('end')", trace=trace), listen).raise_if_failed()
+    return Cost(heard[-1] - heard[0], time.perf_counter() - began)
+
+
+def peer_seconds(name: str, ranks: int) -> float:
+    command = [sys.executable, "-W", "ignore", str(PEER), name, str(ranks)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
+def compare(options: argparse.Namespace) -> Table:
+    table = Table(title=f"Seconds, median of {options.repetitions}, {os.cpu_count()} cores")
+    headings = ("program", "ranks", "inside", "target", "whole", "threaded group", "ratio", "prototype, other machine")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "program" else "right")
+    for case in cases(options.quick):
+        ours, theirs = [], []
+        for _ in range(options.repetitions):
+            ours.append(cost(case.program, case.ranks))
+            if case.peer:
+                theirs.append(peer_seconds(case.peer, case.ranks))
+        inside = statistics.median(run.inside for run in ours)
+        whole = statistics.median(run.whole for run in ours)
+        beside = ["cannot: no send", "-"]
+        if theirs:
+            beside = [f"{statistics.median(theirs):.2f}", f"{statistics.median(theirs) / inside:.1f}x"]
+        target, prototype = ("-", "-") if options.quick else (f"{case.target:.1f}", case.prototype)
+        table.add_row(case.title, str(case.ranks), f"{inside:.2f}", target, f"{whole:.2f}", *beside, prototype)
+    return table
+
+
+def large_model(options: argparse.Namespace) -> str:
+    """One step of FSDP2 on fake tensors, and the most memory that the process of all ranks held."""
+    ranks, size, config = (4, "tiny", "2, 2, 64") if options.quick else (32, "13 billion parameters", "40, 40, 5120")
+    heard: list[tuple[float, str]] = []
+    cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=True)
+    job = Job(source=f"{HEAD}{FSDP.format(config=config)}\nprint('end')")
+    run = cluster.run(job, lambda rank, stream, text: heard.append((time.perf_counter(), text))).raise_if_failed()
+    gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
+    return (
+        f"FSDP2, GPT, {size}, {ranks} ranks with fake tensors, one step: {heard[-1][0] - heard[0][0]:.1f} s inside, "
+        f"{run.wall_seconds:.1f} s whole (target: 60 s), peak memory of the hosting process {gib:.2f} GiB (target: 4)"
+    )
+
+
+def tracing(options: argparse.Namespace) -> str:
+    """What recording a trace adds to a program of messages alone."""
+    ranks = 16 if options.quick else 128
+    program = MESSAGES.format(rounds=64)
+    runs: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(2 * options.repetitions - 1):
+        for trace in (True, False):
+            runs[trace].append(cost(program, ranks, trace).inside)
+    on, off = (statistics.median(runs[trace]) for trace in (True, False))
+    return f"tracing adds {on / off - 1:.0%} to {ranks} ranks x 64 messages ({off:.2f} s without); target: at most 20%"
+
+
+def growth(options: argparse.Namespace) -> Table:
+    """The same number of messages from each rank, on more and more ranks."""
+    rounds = 16 if options.quick else 128
+    table = Table(title=f"A message's cost, {rounds} from each rank: it must not grow with the ranks")
+    for heading in ("ranks", "messages", "inside (s)", "microseconds a message"):
+        table.add_column(heading, justify="right")
+    for ranks in (8, 16, 32) if options.quick else (64, 128, 256, 512):
+        runs = [cost(MESSAGES.format(rounds=rounds), ranks).inside for _ in range(options.repetitions)]
+        seconds = statistics.median(runs)
+        table.add_row(str(ranks), f"{ranks * rounds:,}", f"{seconds:.2f}", f"{seconds / ranks / rounds * 1e6:.1f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repetitions", type=_positive, default=3, help="runs of each kind (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="few ranks, one run of each: does it work at all")
+    options = parser.parse_args()
+    if options.quick:
+        options.repetitions = 1
+    console = Console(width=140)
+    cost("", 2)  # starts the process that ranks are forked from
+    console.print(compare(options))
+    console.print(large_model(options))
+    console.print(tracing(options))
+    console.print(growth(options))
+    shared().close()
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The benchmark of virtual ranks runs and prints each figure beside its peer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+VIRTUAL = Path(__file__).parents[2] / "benchmarks" / "virtual.py"
+
+
+def test_prints_all_of_its_figures() -> None:
+    command = [sys.executable, str(VIRTUAL), "--quick"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    number = r"\d+\.\d+"
+    assert re.search(rf"ring all-reduce, 480 messages +│ +16 │ +{number} │ +- │ +{number} │ cannot: no send", output)
+    for program in ("100 all_reduce of 1,000 floats", "3 steps of DDP, MLP"):
+        assert re.search(rf"{program} +│ +\d+ │ +{number} │ +- │ +{number} │ +{number} │ +{number}x", output), output
+    assert re.search(rf"4 ranks with fake tensors, one step: {number} s inside", output)
+    assert re.search(r"tracing adds -?\d+%", output)
+    assert re.search(rf"32 │ +512 │ +{number} │ +{number}", output)
