@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from labkit.clusters import Job as Job
     from labkit.clusters import RankFailed as RankFailed
     from labkit.clusters import Run as Run
+    from labkit.clusters.device import max_memory_allocated as max_memory_allocated
+    from labkit.clusters.device import memory_allocated as memory_allocated
+    from labkit.clusters.device import reset_peak_memory_stats as reset_peak_memory_stats
+    from labkit.clusters.device import to_device as to_device
+    from labkit.clusters.device import to_host as to_host
+    from labkit.clusters.device import write as write
     from labkit.clusters.local import local as local
     from labkit.clusters.virtual import virtual as virtual
     from labkit.trace import Trace as Trace
@@ -30,7 +36,13 @@ _PUBLIC = {
     "Trace": "labkit.trace",
     "grade": "labkit.checks",
     "local": "labkit.clusters.local",
+    "max_memory_allocated": "labkit.clusters.device",
+    "memory_allocated": "labkit.clusters.device",
+    "reset_peak_memory_stats": "labkit.clusters.device",
+    "to_device": "labkit.clusters.device",
+    "to_host": "labkit.clusters.device",
     "virtual": "labkit.clusters.virtual",
+    "write": "labkit.clusters.device",
 }
 
 

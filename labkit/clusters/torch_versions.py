@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(backend asked for, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
@@ -304,14 +305,13 @@ def ddp_of_shapes() -> None:
 def shapes_of_dtensors_apart() -> None:
     """DTensor asks for the shape of a whole result by an operator on fake tensors: no dispatch mode shall see it."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
-    from torch.utils._python_dispatch import _disable_current_modes
 
     name = "_propagate_tensor_meta_non_cached"
     original = getattr(ShardingPropagator, name)
 
     @functools.wraps(original)
     def propagate(self: Any, schema: Any) -> Any:
-        with _disable_current_modes():
+        with no_modes():
             return original(self, schema)
 
     setattr(ShardingPropagator, name, propagate)
@@ -328,12 +328,11 @@ def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, 
 def meshes_apart() -> None:
     """A DeviceMesh keeps ranks in tensors of its own: no dispatch mode shall see them."""
     from torch.distributed import device_mesh
-    from torch.utils._python_dispatch import _disable_current_modes
 
     def apart(original: Any) -> Any:
         @functools.wraps(original)
         def method(*args: Any, **options: Any) -> Any:
-            with _disable_current_modes():
+            with no_modes():
                 return original(*args, **options)
 
         return method
@@ -348,6 +347,11 @@ def meshes_apart() -> None:
             setattr(mesh, name, apart(vars(mesh)[name]))
     if isinstance(vars(mesh).get("mesh"), property):
         mesh.mesh = property(apart(vars(mesh)["mesh"].fget))  # type: ignore[assignment]
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """Meanwhile no dispatch mode sees what this thread does."""
+    return _disable_current_modes()
 
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

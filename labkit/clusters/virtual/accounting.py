@@ -75,6 +75,8 @@ class Accounting(TorchDispatchMode):
                     return function(*args, **(kwargs or {}))  # of somebody's who only asks for shapes
                 return NotImplemented  # a DTensor, say: what it does with its local tensors comes by again
         op = known.get(id(function)) or operator(function)
+        if op.without_tensors:
+            return op.call(*args, **kwargs) if kwargs else op.call(*args)
         if op.free:
             return self._free(op, args, kwargs or {})
         if op.composite:
@@ -126,7 +128,8 @@ class Accounting(TorchDispatchMode):
             for number, name in op.rewrites:
                 nbytes += nbytes_of(args[number] if number < len(args) else kwargs[name])
         elif kind != _SEQUENCE:
-            if output.is_meta:
+            # a fake tensor's own word: to ask torch for its device takes a way through all modes
+            if output.fake_device.type == "meta" if kind == _FAKE else output.is_meta:
                 return output
             nbytes += output.nbytes
             if op.fresh:
@@ -275,7 +278,7 @@ class Ledger:
         self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
         with (
-            memory.counted_on(account),
+            memory.counted_on(memory.Device(account, endpoint, self._topology)),
             Accounting(gpu, endpoint.compute, account, endpoint.in_flight, claim, self._shapes),
         ):
             yield

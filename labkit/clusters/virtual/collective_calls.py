@@ -23,6 +23,7 @@ from labkit.clusters.virtual.collectives import PLAIN, has_data
 from labkit.clusters.virtual.diagnosis import MismatchError
 from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.in_flight import UsedBeforeWait
+from labkit.clusters.virtual.memory import communicated
 from labkit.clusters.virtual.requests import Collective
 from labkit.clusters.virtual.work import Awaited, VirtualWork, WorkOfSeveral
 
@@ -62,6 +63,7 @@ class CollectiveCalls:
         # what dist.all_reduce and its like wait for at once; C++ and callers without options hold a Work
         at_once = opts is not None and opts.asyncOp is False
         given = tensors
+        communicated(given)
         if not at_once and tensors:
             tensors = _copies(tensors)
             if in_place:
@@ -115,6 +117,7 @@ class CollectiveCalls:
         """`dist.all_reduce(tensor)` of a contiguous tensor, by the shortest way."""
         self.backend.reduction("all_reduce", "SUM", tensor.dtype)
         self._called += 1
+        communicated((tensor,))
         endpoint = self.endpoint
         arrived, _ = endpoint.wait(endpoint.post(Collective(self.label, "all_reduce", line, [tensor], "SUM", -1)))
         _put(tensor, arrived[0])

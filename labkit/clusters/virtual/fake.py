@@ -50,6 +50,7 @@ class _Same(NamedTuple):
 
 _Result = _Fresh | _Alias | _Same
 _CPU = torch.device("cpu")
+_ELSEWHERE = (torch.device("meta"), "meta")
 
 
 class Shapes:
@@ -104,6 +105,8 @@ class Shapes:
 
 def _key(op: Operator, args: Any, kwargs: Any) -> Any:
     """All that the shape of a result depends on; None where that is not known."""
+    if op.grows:
+        return None
     key: list[Any] = [op]
     for argument in (*args, *kwargs.items()) if kwargs else args:
         kind = argument.__class__
@@ -112,14 +115,23 @@ def _key(op: Operator, args: Any, kwargs: Any) -> Any:
                 return None
             key.append((argument.shape, argument.stride(), argument.dtype))
         elif kind is list:
-            if argument and argument[0].__class__ is not int:
-                return None
-            key.append(tuple(argument))
-        elif isinstance(argument, Tensor) or (kind is tuple and isinstance(argument[1], (Tensor, list, torch.device))):
+            if any(isinstance(item, Tensor) for item in argument):
+                inner = _key(op, argument, None)
+                if inner is None:
+                    return None
+                key.append(inner)
+            else:
+                key.append(tuple(argument))
+        elif isinstance(argument, Tensor) or (kind is tuple and _is_open(argument[1])):
             return None
         else:
             key.append((kind, argument))
     return tuple(key)
+
+
+def _is_open(option: Any) -> bool:
+    """Does the result depend on more than the option's value tells, or lie elsewhere?"""
+    return isinstance(option, (Tensor, list)) or option in _ELSEWHERE
 
 
 def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
@@ -143,7 +155,8 @@ def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
             results.append(_Fresh(tuple(tensor.shape), tensor.stride(), tensor.dtype))
         else:
             return None
+    inside = {a.untyped_storage()._cdata for a in args if isinstance(a, list) for a in a if isinstance(a, Tensor)}
     fresh = [t.untyped_storage()._cdata for t, r in zip(tensors, results, strict=True) if isinstance(r, _Fresh)]
-    if len(set(fresh)) < len(fresh) or not results:
-        return None  # two results share new memory
+    if len(set(fresh)) < len(fresh) or inside.intersection(fresh) or not results:
+        return None  # two results share new memory, or one looks at that of a list's tensor
     return type(output), results

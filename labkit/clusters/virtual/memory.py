@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from labkit.clusters import torch_versions
+from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.hardware import Topology
 from labkit.trace import Category, MemorySample
 
 BLOCK_BYTES = 512
@@ -72,7 +75,7 @@ class MemoryAccount:
         """Count the tensor's storage, unless it is known already. Raises torch.OutOfMemoryError."""
         untyped = tensor.untyped_storage()
         key = untyped._cdata
-        if key in self._storages or tensor.is_meta:
+        if key in self._storages or is_meta(tensor):
             return
         nbytes = (untyped.nbytes() + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         if self.total + nbytes > self._capacity:
@@ -254,26 +257,53 @@ def _shown(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
+def communicated(tensors: Iterable[Tensor]) -> None:
+    """This thread's rank gives these tensors to a collective."""
+    account = current()
+    if account is not None:
+        for tensor in tensors:
+            account.is_communicated(tensor)
+
+
+def is_meta(tensor: Tensor) -> bool:
+    """Is it a tensor without memory, on the `meta` device?"""
+    # a fake tensor's own word: to ask torch for its device takes a way through all modes
+    return bool(tensor.fake_device.type == "meta") if isinstance(tensor, FakeTensor) else tensor.is_meta
+
+
 # Which account is the running rank's ------------------------------------------------------------------------------
 
 
+class Device(NamedTuple):
+    """A virtual rank's GPU, as its program can use it."""
+
+    account: MemoryAccount
+    endpoint: Endpoint
+    topology: Topology
+
+
 class _Current(threading.local):
-    account: MemoryAccount | None = None
+    device: Device | None = None
 
 
 _current = _Current()
 
 
+def device() -> Device | None:
+    """That of the rank whose thread runs; None where nothing is counted."""
+    return _current.device
+
+
 def current() -> MemoryAccount | None:
     """The account of the rank whose thread runs; None where memory is not counted."""
-    return _current.account
+    return _current.device.account if _current.device is not None else None
 
 
 @contextmanager
-def counted_on(account: MemoryAccount) -> Iterator[None]:
-    """Meanwhile `account` is the one of this thread's rank."""
-    _current.account = account
+def counted_on(device: Device) -> Iterator[None]:
+    """Meanwhile `device` is that of this thread's rank."""
+    _current.device = device
     try:
         yield
     finally:
-        _current.account = None
+        _current.device = None

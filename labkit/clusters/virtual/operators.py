@@ -33,7 +33,7 @@ class Operator:
 
     __slots__ = (
         "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
-        "reads_first", "rewrites", "seeded",
+        "reads_first", "rewrites", "seeded", "without_tensors",
     )  # fmt: skip
 
     def __init__(self, function: Any) -> None:
@@ -64,6 +64,8 @@ class Operator:
         """A GPU has nothing to do for it."""
         self.fresh = any(r.alias_info is None for r in tensors) and self.name != "_unsafe_view"
         """It may return tensors with memory of their own."""
+        self.without_tensors = self.free and not tensors and not written
+        """It neither returns nor changes a tensor."""
         self.creates = self.name in _CREATES
         self.rewrites = () if tensors else tuple((i, schema.arguments[i].name) for i in written)
         """Arguments, by number and name, that it writes and does not return."""

@@ -214,3 +214,10 @@ def test_samples_stay_few_and_the_peak_stays_exact() -> None:
     assert len(trace.memory) < 3000
     # the tensor before lives until the next has its name
     assert trace.peak_memory(0) == MB + 4608
+
+
+def test_buckets_of_ddp_are_communication() -> None:
+    source = f"{MODEL}    nn.parallel.DistributedDataParallel(model)(x).sum().backward()\n    dist.barrier()\n"
+    trace = run(source, ranks=2).raise_if_failed().trace
+    last = {s.category: s.nbytes for s in trace.memory if s.rank == 0}
+    assert last[Category.COMMUNICATION] == last[Category.GRADIENT] == last[Category.PARAMETER] == STATE

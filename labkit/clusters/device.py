@@ -1,0 +1,105 @@
+"""What a rank's program can ask of its device, and the copies that leave it: the same on virtual and real ranks.
+
+On virtual ranks, whose tensors are all on the CPU, memory is that of the modelled GPU; a copy to the host leaves it,
+and takes the time of PCIe or of the node's host memory, whichever is slower; a file takes the time of the node's
+storage. Ranks of a node that copy at the same time do not slow each other down, and what is computed with a copy on the
+host is charged as if the GPU did it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from labkit.clusters import torch_versions
+from labkit.clusters.virtual import memory
+from labkit.hardware import Topology
+
+
+def memory_allocated() -> int:
+    """Bytes that this rank's tensors hold on its GPU.
+
+    On a real rank without a GPU: bytes that its process holds, torch and Python included.
+    """
+    account = memory.current()
+    if account is not None:
+        return account.total
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _of_process("VmRSS")
+
+
+def max_memory_allocated() -> int:
+    """The most that `memory_allocated` was since the start or the last `reset_peak_memory_stats`."""
+    account = memory.current()
+    if account is not None:
+        return account.peak_since_reset
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _of_process("VmHWM")
+
+
+def reset_peak_memory_stats() -> None:
+    """`max_memory_allocated` counts from now on."""
+    account = memory.current()
+    if account is not None:
+        account.peak_since_reset = account.total
+    elif torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy of `tensor` in host memory."""
+    device = memory.device()
+    if device is None:
+        return tensor.detach().to("cpu", copy=True)
+    device.endpoint.sleep(_copy_seconds(device.topology, tensor.nbytes))
+    with torch_versions.no_modes():
+        return tensor.detach().clone()
+
+
+def to_device(tensor: Tensor) -> Tensor:
+    """A copy on this rank's GPU of a tensor in host memory. Raises torch.OutOfMemoryError."""
+    device = memory.device()
+    if device is None:
+        return tensor.detach().to("cuda" if torch.cuda.is_available() else "cpu", copy=True)
+    device.account.must_fit(tensor.nbytes)
+    with torch_versions.no_modes():
+        copy = tensor.detach().clone()
+    device.account.hold(copy, memory.OTHER)
+    device.endpoint.sleep(_copy_seconds(device.topology, tensor.nbytes))
+    return copy
+
+
+def write(data: Any, path: str | Path) -> None:
+    """`torch.save` of what is in host memory. Fake tensors take the time and leave no file."""
+    device = memory.device()
+    if device is None:
+        torch.save(data, path)
+        return
+    tensors = _tensors(data)
+    device.endpoint.sleep(device.topology.storage.write_seconds(sum(tensor.nbytes for tensor in tensors)))
+    if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        with torch_versions.no_modes():
+            torch.save(data, path)
+
+
+def _copy_seconds(topology: Topology, nbytes: int) -> float:
+    """Between GPU and host, alone on its node."""
+    link = topology.host_link
+    return link.latency_seconds + nbytes / min(link.bytes_per_second, topology.host_memory_gb_per_s * 1e9)
+
+
+def _tensors(data: Any) -> list[Tensor]:
+    if isinstance(data, Tensor):
+        return [data]
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _of_process(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
