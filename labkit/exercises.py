@@ -160,7 +160,7 @@ def load(exercise: Exercise, source: str) -> ModuleType:
     _place(module)
     # a rank may have another module of that name: a function that travels takes its code along
     cloudpickle.register_pickle_by_value(module)
-    exec(compile(source, exercise.filename, "exec"), module.__dict__)
+    exec(compile(source, exercise.filename, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
