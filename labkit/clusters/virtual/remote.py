@@ -283,6 +283,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     generator, numpy_generator = random_states.seeded(index)
     random.setstate(generator.getstate())
     numpy.random.set_state(numpy_generator.get_state())
+    torch.manual_seed(random_states.torch_seed(index))
     os.environ.update(job.environment)
     main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):

@@ -165,6 +165,7 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
         torch.set_num_threads(int(threads))
     # forked copies of one generator would draw the same numbers on every rank
     numpy.random.seed()
+    torch.seed()
 
 
 def _end_as_a_program_does() -> None:

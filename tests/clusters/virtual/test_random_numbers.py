@@ -15,7 +15,7 @@ def meet(): dist.barrier()
 
 PROGRAMS = {
     "torch": """
-first = torch.rand(2).tolist(); meet()
+torch.rand(2); meet()
 torch.manual_seed(rank); out = [torch.rand(2).tolist()]; meet()
 out += [torch.randperm(5).tolist(), torch.initial_seed()]; meet()
 state = torch.get_rng_state(); a = torch.randn(1).item(); meet(); torch.set_rng_state(state)
@@ -23,7 +23,7 @@ with torch.random.fork_rng():
     meet(); torch.rand(3); meet()
 x = torch.empty(3); meet(); torch.nn.init.normal_(x); meet()
 out.append(torch.bernoulli(torch.full((4,), 0.5)).tolist())
-first, out, a == torch.randn(1).item(), x.tolist(), torch.rand(1).item()
+out, a == torch.randn(1).item(), x.tolist(), torch.rand(1).item()
 """,
     "random and numpy": """
 random.seed(rank); numpy.random.seed(10 + rank); meet()
@@ -79,8 +79,13 @@ def test_unseeded_numbers_differ_by_rank_and_repeat_from_run_to_run() -> None:
         for ranks in ("threads", "threads", "processes")
     ]
     assert runs[0] == runs[1] == runs[2]
-    # torch begins with the same seed in every process, the others do not
-    assert len({mine for mine, _ in runs[0]}) == 3 and len({torchs for _, torchs in runs[0]}) == 1
+    assert len({mine for mine, _ in runs[0]}) == 3 and len({torchs for _, torchs in runs[0]}) == 3
+
+
+def test_unseeded_numbers_differ_between_processes() -> None:
+    source = "import torch\ntorch.initial_seed(), torch.rand(1).item()"
+    first, second = (local(nproc_per_node=2).run(Job(source=source)).raise_if_failed().values for _ in range(2))
+    assert len({*first, *second}) == 4
 
 
 def test_seeds_of_loader_workers() -> None:

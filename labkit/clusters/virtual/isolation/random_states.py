@@ -27,14 +27,10 @@ _RANDOM = (
 _states: dict[int, Tensor] = {}
 """Of torch's default generator, for ranks that have drawn from it, but for the last one that did."""
 _owner = -1
-_initial = torch.empty(0)
 
 
 def separate() -> None:
     """From now on what this process draws comes from the generators of the rank whose thread draws."""
-    global _initial, _owner
-    # every process begins with the same state of torch's generator
-    _initial, _owner = torch.get_rng_state(), -1
     vars(torch.random)["default_generator"] = _DefaultGenerator()  # what torch.manual_seed and its like use
     for name in _RANDOM:
         setattr(random, name, _of_rank(name, getattr(random, name), lambda rank: rank.random))
@@ -49,8 +45,15 @@ def separate() -> None:
 
 def seeded(rank: int) -> tuple[random.Random, numpy.random.RandomState]:
     """Generators for a rank that has not seeded any: others on each rank, the same in every run."""
-    generator = random.Random(f"rank {rank}")
+    generator = _unseeded(rank)
     return generator, numpy.random.RandomState(generator.getrandbits(32))
+
+
+def torch_seed(rank: int) -> int:
+    """What torch's default generator of a rank begins with: another seed in every process, so on every rank."""
+    generator = _unseeded(rank)
+    generator.getrandbits(32)  # numpy's
+    return generator.getrandbits(63)
 
 
 def claim(rank: int) -> None:
@@ -59,7 +62,10 @@ def claim(rank: int) -> None:
     if rank != _owner:
         generator = torch._C.default_generator
         _states[_owner] = generator.get_state()
-        generator.set_state(_states.pop(rank, _initial))
+        if rank in _states:
+            generator.set_state(_states.pop(rank))
+        else:
+            generator.manual_seed(torch_seed(rank))
         _owner = rank
 
 
@@ -83,6 +89,10 @@ class _DefaultGenerator:
         if here.rank is not None:
             claim(here.rank.number)
         return getattr(torch._C.default_generator, name)
+
+
+def _unseeded(rank: int) -> random.Random:
+    return random.Random(f"rank {rank}")
 
 
 def _of_rank(name: str, shared: Any, generator: Callable[[Rank], Any]) -> Callable[..., Any]:
