@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from labkit.clusters.virtual.engine import Engine
 
 
+_MOST_CALLS = 8
+"""Of a meeting's different calls, so many are named."""
+
+
 class DeadlockError(RuntimeError):
     """No rank can go on. The message says who waits for whom, where, and the cycle."""
 
@@ -86,9 +90,11 @@ def unlike_collectives(
     elsewhere = [rank for rank in missing if rank not in engine.ended]
     if elsewhere:
         calls.append(f"{_ranks(elsewhere)} did not come to it")
+    if len(calls) > _MOST_CALLS:
+        calls[_MOST_CALLS:] = [f"... and {len(calls) - _MOST_CALLS} more that differ"]
     shown = ", ".join(calls) if len(calls) <= 2 else "".join(f"\n  {call}" for call in calls)
     return MismatchError(
-        f"call number {number + 1} in the group of ranks {_members(members)} differs:{' ' * (len(calls) <= 2)}{shown}"
+        f"call number {number + 1} in the group of ranks {ranges(members)} differs:{' ' * (len(calls) <= 2)}{shown}"
     )
 
 
@@ -102,10 +108,6 @@ def incomplete_barrier(request: Collective, missing: list[int]) -> str:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-
-
-def _members(members: tuple[int, ...]) -> str:
-    return str(list(members)) if len(members) <= 16 else f"[{ranges(members)}]"
 
 
 def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
@@ -145,6 +147,8 @@ def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
                 "  each of them sends first, and a send ends only when its receive is posted: let one side receive "
                 "first, or post the send with isend and wait for it after the receive"
             )
+        if all(isinstance(engine.waiting[r], Receive) for r in cycle):
+            lines.append("  each of them receives first, so nobody sends: let one of them send first")
         groups = {engine.waiting[rank].group for rank in cycle}
         if len(groups) > 1 and all(isinstance(engine.waiting[rank], Collective) for rank in cycle):
             lines.append(

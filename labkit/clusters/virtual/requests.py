@@ -50,7 +50,7 @@ class Send(Request):
     """Whatever the receiving rank can fill its tensor from. The scheduler hands it on and does not look at it."""
 
     def __str__(self) -> str:
-        return f"{self.name}(to rank {self.to}, {shown(self.dtype, self.numel)})"
+        return f"{self.name}(to rank {self.to}, {shown(self.dtype, self.numel)}{_tagged(self.tag)})"
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class Receive(Request):
 
     def __str__(self) -> str:
         source = "any rank" if self.wanted is None else f"rank {self.wanted}"
-        return f"{self.name}(from {source}, {shown(self.dtype, self.numel)})"
+        return f"{self.name}(from {source}, {shown(self.dtype, self.numel)}{_tagged(self.tag)})"
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +98,10 @@ class Collective(Request):
 def shown(dtype: torch.dtype, numel: int) -> str:
     """`float32[12]`."""
     return f"{str(dtype).removeprefix('torch.')}[{numel}]"
+
+
+def _tagged(tag: int) -> str:
+    return f", tag {tag}" if tag else ""
 
 
 def nbytes(tensors: list[Tensor]) -> int:

@@ -81,7 +81,7 @@ def test_mismatched_collectives_in_a_sub_group() -> None:
     )
     assert errors(result) == ["", "MismatchError", "", "MismatchError"]
     message = result.diagnosis()
-    assert "call number 1 in the group of ranks [1, 3] differs" in message
+    assert "call number 1 in the group of ranks 1, 3 differs" in message
     assert "rank 1 called all_reduce(float32[4], SUM) (Cell In[7], line 7)" in message
     assert "rank 3 called broadcast(float32[4], root 1) (Cell In[7], line 9)" in message
 
@@ -149,3 +149,19 @@ def test_a_rank_that_exits_early_is_named() -> None:
     result = run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()", ranks=2)
     assert result.ranks[1].exit == 3
     assert result.diagnosis().startswith("rank 1 ended with exit code 3")
+
+
+def test_a_wrong_tag_shows_both() -> None:
+    result = run("if rank == 0:\n    dist.send(x, 1, tag=1)\nelse:\n    dist.recv(x, 0, tag=2)", ranks=2)
+    report = result.diagnosis()
+    assert "rank 0 waits in send(to rank 1, float32[4], tag 1)" in report
+    assert "rank 1 waits in recv(from rank 0, float32[4], tag 2)" in report
+
+
+def test_everybody_receives_first() -> None:
+    assert "let one of them send first" in run("dist.recv(x, (rank - 1) % n)").diagnosis()
+
+
+def test_a_mismatch_of_many_ranks_is_folded() -> None:
+    report = run("dist.broadcast(x, src=rank)", ranks=64).diagnosis()
+    assert "in the group of ranks 0-63 differs" in report and "... and 56 more that differ" in report

@@ -42,7 +42,7 @@ def test_all_ranks_of_a_mismatch_are_named_with_their_lines(kind: Literal["threa
     )
     assert errors(result) == ["MismatchError"] * 4
     message = result.diagnosis()
-    assert "call number 1 in the group of ranks [0, 1, 2, 3] differs:" in message
+    assert "call number 1 in the group of ranks 0-3 differs:" in message
     assert "ranks 0, 2 called all_reduce(float32[4], SUM) (Cell In[7], line 10)" in message
     assert "rank 1 called broadcast(float32[4], root 0) (Cell In[7], line 6)" in message
     assert "rank 3 called all_reduce(float32[5], SUM) (Cell In[7], line 8)" in message
@@ -104,7 +104,7 @@ def test_a_mismatch_of_an_asynchronous_collective_is_told_when_it_is_waited_for(
 
 def test_the_second_call_of_a_loop_is_numbered() -> None:
     message = run("for i in range(3):\n    dist.all_reduce(x[: 4 - (i == 1 and rank == 2)])").diagnosis()
-    assert "call number 2 in the group of ranks [0, 1, 2, 3] differs" in message
+    assert "call number 2 in the group of ranks 0-3 differs" in message
     assert "rank 2 called all_reduce(float32[3], SUM)" in message
 
 
