@@ -29,7 +29,7 @@ def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Pict
     capacity: bytes of one GPU's memory, drawn as a line.
     """
     panels = _alike(trace)
-    shown = panels[:MOST_PANELS]
+    shown = sorted(panels[:MOST_PANELS])
     picture = Picture(height=max(1.25 * len(shown) + 1.4, 2.9), alt=_describe(trace, panels, capacity))
     axes = picture.subplots(max(len(shown), 1), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     picture.suptitle(f"{title or 'Memory'} · {trace.clock} time", fontsize=11, x=0.01, ha="left")

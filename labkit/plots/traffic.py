@@ -52,7 +52,8 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     if pairs:
         picture.colorbar(shown, ax=axes, label=unit, shrink=0.8)
     else:
-        axes.text(0.5, 0.5, "no messages", transform=axes.transAxes, ha="center", va="center")
+        text = "no messages from rank to rank" + "\n(collectives are not counted here)" * bool(trace.collectives())
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", backgroundcolor="white")
     return picture
 
 

@@ -95,7 +95,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     assert {kind: shown.share_of(palette.KIND[kind]) > 0.02 for kind in Kind} == {
         Kind.COMPUTE: True, Kind.SEND: True, Kind.RECEIVE: False, Kind.COLLECTIVE: True,
     }  # fmt: skip
-    expect(shown.root).to_contain_text("of kinds in one row the first is seen")
+    expect(shown.root).to_contain_text("kinds share rows: the first in the legend hides the others")
     assert 1000 < shown.number("bars") <= 10_240
     assert shown.number("arrows") == 0
     label = shown.canvas.get_attribute("aria-label") or ""

@@ -90,7 +90,7 @@ def test_a_crowded_timeline_drops_arrows_and_labels_and_thins_out_ranks() -> Non
 
 def test_an_empty_trace_says_so() -> None:
     assert texts(timeline(Trace(4))) == {"nothing was recorded"}
-    assert texts(traffic_matrix(Trace(4))) == {"no messages"}
+    assert texts(traffic_matrix(Trace(4))) == {"no messages from rank to rank"}
 
 
 def test_alt_text_tells_what_the_timeline_shows() -> None:

@@ -155,7 +155,7 @@ class Viewer {
         };
         for (const kind of this.kinds) swatch(kind.name).style.background = kind.colour;
         this.idleSwatch = swatch("idle");
-        this.hidden = element(foot, "span", "note", "(of kinds in one row the first is seen)");
+        this.hidden = element(foot, "span", "note", "(kinds share rows: the first in the legend hides the others)");
         element(foot, "span", "keys", "wheel: zoom · drag: move · Shift + wheel: ranks · keys: ← ↑ → ↓ + − Home");
     }
 
