@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import linecache
 import os
 import sys
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Literal
 
 import cloudpickle
@@ -160,7 +161,7 @@ def load(exercise: Exercise, source: str) -> ModuleType:
     _place(module)
     # a rank may have another module of that name: a function that travels takes its code along
     cloudpickle.register_pickle_by_value(module)
-    exec(compile(source, exercise.filename, "exec", dont_inherit=True), module.__dict__)
+    exec(_compiled(source, exercise.filename), module.__dict__)
     return module
 
 
@@ -202,3 +203,9 @@ def __getattr__(name: str) -> ModuleType:
             raise AttributeError(f"exercise {name!r} was not shipped with this job; it has: {had}")
         _shipped.modules[name] = load(Exercise(full), _shipped.sources[full])
     return _shipped.modules[name]
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str, filename: str) -> CodeType:
+    """A module's code: once for all ranks of a process, each of which runs it for itself."""
+    return compile(source, filename, "exec", dont_inherit=True)

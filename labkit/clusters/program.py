@@ -10,7 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -81,13 +81,21 @@ def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) 
     padded = "\n" * (first_line - 1) + source
     linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
     main.__file__ = filename
-    tree = ast.parse(padded, filename)
+    statements, value = _compiled(padded, filename)
+    exec(statements, main.__dict__)
+    return None if value is None else eval(value, main.__dict__)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str, filename: str) -> tuple[CodeType, CodeType | None]:
+    """A cell's statements, and its last expression if it ends with one: once for all ranks of a process."""
+    tree = ast.parse(source, filename)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, filename, "exec", dont_inherit=True), main.__dict__)
+    statements = compile(tree, filename, "exec", dont_inherit=True)
     if last is None:
-        return None
+        return statements, None
     assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), main.__dict__)
+    return statements, compile(ast.Expression(last.value), filename, "eval", dont_inherit=True)
 
 
 def describe(error: BaseException, time: float) -> RankError:
@@ -142,12 +150,22 @@ def call_site() -> tuple[str, str]:
     return name, ""
 
 
+_places: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""Lines that were asked for, by code and instruction. The code is kept so that no other one gets its id."""
+
+
 def line_of(frame: FrameType | None) -> str:
     """The learner's line that led to `frame`: its own, or its nearest caller's."""
     while frame is not None:
-        filename = frame.f_code.co_filename
-        if is_learners(filename):
-            return f"{filename}, line {frame.f_lineno}"
+        code = frame.f_code
+        place = id(code), frame.f_lasti
+        known = _places.get(place)
+        if known is not None:
+            return known[1]
+        if is_learners(code.co_filename):
+            line = f"{code.co_filename}, line {frame.f_lineno}"
+            _places[place] = code, line
+            return line
         frame = frame.f_back
     return ""
 

@@ -136,8 +136,8 @@ class Trace:
     def merged(cls, traces: Iterable[Trace]) -> Trace:
         """One trace out of those that single ranks recorded."""
         parts = list(traces)
-        if not parts:
-            return cls(0)
+        if len(parts) < 2:
+            return parts[0] if parts else cls(0)
         events = sorted((e for part in parts for e in part.events), key=lambda e: (e.start, e.rank))
         groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
         memory = sorted((s for part in parts for s in part.memory), key=lambda s: (s.time, s.rank))

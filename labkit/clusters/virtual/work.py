@@ -65,6 +65,14 @@ class Awaited:
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
+    # what most of them never change: set on the class, since a ring of 256 ranks makes 130,560
+    _source = -1
+    _error: Exception | None = None
+    _over = False
+    """It has been waited for: the scheduler need not be asked again, and may have forgotten."""
+    _future: VirtualFuture | None = None
+    _use = 0
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -81,13 +89,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._handle = handle
         self._deliver = deliver
         self._outputs = outputs
-        self._source = -1
-        self._error: Exception | None = None
-        self._over = False
-        """It has been waited for: the scheduler need not be asked again, and may have forgotten."""
-        self._future: VirtualFuture | None = None
         # a rank that is a process does not know the request, only its number; nor is it this that is graded
-        self._use = 0
         if handle.__class__ is not int:
             self._use = endpoint.in_flight.post(handle, outputs if deliver else (), taken if deliver else outputs)
 
