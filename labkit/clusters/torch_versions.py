@@ -374,9 +374,8 @@ def is_coalescing() -> bool:
 
 
 def replace_function(name: str, replacement: Callable[..., Any]) -> None:
-    """From now on `torch.distributed.<name>(...)` is `replacement(torch's own function, ...)`."""
-    original = getattr(c10d, name)
-    replaced = functools.wraps(original)(functools.partial(replacement, original))
+    """From now on `torch.distributed.<name>` is `replacement`, under its name and with its documentation."""
+    replaced = functools.wraps(getattr(c10d, name))(replacement)
     # both modules hold the function; P2POp compares with c10d's
     setattr(c10d, name, replaced)
     setattr(dist, name, replaced)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +27,8 @@ _COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
 def install() -> None:
     """From now on `dist.send`, `isend`, `recv`, `irecv` and `all_reduce` are these, in this process."""
     group_of_thread = torch_versions.default_group
+    torchs_isend, torchs_irecv, torchs_send, torchs_recv = dist.isend, dist.irecv, dist.send, dist.recv
+    torchs_all_reduce = dist.all_reduce
 
     def direct(tensor: Any, peer: Any, group: Any, group_peer: Any) -> VirtualProcessGroup | None:
         """The process group, when this call is the common case."""
@@ -42,41 +43,36 @@ def install() -> None:
                 return default
         return None
 
-    def isend(original: Callable[..., Any], tensor: Any, dst: Any = None, group: Any = None, tag: int = 0,
-              group_dst: Any = None) -> Any:  # fmt: skip
+    def isend(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> Any:
         to = direct(tensor, dst, group, group_dst)
         if to is None:
-            return original(tensor, dst, group, tag, group_dst)
+            return torchs_isend(tensor, dst, group, tag, group_dst)
         handle = to.post_send(tensor, dst, tag, "isend", line_of(sys._getframe(1)))
         return VirtualWork(to.endpoint, to.ranks, handle, None, [tensor])
 
-    def irecv(original: Callable[..., Any], tensor: Any, src: Any = None, group: Any = None, tag: int = 0,
-              group_src: Any = None) -> Any:  # fmt: skip
+    def irecv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Any:
         by = direct(tensor, src, group, group_src)
         if by is None:
-            return original(tensor, src, group, tag, group_src)
+            return torchs_irecv(tensor, src, group, tag, group_src)
         handle = by.post_receive(tensor, src, tag, "irecv", line_of(sys._getframe(1)))
         return VirtualWork(by.endpoint, by.ranks, handle, functools.partial(write, tensor), [tensor])
 
-    def send(original: Callable[..., Any], tensor: Any, dst: Any = None, group: Any = None, tag: int = 0,
-             group_dst: Any = None) -> Any:  # fmt: skip
+    def send(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> Any:
         to = direct(tensor, dst, group, group_dst)
         if to is None:
-            return original(tensor, dst, group, tag, group_dst)
+            return torchs_send(tensor, dst, group, tag, group_dst)
         to.endpoint.wait(to.post_send(tensor, dst, tag, "send", line_of(sys._getframe(1))))
         return None
 
-    def recv(original: Callable[..., Any], tensor: Any, src: Any = None, group: Any = None, tag: int = 0,
-             group_src: Any = None) -> Any:  # fmt: skip
+    def recv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Any:
         by = direct(tensor, src, group, group_src)
         if by is None:
-            return original(tensor, src, group, tag, group_src)
+            return torchs_recv(tensor, src, group, tag, group_src)
         data, _ = by.endpoint.wait(by.post_receive(tensor, src, tag, "recv", line_of(sys._getframe(1))))
         write(tensor, data)
         return src
 
-    def all_reduce(original: Callable[..., Any], tensor: Any, op: Any = _SUM, group: Any = None,
-                   async_op: bool = False) -> Any:  # fmt: skip
+    def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = False) -> Any:
         if group is None and not async_op and op is _SUM and tensor.__class__ is Tensor:
             default = group_of_thread()
             if (
@@ -88,7 +84,7 @@ def install() -> None:
             ):
                 default.sum_at_once(tensor, line_of(sys._getframe(1)))
                 return None
-        return original(tensor, op, group, async_op)
+        return torchs_all_reduce(tensor, op, group, async_op)
 
     for function in (isend, irecv, send, recv, all_reduce):
         torch_versions.replace_function(function.__name__, function)
