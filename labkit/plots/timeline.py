@@ -70,7 +70,9 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     legend = [Patch(color=palette.KIND[kind], label=kind.value) for kind in kinds]
     legend.append(Patch(color=palette.IDLE, label="idle"))
     if len(set(rows.values())) < len(kinds):
-        axes.set_title("kinds share rows: the first in the legend hides the others", loc="right", fontsize=8, color="#555555")
+        axes.set_title(
+            "kinds share rows: the first in the legend hides the others", loc="right", fontsize=8, color="#555555"
+        )
     picture.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=9)
     return picture
 
