@@ -23,7 +23,7 @@ KINDS = ("virtual", "local")
 _OPTIONS = {
     "virtual": (
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
-        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults"),
+        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults", "fake"),
     ),
     "local": ("nnodes", "nproc_per_node", "backend"),
 }
@@ -82,6 +82,10 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option(
         "--fault", dest="faults", action="append", type=_fault, metavar="FAULT",
         help='virtual only, repeatable: "kill(3, at=0.5)", "slow(2, factor=1.5)", "link(node=1)", "jitter(seed=0)"',
+    )  # fmt: skip
+    magic.option(
+        "--fake", action="store_const", const=True,
+        help="virtual only: tensors have shapes only, so that a model of any size runs",
     )  # fmt: skip
     magic.option("--backend", help="local only: gloo or nccl")
     return [magic]

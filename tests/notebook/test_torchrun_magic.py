@@ -28,6 +28,12 @@ def test_cluster_shows_what_it_chose(kernel):
     assert kernel.run("%cluster").stdout == shown
 
 
+def test_a_model_too_large_for_this_machine_runs_on_fake_tensors(kernel):
+    assert "tensors have shapes only" in kernel.run("%cluster virtual --fake --gpu h200-141gb").stdout
+    cell = "%%torchrun\nimport torch\ntuple((torch.empty(10_000_000, 1000) @ torch.empty(1000, 4)).shape)"
+    assert kernel.run(cell).result == "[0-1] (10000000, 4)"
+
+
 def test_equal_lines_fold_and_values_come_back(kernel, cluster):
     outputs = kernel.run(
         """%%torchrun -o run
@@ -138,6 +144,7 @@ def test_death_by_signal_and_exit_codes_are_named(kernel):
         ("%cluster virtul", "%cluster: 'virtul' is no kind of cluster; did you mean %cluster virtual?"),
         ("%cluster dgx-a100", "did you mean %cluster virtual dgx-a100?"),
         ("%cluster virtual dgx", "unknown preset 'dgx'"),
+        ("%cluster local --fake", "--fake is no option of local clusters"),
         ("%cluster virtual --gpu a100", "unknown gpu 'a100'; did you mean a100-80gb"),
         ("%cluster local --gpu t4", "%cluster: --gpu is no option of local clusters"),
         ("%cluster local --backend mpi", "backend must be one of gloo, nccl, got 'mpi'"),

@@ -57,7 +57,8 @@ class VirtualCluster:
         wrong = f", {len(self.faults)} fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
         return (
             f"virtual: {nodes} ({t.world_size} ranks), {t.intra_node.name} inside a node{between}{wrong}; "
-            "times are modelled"
+            + ("tensors have shapes only, " if self.fake else "")
+            + "times are modelled"
         )
 
     def run(self, job: Job, on_output: OnOutput | None = None) -> Run:

@@ -114,14 +114,14 @@ def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
     """A message that reached a link through which nothing passes."""
     return LinkDown(
         f"Connection closed by peer: the message from rank {send.rank} ({send.line or 'unknown line'}) to rank "
-        f"{receive.rank} ({receive.line or 'unknown line'}) found the {name}, cut"
+        f"{receive.rank} ({receive.line or 'unknown line'}) found a link that is cut: {name}"
     )
 
 
 def cut_collective(name: str, request: Collective) -> LinkDown:
     """A collective that needs a link through which nothing passes."""
     return LinkDown(
-        f"Connection closed by peer: {request} at {request.line or 'an unknown line'} found the {name}, cut"
+        f"Connection closed by peer: {request} at {request.line or 'an unknown line'} found a link that is cut: {name}"
     )
 
 

@@ -94,6 +94,7 @@ def jitter(seed: int = 0, *, compute: float = 0.05, latency: float = 0.2) -> Jit
 
 
 _CALLS = {"kill": kill, "slow": slow, "link": link, "jitter": jitter}
+_KIND_OF: dict[str, type[Fault]] = {"kill": Kill, "slow": Slow, "link": LinkFault, "jitter": Jitter}
 
 
 def parse(text: str) -> Fault:
@@ -108,6 +109,9 @@ def parse(text: str) -> Fault:
     try:
         args = [ast.literal_eval(arg) for arg in call.args]
         options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except ValueError:
+        raise ValueError(f"{text!r}: its arguments must be numbers; {example}") from None
+    try:
         fault: Fault = _CALLS[call.func.id](*args, **options)  # type: ignore[operator]  # one signature each
     except TypeError as error:
         raise ValueError(f"{text!r}: {error}; {example}") from None
@@ -130,9 +134,17 @@ def check(faults: Sequence[Fault], topology: Topology) -> None:
             raise ValueError(f"faults are made by kill, slow, link and jitter, got {fault!r}")
         rank, node = getattr(fault, "rank", None), getattr(fault, "node", None)
         if rank is not None and not 0 <= rank < topology.world_size:
-            raise ValueError(f"{fault}: there are ranks 0 to {topology.world_size - 1}")
+            raise ValueError(f"fault {_spelled(fault)}: there are ranks 0 to {topology.world_size - 1}")
         if node is not None and not 0 <= node < topology.nnodes:
-            raise ValueError(f"{fault}: there are nodes 0 to {topology.nnodes - 1}")
+            raise ValueError(f"fault {_spelled(fault)}: there are nodes 0 to {topology.nnodes - 1}")
+
+
+def _spelled(fault: Fault) -> str:
+    """As the call that made it."""
+    name = next(name for name, kind in _KIND_OF.items() if isinstance(fault, kind))
+    usual = {"at": 0.0, "until": inf, "rank": None, "node": None} if not isinstance(fault, Kill) else {}
+    given = [f"{field}={value!r}" for field, value in asdict(fault).items() if value != usual.get(field, ...)]
+    return f"{name}({', '.join(given)})"
 
 
 class Killed(SystemExit):

@@ -188,3 +188,10 @@ def test_faults_are_read_from_a_magics_text():
     for wrong in ("kill", "kill(3)", "open('x')", "kill(rank=__import__('os'), at=1)", "slow(1, 0)"):
         with pytest.raises(ValueError):
             parse(wrong)
+
+
+def test_a_fault_that_cannot_be_is_shown_as_it_was_written():
+    with pytest.raises(InvalidJob, match=r"^fault link\(node=1, factor=0\.1\): there are nodes 0 to 0$"):
+        virtual(faults=[link(node=1, factor=0.1)])
+    with pytest.raises(ValueError, match=r"'slow\(1, x\)': its arguments must be numbers"):
+        parse("slow(1, x)")
