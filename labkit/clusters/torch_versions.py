@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any
+from datetime import timedelta
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -49,6 +50,9 @@ def make_groups_with(make: GroupMaker) -> None:
         )
 
     _log_without_nccl()
+    if vars(c10d)["default_pg_nccl_timeout"] is None:
+        # a torch without NCCL would warn that it has none, and take gloo's
+        vars(c10d)["default_pg_nccl_timeout"] = timedelta(minutes=10)
     split_groups_of_nccl()
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
     original = c10d._new_process_group_helper
@@ -104,6 +108,18 @@ def _log_without_nccl() -> None:
             return {"func_name": name}
 
     c10d_logger._get_msg_dict = message  # type: ignore[assignment]  # the same signature, less typed
+
+
+def refuse_cuda(reason: str) -> None:
+    """What would put a tensor on a GPU of this machine raises RuntimeError(reason) instead."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(reason)
+
+    # the first is what everything else in torch.cuda calls before it touches a GPU
+    torch.cuda._lazy_init = refuse
+    torch.cuda.set_device = refuse
+    torch.cuda.is_available = lambda: False
 
 
 class _Inits(threading.local):

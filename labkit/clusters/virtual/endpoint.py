@@ -8,6 +8,11 @@ from typing import Any, NoReturn, Protocol
 from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.requests import Request
 
+NO_CUDA = (
+    "a virtual rank's GPU is modelled: its tensors stand in the CPU's memory, and count as on the GPU. Leave out "
+    'torch.cuda.set_device(), .cuda() and .to("cuda"), and use the device "cpu"'
+)
+
 
 def refuse_after_fork(*_: Any) -> NoReturn:
     """What a copy of an endpoint does in a process that a rank has forked."""

@@ -18,6 +18,7 @@ from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual import faults, futures, quick, store
 from labkit.clusters.virtual.accounting import Ledger
+from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
@@ -36,6 +37,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
     torch_versions.tensor_handlers_per_thread()
     torch_versions.checkpoints_in_own_thread()
+    torch_versions.refuse_cuda(NO_CUDA)
     quick.install()
     store.install()
     futures.install()

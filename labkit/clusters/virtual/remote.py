@@ -29,7 +29,7 @@ from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis, futures, key_values, store
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.collectives import REDUCTIONS
-from labkit.clusters.virtual.endpoint import refuse_after_fork
+from labkit.clusters.virtual.endpoint import NO_CUDA, refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Killed, LinkDown
 from labkit.clusters.virtual.in_flight import InFlight
@@ -276,6 +276,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, endpoint)
     )
     torch_versions.checkpoints_in_own_thread()
+    torch_versions.refuse_cuda(NO_CUDA)
     futures.install()
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     current.follow_threads()

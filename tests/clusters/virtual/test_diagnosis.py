@@ -165,3 +165,15 @@ def test_everybody_receives_first() -> None:
 def test_a_mismatch_of_many_ranks_is_folded() -> None:
     report = run("dist.broadcast(x, src=rank)", ranks=64).diagnosis()
     assert "in the group of ranks 0-63 differs" in report and "... and 56 more that differ" in report
+
+
+def test_a_tensor_for_the_gpu_is_told_where_virtual_ranks_have_theirs() -> None:
+    for line in ("torch.cuda.set_device(0)", "x.cuda()", "torch.ones(1, device='cuda')"):
+        result = run(line, ranks=2)
+        assert errors(result) == ["RuntimeError"] * 2 and 'use the device "cpu"' in result.diagnosis()
+    assert run("assert not torch.cuda.is_available()").ok
+
+
+def test_nccl_groups_warn_of_nothing() -> None:
+    source = "import torch.distributed as dist\ndist.init_process_group('nccl')"
+    assert all(not rank.output for rank in virtual(nproc_per_node=2).run(Job(source=source)).ranks)
