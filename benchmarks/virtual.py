@@ -35,12 +35,15 @@ print("begin")
 RING = """
 chunks = torch.full((n,), float(rank)).chunk(n)
 arrived = torch.empty(1)
-for step in range(2 * (n - 1)):
+for step in range(n - 1):
     sending = dist.isend(chunks[(rank - step) % n], (rank + 1) % n)
     dist.recv(arrived, (rank - 1) % n)
     sending.wait()
-    mine = chunks[(rank - step - 1) % n]
-    mine.add_(arrived) if step < n - 1 else mine.copy_(arrived)
+    chunks[(rank - step - 1) % n].add_(arrived)
+for step in range(n - 1):
+    sending = dist.isend(chunks[(rank + 1 - step) % n], (rank + 1) % n)
+    dist.recv(chunks[(rank - step) % n], (rank - 1) % n)
+    sending.wait()
 """
 MESSAGES = """
 x, arrived = torch.ones(1), torch.empty(1)
@@ -66,8 +69,11 @@ for _ in range(3):
     optimizer.step()
 """
 
-FSDP = """
+MEMORY = """
 import resource
+print("gib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+FSDP = """
 from labkit.models import GPT, GPTConfig
 from torch.distributed.fsdp import fully_shard
 config = GPTConfig({config})
@@ -83,7 +89,57 @@ tokens = torch.randint(config.vocab, (1, config.context))
 loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 loss.backward()
 optimizer.step()
-print("gib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+LAYOUT = """
+from labkit.models import GPT, GPTConfig
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+config = GPTConfig({config})
+stages = min(4, config.layers)
+mesh = dist.device_mesh.init_device_mesh(
+    "cpu", (2, stages, n // 2 // stages), mesh_dim_names=("data", "pipeline", "tensor")
+)
+stage, depth = mesh["pipeline"].get_local_rank(), config.layers // stages
+model = GPT(config)
+blocks = torch.nn.ModuleList(model.blocks[depth * stage : depth * (stage + 1)])
+for block in blocks:
+    parallelize_module(block, mesh["tensor"], {{
+        "attention.qkv": ColwiseParallel(), "attention.out": RowwiseParallel(),
+        "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel(),
+    }})
+first, last = stage == 0, stage == stages - 1
+ends = [*([model.token_embedding, model.position_embedding] if first else []),
+        *([model.norm, model.head] if last else [])]
+mine = torch.nn.ModuleList([*blocks, *ends])
+del model.blocks
+optimizer = torch.optim.AdamW(mine.parameters())
+at = lambda stage: dist.get_global_rank(mesh["pipeline"].get_group(), stage)
+shape = 1, config.context, config.width
+kept = []
+for microbatch in range(stages):
+    tokens = torch.randint(config.vocab, (1, config.context))
+    x = model.embed(tokens) if first else torch.empty(shape, requires_grad=True)
+    if not first:
+        dist.recv(x.data, at(stage - 1))
+    y = x
+    for block in blocks:
+        y = block(y)
+    if last:
+        y = torch.nn.functional.cross_entropy(model.head(model.norm(y)).flatten(0, 1), tokens.flatten())
+    else:
+        dist.send(y.detach(), at(stage + 1))
+    kept.append((x, y))
+for x, y in kept:
+    gradient = None
+    if not last:
+        gradient = torch.empty(shape)
+        dist.recv(gradient, at(stage + 1))
+    y.backward(gradient)
+    if not first:
+        dist.send(x.grad, at(stage - 1))
+for parameter in mine.parameters():
+    gradient = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
+    dist.all_reduce(gradient, group=mesh["data"].get_group())
+optimizer.step()
 """
 
 
@@ -161,17 +217,19 @@ def compare(options: argparse.Namespace) -> Table:
     return table
 
 
-def large_model(options: argparse.Namespace) -> str:
-    """One step of FSDP2 on fake tensors, and the most memory that the process of all ranks held."""
-    ranks, size, config = (4, "tiny", "2, 2, 64") if options.quick else (32, "13 billion parameters", "40, 40, 5120")
-    heard: list[tuple[float, str]] = []
+def large_model(title: str, program: str, target: str, options: argparse.Namespace) -> str:
+    """One step of a GPT on fake tensors, and the most memory that the process of all ranks held."""
+    ranks, size, config = (8, "tiny", "2, 4, 64") if options.quick else (32, "13 billion parameters", "40, 40, 5120")
+    heard: list[float] = []
     cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=True)
-    job = Job(source=f"{HEAD}{FSDP.format(config=config)}\nprint('end')")
-    run = cluster.run(job, lambda rank, stream, text: heard.append((time.perf_counter(), text))).raise_if_failed()
+    job = Job(source=f"{HEAD}{program.format(config=config)}{MEMORY}\nprint('end')")
+    run = cluster.run(job, lambda *_: heard.append(time.perf_counter())).raise_if_failed()
     gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
+    peak = max(run.trace.peak_memory(rank) for rank in range(ranks)) / 1e9
     return (
-        f"FSDP2, GPT, {size}, {ranks} ranks with fake tensors, one step: {heard[-1][0] - heard[0][0]:.1f} s inside, "
-        f"{run.wall_seconds:.1f} s whole (target: 60 s), peak memory of the hosting process {gib:.2f} GiB (target: 4)"
+        f"{title}, GPT, {size}, {ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside, "
+        f"{run.wall_seconds:.1f} s whole{target}; peak memory of the hosting process {gib:.2f} GiB (target: 4). "
+        f"Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
     )
 
 
@@ -210,7 +268,8 @@ def main() -> None:
     console = Console(width=140)
     cost("", 2)  # starts the process that ranks are forked from
     console.print(compare(options))
-    console.print(large_model(options))
+    console.print(large_model("FSDP2", FSDP, " (target: 60 s)", options))
+    console.print(large_model("Tensor x pipeline x data", LAYOUT, "", options))
     console.print(tracing(options))
     console.print(growth(options))
     shared().close()
