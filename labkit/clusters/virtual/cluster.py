@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -73,8 +74,8 @@ class VirtualCluster:
         _check_faults(self.faults, placed)
         warm = self.warm or shared()
         if self.ranks == "processes":
-            return _run_processes(warm, job, placed, self._options(placed), self.faults, on_output)
-        return warm.run(
+            return self._told(_run_processes(warm, job, placed, self._options(placed), self.faults, on_output))
+        run = warm.run(
             "labkit.clusters.virtual.host:main",
             job,
             options=self._options(placed),
@@ -83,6 +84,14 @@ class VirtualCluster:
             on_output=on_output,
             timeout=job.timeout,
         )
+        return self._told(run)
+
+    def _told(self, run: Run) -> Run:
+        """With a note for each rank that a fault has killed: its end looks like any other SIGKILL."""
+        kills = [fault for fault in self.faults if isinstance(fault, fault_kinds.Kill)]
+        struck = [fault for fault in kills if run.ranks[fault.rank].exit == -signal.SIGKILL]
+        notes = [f"rank {k.rank} was to be killed at {k.at:g} virtual seconds: a fault of this cluster" for k in struck]
+        return replace(run, notes=(*run.notes, *notes)) if notes else run
 
     def _options(self, placed: Topology) -> dict[str, Any]:
         return {

@@ -195,3 +195,10 @@ def test_a_fault_that_cannot_be_is_shown_as_it_was_written():
         virtual(faults=[link(node=1, factor=0.1)])
     with pytest.raises(ValueError, match=r"'slow\(1, x\)': its arguments must be numbers"):
         parse("slow(1, x)")
+
+
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_a_killed_rank_is_told_from_one_that_died_by_itself(ranks):
+    note = "rank 1 was to be killed at 0.5 virtual seconds: a fault of this cluster"
+    assert run(SLEEPER, kill(1, at=0.5), ranks=ranks).notes == (note,)
+    assert run("pass", kill(1, at=0.5), ranks=ranks).notes == ()
