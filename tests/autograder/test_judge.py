@@ -43,8 +43,8 @@ MODULES = {
     "exits": (RIGHT + "\n\nimport os\nos._exit(0)\n", 0.0, ""),
     "leaves": (instead("raise SystemExit(0)"), 0.0, "returned"),
     "hangs": (instead("while True: pass"), 0.0, "timeout"),
-    "sleeps_through_signals": (
-        instead("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)"),
+    "hangs_through_signals": (
+        instead("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass"),
         0.0,
         "timeout",
     ),

@@ -94,23 +94,23 @@ class Accounting(TorchDispatchMode):
             if kind is None:
                 continue
             if kind == _TENSOR:
-                nbytes += argument.nbytes
+                nbytes += nbytes_of(argument)
                 differentiable = differentiable or argument.requires_grad
             elif kind != _SEQUENCE:
-                nbytes += argument.nbytes
+                nbytes += nbytes_of(argument)
                 differentiable = differentiable or argument.requires_grad
                 if kind == _PARAMETER or getattr(argument, "_is_param", False):
                     account.is_parameter(argument)
             elif argument and argument[0].__class__ is not int:
                 for item in argument:
                     if item.__class__ in _KINDS:
-                        nbytes += item.nbytes
+                        nbytes += nbytes_of(item)
                         differentiable = differentiable or item.requires_grad
         if kwargs:
             for argument in kwargs.values():
                 kind = _KINDS.get(argument.__class__)
                 if kind is not None and kind != _SEQUENCE and not op.grows:
-                    nbytes += argument.nbytes
+                    nbytes += nbytes_of(argument)
         if not op.reads_first:
             nbytes -= nbytes_of(args[0])
         if op.creates:
@@ -131,14 +131,14 @@ class Accounting(TorchDispatchMode):
             # a fake tensor's own word: to ask torch for its device takes a way through all modes
             if output.fake_device.type == "meta" if kind == _FAKE else output.is_meta:
                 return output
-            nbytes += output.nbytes
+            nbytes += nbytes_of(output)
             if op.fresh:
                 account.hold(output, self._category(differentiable))
         else:
             category = self._category(differentiable)
             for item in output:
                 if item.__class__ in _KINDS:
-                    nbytes += item.nbytes
+                    nbytes += nbytes_of(item)
                     if op.fresh:
                         account.hold(item, category)
         if op.grows:

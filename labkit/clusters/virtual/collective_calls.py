@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labkit.clusters.program import call_site
 from labkit.clusters.torch_versions import reduction_name
-from labkit.clusters.virtual import backends
+from labkit.clusters.virtual import backends, streams
 from labkit.clusters.virtual.collectives import PLAIN, has_data
 from labkit.clusters.virtual.diagnosis import MismatchError
 from labkit.clusters.virtual.endpoint import Endpoint
@@ -69,7 +69,7 @@ class CollectiveCalls:
             if in_place:
                 deliver = partial(_deliver_unless_written, deliver, given, tensors, f"{name} ({line or 'no line'})")
         request = Collective(self.label, name, line, tensors, op, root, pieces, expected, timeout)
-        handle = self.endpoint.post(request)
+        handle = streams.post(self.endpoint, request)
         work: AnyWork
         if at_once:
             work = Awaited(self.endpoint, handle, deliver)
@@ -119,7 +119,9 @@ class CollectiveCalls:
         self._called += 1
         communicated((tensor,))
         endpoint = self.endpoint
-        arrived, _ = endpoint.wait(endpoint.post(Collective(self.label, "all_reduce", line, [tensor], "SUM", -1)))
+        arrived, _ = streams.wait(
+            endpoint, streams.post(endpoint, Collective(self.label, "all_reduce", line, [tensor], "SUM", -1))
+        )
         _put(tensor, arrived[0])
 
     def _all_reduce_sparse(self, tensors: list[Tensor], opts: Any) -> AnyWork:

@@ -32,8 +32,8 @@ class Endpoint(Protocol):
 
     def join_group(self, name: str, ranks: tuple[int, ...]) -> None: ...
 
-    def post(self, request: Request) -> Any:
-        """Ask for something; returns a handle at once."""
+    def post(self, request: Request, at: float | None = None) -> Any:
+        """Ask for something; returns a handle at once. `at`: a stream's time, instead of the rank's clock."""
 
     def wait(self, handle: Any, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
         """Sleep until it is done; return what arrived and, for a receive, the rank that sent. Raises its error.
@@ -43,6 +43,9 @@ class Endpoint(Protocol):
         """
 
     def is_done(self, handle: Any) -> bool: ...
+
+    def done_at(self, handle: Any) -> float:
+        """When it was done, in virtual seconds; it must have been waited for without moving the clock."""
 
     def compute(self, seconds: float, operations: int = 1) -> None:
         """This rank's clock moves on: it works, on so many operators."""

@@ -160,9 +160,12 @@ class Engine:
         self.clock[rank] += seconds
         self.faults.strike(rank, self.clock)
 
-    def post(self, rank: int, request: Request) -> Request:
-        """Ask for something; returns at once. What is wrong with it is raised by `finish`."""
-        clock = self.clock[rank]
+    def post(self, rank: int, request: Request, at: float | None = None) -> Request:
+        """Ask for something; returns at once. What is wrong with it is raised by `finish`.
+
+        `at`: the time of the stream on which it is asked, where that is not the rank's own (streams.py).
+        """
+        clock = self.clock[rank] if at is None else at
         if self._computing[rank] is not None:
             self._end_computing(rank)
         request.rank = rank

@@ -16,7 +16,7 @@ from labkit.clusters import torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import faults, futures, quick, store
+from labkit.clusters.virtual import faults, futures, quick, store, streams
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.engine import Engine
@@ -39,6 +39,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.checkpoints_in_own_thread()
     torch_versions.refuse_cuda(NO_CUDA)
     quick.install()
+    streams.install()
     store.install()
     futures.install()
     torch_versions.rendezvous_with(

@@ -119,7 +119,7 @@ class Meetings:
             return
         sizes = [nbytes(request.tensors) for request in requests]
         # a group runs its collectives one after the other, as on one communication stream
-        start = max(now, calls.busy_until)
+        start = max(calls.busy_until, max(request.posted for request in requests))
         algorithm = "barrier" if first.name == "monitored_barrier" else first.name
         plan = timing.choose(algorithm, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
         served, cut = self._engine.network.carry(plan, start)

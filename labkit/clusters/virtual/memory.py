@@ -73,6 +73,8 @@ class MemoryAccount:
 
     def hold(self, tensor: Tensor, category: int) -> None:
         """Count the tensor's storage, unless it is known already. Raises torch.OutOfMemoryError."""
+        if tensor.layout is not torch.strided:
+            return  # its indices and values are tensors of their own
         untyped = tensor.untyped_storage()
         key = untyped._cdata
         if key in self._storages or is_meta(tensor):
@@ -175,6 +177,8 @@ class MemoryAccount:
 
     def _storages_of(self, tensor: Tensor) -> Iterator[_Storage]:
         for plain in torch_versions.plain_tensors(tensor):
+            if plain.layout is not torch.strided:
+                continue
             storage = self._storages.get(plain.untyped_storage()._cdata)
             if storage is not None:
                 yield storage

@@ -107,7 +107,9 @@ class Messages:
             return
         receive.result, receive.source = send.payload, send.rank
         send.payload = None
-        self._travel(now, (send, receive, self._engine.network.route(send.rank, receive.rank), 0))
+        # a rank whose clock lags behind what it has been told (see streams.py) may have asked later than the other one
+        begin = max(send.posted, receive.posted)
+        self._travel(begin, (send, receive, self._engine.network.route(send.rank, receive.rank), 0))
 
     def _travel(self, arrival: float, passage: tuple[Send, Receive, Route, int]) -> None:
         """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""

@@ -28,6 +28,9 @@ _CREATES = {"empty", "empty_strided", "zeros", "ones", "full", "rand", "randn", 
 _COMMUNICATION = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 
 
+_DENSE = torch.strided
+
+
 class Operator:
     """One operator, looked up once."""
 
@@ -104,8 +107,19 @@ _MOVES: dict[str, Callable[[Any, Any], int]] = {
 def nbytes(argument: Any) -> int:
     """Of a tensor, or of the tensors of a list; 0 for anything else."""
     if isinstance(argument, Tensor):
-        return argument.nbytes
+        return argument.nbytes if argument.layout is _DENSE else _nbytes_of_sparse(argument)
     return sum(map(nbytes, argument)) if isinstance(argument, (list, tuple)) else 0
+
+
+def _nbytes_of_sparse(tensor: Tensor) -> int:
+    """Of its indices and values."""
+    if tensor.layout is torch.sparse_coo:
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    else:
+        parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return sum(part.nbytes for part in parts)
 
 
 def _attention(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from labkit.clusters import torch_versions, wire
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import diagnosis, futures, key_values, store
+from labkit.clusters.virtual import diagnosis, futures, key_values, store, streams
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.endpoint import NO_CUDA, refuse_after_fork
@@ -126,12 +126,15 @@ class _Desk:
                 if not all(_is_index(r, self._engine.topology.world_size) for r in ranks) or self._rank not in ranks:
                     raise ProtocolError("a group of ranks that include the caller is needed")
                 return lambda: self._engine.join_group(self._rank, group, ranks)
-            case "post", [tuple() as fields]:
+            case "post", [tuple() as fields, (None | float()) as at] if at is None or 0 <= at < math.inf:
                 request = self._request(fields)
-                return lambda: self._post(request)
+                return lambda: self._post(request, at)
             case "wait", [int() as handle, bool() as move_clock, float() as timeout] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: self._wait(handle, request, move_clock, timeout)
+            case "done_at", [int() as handle] if handle in self._requests:
+                request = self._requests[handle]
+                return lambda: request.done_at
             case "is_done", [int() as handle] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
@@ -168,8 +171,8 @@ class _Desk:
             self._engine.sleep(self._rank, left.pop())
         return _SLEEP if self._steps_aside() else None
 
-    def _post(self, request: Request) -> int:
-        self._engine.post(self._rank, request)
+    def _post(self, request: Request, at: float | None) -> int:
+        self._engine.post(self._rank, request, at)
         self._requests[request.order] = request
         return request.order
 
@@ -278,6 +281,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.checkpoints_in_own_thread()
     torch_versions.refuse_cuda(NO_CUDA)
     futures.install()
+    streams.install()
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     current.follow_threads()
     clocks.separate()
@@ -312,7 +316,7 @@ class SocketEndpoint:
     def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
         self._ask("join_group", name, ranks)
 
-    def post(self, request: Request) -> int:
+    def post(self, request: Request, at: float | None = None) -> int:
         common = (request.group, request.name, request.line)
         match request:
             case Send(to=to, tag=tag, dtype=dtype, numel=numel, payload=data):
@@ -327,11 +331,14 @@ class SocketEndpoint:
                 fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
-        return int(self._ask("post", fields))
+        return int(self._ask("post", fields, at))
 
     def wait(self, handle: int, move_clock: bool = True, timeout: float = math.inf) -> tuple[Any, int]:
         arrived, source = self._ask("wait", handle, move_clock, timeout)
         return arrived, source
+
+    def done_at(self, handle: int) -> float:
+        return float(self._ask("done_at", handle))
 
     def is_done(self, handle: int) -> bool:
         return bool(self._ask("is_done", handle))

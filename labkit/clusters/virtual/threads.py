@@ -88,7 +88,7 @@ class ThreadEndpoint:
         self._never = threading.Lock()
         self.in_flight = InFlight()
         # straight into the engine: nothing lies between
-        self.post: Callable[[Request], Request] = partial(engine.post, rank)
+        self.post: Callable[..., Request] = partial(engine.post, rank)
         self.compute: Callable[..., None] = partial(engine.compute, rank)
 
     @property
@@ -107,6 +107,10 @@ class ThreadEndpoint:
     def is_done(self, request: Request) -> bool:
         self._step_aside()
         return self._engine.is_done(self.rank, request)
+
+    def done_at(self, request: Request) -> float:
+        assert request.done_at is not None
+        return request.done_at
 
     def sleep(self, seconds: float) -> None:
         self._engine.sleep(self.rank, seconds)

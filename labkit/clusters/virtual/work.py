@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.torch_versions import Work, run_after_backward
+from labkit.clusters.virtual import streams
 from labkit.clusters.virtual.collectives import has_data
 from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.futures import VirtualFuture, called_from_the_program_itself
@@ -57,7 +58,7 @@ class Awaited:
         self._deliver = deliver
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        arrived, _ = self._endpoint.wait(self._handle)
+        arrived, _ = streams.wait(self._endpoint, self._handle)
         self._deliver(arrived)
         return True
 
@@ -107,7 +108,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         # also when it fails: nothing will be written any more
         self._endpoint.in_flight.done(self._use)
         try:
-            arrived, self._source = self._endpoint.wait(self._handle, move_clock, timeout)
+            arrived, self._source = streams.wait(self._endpoint, self._handle, move_clock, timeout)
             self._over = move_clock
             if self._deliver is not None:
                 self._deliver(arrived)

@@ -176,3 +176,19 @@ def test_threads_and_processes_give_one_trace_each_time() -> None:
     for other in traces[1:]:
         assert other.events == first.events
         assert other.memory == first.memory
+
+
+def test_sparse_tensors_are_counted_by_their_parts() -> None:
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+embedding = torch.nn.Embedding(100, 8, sparse=True)
+optimizer = torch.optim.SparseAdam(embedding.parameters())
+embedding(torch.tensor([1, 2, 5])).pow(2).sum().backward()
+optimizer.step()
+mine = torch.sparse_coo_tensor([[0, dist.get_rank() + 1]], [1.0, 2.0], (5,))
+dist.all_reduce(mine)
+(mine.to_dense().tolist(), (torch.eye(4).to_sparse_csr() @ torch.ones(4, 2)).sum().item())
+"""
+    run = virtual(nproc_per_node=2).run(Job(source=source)).raise_if_failed()
+    assert run.values == [([2.0, 2.0, 2.0, 0.0, 0.0], 8.0)] * 2
