@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, NoReturn
+from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -76,8 +77,10 @@ def make_groups_with(make: GroupMaker) -> None:
 def split_groups_of_nccl() -> None:
     """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
 
-    def split_group(original: Callable[..., Any], parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None,
-                    pg_options: Any = None, group_desc: Any = None, backend: Any = None) -> Any:  # fmt: skip
+    original = dist.split_group
+
+    def split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, pg_options: Any = None,
+                    group_desc: Any = None, backend: Any = None) -> Any:  # fmt: skip
         if "nccl" not in dist.get_backend(parent_pg):
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
         if not split_ranks or not all(split_ranks):
@@ -143,6 +146,12 @@ def rendezvous_with(
     """
 
     def handler(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Any, int, int]]:
+        for name, own in (("rank", rank()), ("world_size", world_size)):
+            asked = parse_qs(urlsplit(url).query).get(name, [str(own)])[0]
+            if asked not in (str(own), "None", "-1"):
+                raise ValueError(
+                    f"init_process_group({name}={asked}), but here it is {own}: leave it out, the environment says it"
+                )
         yield store(world_size), rank(), world_size
         raise RuntimeError("a second rendezvous is not possible here")
 
@@ -363,6 +372,21 @@ def meshes_apart() -> None:
             setattr(mesh, name, apart(vars(mesh)[name]))
     if isinstance(vars(mesh).get("mesh"), property):
         mesh.mesh = property(apart(vars(mesh)["mesh"].fget))  # type: ignore[assignment]
+
+
+def objects_without_modes() -> None:
+    """Collectives of Python objects pickle them into tensors, whose values count: no dispatch mode sees them."""
+    names = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+    for name in (*names, "send_object_list", "recv_object_list"):
+        replace_function(name, _without_modes(getattr(dist, name)))
+
+
+def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        with no_modes():
+            return original(*args, **options)
+
+    return call
 
 
 def no_modes() -> AbstractContextManager[Any]:

@@ -17,6 +17,7 @@ def test_prints_all_of_its_figures() -> None:
     assert re.search(rf"ring all-reduce, 480 messages +│ +16 │ +{number} │ +- │ +{number} │ cannot: no send", output)
     for program in ("100 all_reduce of 1,000 floats", "3 steps of DDP, MLP"):
         assert re.search(rf"{program} +│ +\d+ │ +{number} │ +- │ +{number} │ +{number} │ +{number}x", output), output
-    assert re.search(rf"4 ranks with fake tensors, one step: {number} s inside", output)
+    for program in ("FSDP2", "Tensor x pipeline x data"):
+        assert re.search(rf"{program}, GPT, tiny, 8 ranks with fake tensors, one step: {number} s inside", output)
     assert re.search(r"tracing adds -?\d+%", output)
     assert re.search(rf"32 │ +512 │ +{number} │ +{number}", output)

@@ -253,6 +253,8 @@ class Ledger:
         self._accounts: list[MemoryAccount] = []
         if account or shapes_only:
             torch_versions.meshes_apart()
+        if shapes_only:
+            torch_versions.objects_without_modes()
         if account:
             watch()
 

@@ -40,6 +40,9 @@ from labkit.trace import Kind, Trace, events_from
 POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
 
+MOST_POLLS = 200_000
+"""After so many questions in a row, with nothing that could still happen, a polling loop is a deadlock."""
+
 Act = Callable[[float, Any], None]
 
 
@@ -63,6 +66,9 @@ class Engine:
         self.meetings = Meetings(self)
         self._agenda: list[tuple[float, int, Act | None, Any]] = []
         self._order = 0
+        self._polls: dict[int, tuple[int, int]] = {}
+        """How often each rank has asked in vain, since which request of anybody was the last one."""
+        self._order_of_requests = 0
         self._computing: list[tuple[float, int] | None] = [None] * topology.world_size
         """When a rank began to compute, and how many operators it has done, until its next request."""
         self._accept: dict[type[Request], Act] = {
@@ -172,7 +178,7 @@ class Engine:
         request.posted = clock
         agenda = self._agenda
         self._order += 1
-        request.order = self._order
+        request.order = self._order_of_requests = self._order
         if agenda and agenda[0][0] < clock:
             heappush(agenda, (clock, self._order, self._accept[request.__class__], request))
         else:
@@ -183,7 +189,26 @@ class Engine:
         """Is it complete by now? Asking takes a little time. The rank must not be ahead."""
         self._end_computing(rank)
         self.clock[rank] += POLL_SECONDS
-        return request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank])
+        if request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank]):
+            return True
+        if request.done_at is None:
+            self._poll_in_vain(rank, request)
+        return False
+
+    def _poll_in_vain(self, rank: int, request: Request) -> None:
+        """Raises DeadlockError when all ranks that could run have asked very often, and nothing else has happened."""
+        last, times = self._polls.get(rank, (-1, 0))
+        self._polls[rank] = self._order_of_requests, (times + 1 if last == self._order_of_requests else 1)
+        if times < MOST_POLLS or times % MOST_POLLS:
+            return
+        others = [r for r in range(len(self.clock)) if r not in self.ended and r not in self.waiting]
+        polls = [self._polls.get(r, (-1, 0)) for r in others]
+        in_vain = all(last == self._order_of_requests and times >= MOST_POLLS for last, times in polls)
+        if in_vain and not any(act is not None for _, _, act, _ in self._agenda):
+            self.waiting[rank] = request
+            report = diagnosis.explain(self)[rank]
+            del self.waiting[rank]
+            raise report
 
     def must_sleep(self, rank: int, request: Request, timeout: float = inf) -> bool:
         """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the request is done).

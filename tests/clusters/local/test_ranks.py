@@ -93,7 +93,7 @@ def test_state_is_fresh_and_random_numbers_are_each_ranks_own() -> None:
     assert [value[0] for value in [*first, *second]] == [1] * 4
     assert len({value[1] for value in [*first, *second]}) == 4
     assert len({value[2] for value in [*first, *second]}) == 4
-    assert len({value[3] for value in [*first, *second]}) == 1, "torch's generator starts the same in every process"
+    assert len({value[3] for value in [*first, *second]}) == 4
 
 
 def test_a_group_may_be_destroyed_and_made_again() -> None:

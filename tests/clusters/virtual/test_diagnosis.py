@@ -177,3 +177,47 @@ def test_a_tensor_for_the_gpu_is_told_where_virtual_ranks_have_theirs() -> None:
 def test_nccl_groups_warn_of_nothing() -> None:
     source = "import torch.distributed as dist\ndist.init_process_group('nccl')"
     assert all(not rank.output for rank in virtual(nproc_per_node=2).run(Job(source=source)).ranks)
+
+
+def test_a_polling_loop_that_cannot_end_is_a_deadlock() -> None:
+    source = """
+import torch, torch.distributed as dist, time
+dist.init_process_group()
+if dist.get_rank() == 1:
+    work = dist.irecv(torch.zeros(3), 0)
+    while not work.is_completed():
+        time.sleep(1e-4)
+if dist.get_rank() == 2:
+    dist.recv(torch.zeros(3), 1)
+"""
+    found = virtual(nproc_per_node=3).run(Job(source=source, filename="Cell In[1]", timeout=100))
+    assert [rank.error and rank.error.type for rank in found.ranks] == [None, "DeadlockError", "PeerFailed"]
+    error = found.ranks[1].error
+    assert error is not None and "rank 1 waits in irecv(from rank 0, float32[3]) at Cell In[1], line 5" in error.message
+    assert "rank 0 ended without it" in error.message
+
+
+def test_a_loop_that_polls_often_and_then_acts_is_none() -> None:
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+x = torch.zeros(3)
+if dist.get_rank() == 1:
+    work = dist.irecv(x, 0)
+    for _ in range(50_000):
+        work.is_completed()
+    dist.send(x, 0)
+    work.wait()
+else:
+    dist.recv(x, 1)
+    dist.send(x + 1, 1)
+x.tolist()
+"""
+    assert virtual(nproc_per_node=2).run(Job(source=source)).raise_if_failed().values[1] == [1.0, 1.0, 1.0]
+
+
+def test_a_rank_that_says_it_is_another_or_one_of_others_is_told() -> None:
+    source = "import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=2)"
+    found = virtual(nproc_per_node=3).run(Job(source=source))
+    messages = [rank.error.message if rank.error else "" for rank in found.ranks]
+    assert all("init_process_group(" in message and "leave it out" in message for message in messages)

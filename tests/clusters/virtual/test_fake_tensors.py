@@ -170,3 +170,17 @@ def test_what_needs_values_says_so_at_its_line(line: str, said: str) -> None:
 def test_fake_tensors_need_ranks_of_one_process() -> None:
     with pytest.raises(InvalidJob, match="threads"):
         virtual(fake=True, ranks="processes")
+
+
+def test_objects_travel_as_they_are() -> None:
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+objects = [{"from": dist.get_rank()}]
+dist.broadcast_object_list(objects, src=1)
+gathered = [None] * 2
+dist.all_gather_object(gathered, "rank %d" % dist.get_rank())
+(objects, gathered)
+"""
+    run = virtual(nproc_per_node=2, fake=True).run(Job(source=source)).raise_if_failed()
+    assert run.values == [([{"from": 1}], ["rank 0", "rank 1"])] * 2
