@@ -221,19 +221,6 @@ def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
             _resized(account, [item for item in argument if isinstance(item, Tensor)], {})
 
 
-class Drawing(TorchDispatchMode):
-    """Only calls `claim` before an operator that draws random numbers."""
-
-    def __init__(self, claim: Callable[[], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self._claim = claim
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator(function).seeded:
-            self._claim()
-        return function(*args, **(kwargs or {}))
-
-
 class Ledger:
     """The accounts of the ranks of one process. Made once in it: torch is told to report to them."""
 
@@ -264,9 +251,6 @@ class Ledger:
         with self._shapes.mode if self._shapes else nullcontext():
             if self._account:
                 with self._charging(endpoint):
-                    yield
-            elif self._claim is not None:
-                with Drawing(partial(self._claim, endpoint.rank)):
                     yield
             else:
                 yield

@@ -13,10 +13,10 @@ from labkit.clusters.cluster import OnOutput
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.virtual import faults as fault_kinds
+from labkit.clusters.virtual.desk import serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
-from labkit.clusters.virtual.remote import serve
 from labkit.clusters.warm import WarmProcess, shared
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
