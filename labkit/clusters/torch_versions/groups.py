@@ -1,29 +1,19 @@
-"""All that depends on torch's version: the private parts of c10d that the clusters hook into. 2.11 to 2.14.
-
-torch 2.13 calls `all_gather_single` and `reduce_scatter_single` what older versions call `_allgather_base` and
-`_reduce_scatter_base`; process groups written in Python define both names.
-"""
+"""Process groups: made, found, split and replaced by the clusters, and the classes they are written from."""
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d_bindings
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(backend asked for, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
@@ -74,6 +64,18 @@ def make_groups_with(make: GroupMaker) -> None:
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # called by position only
 
 
+class _Inits(threading.local):
+    count = 0
+
+
+_inits = _Inits()
+
+
+def inits_of_this_rank() -> int:
+    """How often this rank has made a default group through `make_groups_with`, with the one it is making."""
+    return _inits.count
+
+
 def split_groups_of_nccl() -> None:
     """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
 
@@ -113,30 +115,6 @@ def _log_without_nccl() -> None:
     c10d_logger._get_msg_dict = message  # type: ignore[assignment]  # the same signature, less typed
 
 
-def refuse_cuda(reason: str) -> None:
-    """What would put a tensor on a GPU of this machine raises RuntimeError(reason) instead."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(reason)
-
-    # the first is what everything else in torch.cuda calls before it touches a GPU
-    torch.cuda._lazy_init = refuse
-    torch.cuda.set_device = refuse
-    torch.cuda.is_available = lambda: False
-
-
-class _Inits(threading.local):
-    count = 0
-
-
-_inits = _Inits()
-
-
-def inits_of_this_rank() -> int:
-    """How often this rank has made a default group through `make_groups_with`, with the one it is making."""
-    return _inits.count
-
-
 def rendezvous_with(
     store: Callable[[int], Any], rank: Callable[[], int], world_size: int, schemes: Iterable[str] = ("env",)
 ) -> None:
@@ -159,64 +137,6 @@ def rendezvous_with(
         _rendezvous_handlers[scheme] = handler
 
 
-class _WorldPerThread(threading.local):
-    """What c10d keeps for a process (`distributed_c10d._World`), kept for each thread."""
-
-    def __init__(self, entered: Callable[[], object]) -> None:
-        entered()
-        self.default_pg: Any = None
-        self.pg_map: dict[Any, Any] = {}
-        self.pg_names: dict[Any, str] = {}
-        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
-        self.pg_backend_config: dict[Any, str] = {}
-        self.group_count = 0
-        self.tags_to_pg: dict[str, list[Any]] = {}
-        self.pg_to_tag: dict[Any, str] = {}
-        self.pg_coalesce_state: dict[Any, list[Any]] = {}
-        self.comms: list[Any] = []
-
-
-def worlds_per_thread(entered: Callable[[], object]) -> None:
-    """Each thread has its own default group and its own table of groups, as if it were a process.
-
-    `entered` is called in each thread, before it uses its groups for the first time, and may refuse by raising.
-    """
-    c10d._world = _WorldPerThread(entered)  # type: ignore[assignment]  # same attributes, kept per thread
-    c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
-
-
-def tensor_handlers_per_thread() -> None:
-    """What DTensor does in a way of its own (`loss_parallel()` adds to it) is kept for each thread."""
-    from torch.distributed.tensor import DTensor
-
-    dispatcher: Any = DTensor._op_dispatcher
-    name = "_custom_op_handlers"
-    shared = getattr(dispatcher, name)
-
-    class Handlers(threading.local):
-        def __init__(self) -> None:
-            self.table = dict(shared)
-
-    handlers = Handlers()
-    # found before the attribute of the same name, by C++ too
-    table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
-    setattr(type(dispatcher), name, table)
-
-
-def checkpoints_in_own_thread() -> None:
-    """`async_save` has written when it returns: its own thread, or process, would be no rank."""
-    from torch.distributed.checkpoint import _async_process_executor, _async_thread_executor
-
-    def at_once(self: Any, staged: Any, **options: Any) -> Future[Any]:
-        saved: Future[Any] = Future()
-        saved.set_result(_async_thread_executor.save_wrapper(staged, **options))
-        return saved
-
-    thread: Any = _async_thread_executor._ThreadBasedAsyncCheckpointExecutor
-    process: Any = _async_process_executor._ProcessBasedAsyncCheckpointExecutor
-    thread.execute_save = process.execute_save = at_once
-
-
 def reduction_name(op: Any) -> str:
     """`SUM`, `AVG`, ... of an operation or of the options that hold one."""
     return str(getattr(op, "op", op).name)
@@ -235,6 +155,8 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
 
 # C++ classes whose overloads are meant for callers; in Python they are subclassed with one signature for each method
 Work: Any = c10d_bindings.Work
+
+
 ProcessGroup: Any = dist.ProcessGroup
 
 
@@ -290,117 +212,6 @@ def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> None:
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._set_group_name(real.group_name)
     group._set_group_desc(real.group_desc)
-
-
-def ddp_of_shapes() -> None:
-    """DistributedDataParallel takes it for granted that parameters are equal at first, and forms its buckets at once.
-
-    Its C++ part would look into fake tensors to compare parameters, and to agree on buckets after the first pass. The
-    buckets are those that it comes to when gradients arrive in the opposite order of the parameters.
-    """
-    from torch.nn.parallel import DistributedDataParallel
-
-    ddp: Any = DistributedDataParallel
-    private: Any = dist
-    private.Reducer._rebuild_buckets = lambda self: False
-    helper, assign, original = ddp._ddp_init_helper, private._compute_bucket_assignment_by_size, ddp.__init__
-
-    @functools.wraps(helper)
-    def init_helper(self: Any, *args: Any, **options: Any) -> None:
-        def assigned(tensors: list[Any], limits: list[int], *rest: Any) -> tuple[list[list[int]], list[int]]:
-            last = len(tensors) - 1
-            if limits == [sys.maxsize]:  # all in one, since the first pass would tell
-                limits = [min(private._DEFAULT_FIRST_BUCKET_BYTES, self.bucket_bytes_cap), self.bucket_bytes_cap]
-            buckets, sizes = assign(tensors[::-1], limits, *[list(flags)[::-1] for flags in rest])
-            return [[last - index for index in bucket] for bucket in buckets[::-1]], sizes[::-1]
-
-        private._compute_bucket_assignment_by_size = assigned
-        try:
-            helper(self, *args, **options)
-        finally:
-            private._compute_bucket_assignment_by_size = assign
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **{**options, "init_sync": False})
-
-    ddp._ddp_init_helper, ddp.__init__ = init_helper, init
-
-
-def shapes_of_dtensors_apart() -> None:
-    """DTensor asks for the shape of a whole result by an operator on fake tensors: no dispatch mode shall see it."""
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    name = "_propagate_tensor_meta_non_cached"
-    original = getattr(ShardingPropagator, name)
-
-    @functools.wraps(original)
-    def propagate(self: Any, schema: Any) -> Any:
-        with no_modes():
-            return original(self, schema)
-
-    setattr(ShardingPropagator, name, propagate)
-
-
-def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> torch.Tensor:
-    """A fake tensor of `device` out of one on `meta`, with another's attributes: its constructor, but shorter."""
-    fake = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
-    torch._C._set_throw_on_mutable_data_ptr(fake)
-    vars(fake).update(attributes)
-    return fake
-
-
-def meshes_apart() -> None:
-    """A DeviceMesh keeps ranks in tensors of its own: no dispatch mode shall see them."""
-    from torch.distributed import device_mesh
-
-    def apart(original: Any) -> Any:
-        @functools.wraps(original)
-        def method(*args: Any, **options: Any) -> Any:
-            with no_modes():
-                return original(*args, **options)
-
-        return method
-
-    initial = device_mesh.init_device_mesh
-    for module in list(sys.modules.values()):  # those of torch that have it by its name
-        if getattr(module, "__dict__", {}).get("init_device_mesh") is initial:
-            setattr(module, "init_device_mesh", apart(initial))  # noqa: B010  # not known of a module
-    mesh = device_mesh.DeviceMesh
-    for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "from_group"):
-        if callable(vars(mesh).get(name)):
-            setattr(mesh, name, apart(vars(mesh)[name]))
-    if isinstance(vars(mesh).get("mesh"), property):
-        mesh.mesh = property(apart(vars(mesh)["mesh"].fget))  # type: ignore[assignment]
-
-
-def objects_without_modes() -> None:
-    """Collectives of Python objects pickle them into tensors, whose values count: no dispatch mode sees them."""
-    names = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
-    for name in (*names, "send_object_list", "recv_object_list"):
-        replace_function(name, _without_modes(getattr(dist, name)))
-
-
-def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **options: Any) -> Any:
-        with no_modes():
-            return original(*args, **options)
-
-    return call
-
-
-def no_modes() -> AbstractContextManager[Any]:
-    """Meanwhile no dispatch mode sees what this thread does."""
-    return _disable_current_modes()
-
-
-def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the data of one: a DTensor's local one, for instance, or `[tensor]` itself."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    parts = (getattr(tensor, name) for name in names)  # a DTensor's mesh among them
-    return [plain for part in parts if isinstance(part, torch.Tensor) for plain in plain_tensors(part)]
 
 
 def default_group() -> Any:

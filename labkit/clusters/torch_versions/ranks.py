@@ -1,0 +1,82 @@
+"""What torch keeps for a process, kept for each rank whose thread it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NoReturn
+
+import torch
+from torch._C import _distributed_c10d as c10d_bindings
+from torch.distributed import distributed_c10d as c10d
+
+
+def refuse_cuda(reason: str) -> None:
+    """What would put a tensor on a GPU of this machine raises RuntimeError(reason) instead."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(reason)
+
+    # the first is what everything else in torch.cuda calls before it touches a GPU
+    torch.cuda._lazy_init = refuse
+    torch.cuda.set_device = refuse
+    torch.cuda.is_available = lambda: False
+
+
+class _WorldPerThread(threading.local):
+    """What c10d keeps for a process (`distributed_c10d._World`), kept for each thread."""
+
+    def __init__(self, entered: Callable[[], object]) -> None:
+        entered()
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+
+
+def worlds_per_thread(entered: Callable[[], object]) -> None:
+    """Each thread has its own default group and its own table of groups, as if it were a process.
+
+    `entered` is called in each thread, before it uses its groups for the first time, and may refuse by raising.
+    """
+    c10d._world = _WorldPerThread(entered)  # type: ignore[assignment]  # same attributes, kept per thread
+    c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
+
+
+def tensor_handlers_per_thread() -> None:
+    """What DTensor does in a way of its own (`loss_parallel()` adds to it) is kept for each thread."""
+    from torch.distributed.tensor import DTensor
+
+    dispatcher: Any = DTensor._op_dispatcher
+    name = "_custom_op_handlers"
+    shared = getattr(dispatcher, name)
+
+    class Handlers(threading.local):
+        def __init__(self) -> None:
+            self.table = dict(shared)
+
+    handlers = Handlers()
+    # found before the attribute of the same name, by C++ too
+    table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
+    setattr(type(dispatcher), name, table)
+
+
+def checkpoints_in_own_thread() -> None:
+    """`async_save` has written when it returns: its own thread, or process, would be no rank."""
+    from torch.distributed.checkpoint import _async_process_executor, _async_thread_executor
+
+    def at_once(self: Any, staged: Any, **options: Any) -> Future[Any]:
+        saved: Future[Any] = Future()
+        saved.set_result(_async_thread_executor.save_wrapper(staged, **options))
+        return saved
+
+    thread: Any = _async_thread_executor._ThreadBasedAsyncCheckpointExecutor
+    process: Any = _async_process_executor._ProcessBasedAsyncCheckpointExecutor
+    thread.execute_save = process.execute_save = at_once
