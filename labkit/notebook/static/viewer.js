@@ -438,16 +438,22 @@ class Viewer {
         c.textBaseline = "middle";
         c.lineWidth = 2;
         c.lineJoin = "round";
+        let [row, reached] = ["", 0];
         for (const [i, kind, left, right, y] of this.labels) {
             const [a, b] = [Math.max(left, GUTTER), Math.min(right, this.width - RIGHT)];
             const name = about.operations[this.operation[i]];
             const texts = this.nbytes[i] ? [`${name} ${byteSize(this.nbytes[i])}`, name] : [name];
-            const text = texts.find((candidate) => c.measureText(candidate).width < b - a - 8);
+            // bars of one row may overlap, their labels must not; they come row by row, from left to right
+            if (row !== `${kind} ${y}`) [row, reached] = [`${kind} ${y}`, 0];
+            const middle = (a + b) / 2;
+            const fits = (width) => width < b - a - 8 && middle - width / 2 >= reached;
+            const text = texts.find((candidate) => fits(c.measureText(candidate).width));
             if (!text) continue;
+            reached = middle + c.measureText(text).width / 2 + 4;
             c.strokeStyle = this.kinds[kind].colour; // arrows pass behind
             c.fillStyle = this.kinds[kind].text;
-            c.strokeText(text, (a + b) / 2, y + 0.5);
-            c.fillText(text, (a + b) / 2, y + 0.5);
+            c.strokeText(text, middle, y + 0.5);
+            c.fillText(text, middle, y + 0.5);
             this.drawn.labels++;
         }
     }
