@@ -1,18 +1,21 @@
 """Where cells run: jobs, runs, and a package for each kind of cluster."""
 
-from labkit.clusters.cluster import Cluster, OnOutput
-from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.cluster import Cluster, OnOutput, OnState, State
+from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.run import RankError, RankFailed, RankResult, Run
 from labkit.clusters.wire import Opaque
 
 __all__ = [
     "Cluster",
+    "GpusOrCores",
     "InvalidJob",
     "Job",
     "OnOutput",
+    "OnState",
     "Opaque",
     "RankError",
     "RankFailed",
     "RankResult",
     "Run",
+    "State",
 ]

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 
 OnOutput = Callable[[int, str, str], None]
 """Called with (rank, "stdout" or "stderr", text) as soon as a rank prints; `text` may hold part of a line."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How a job stands while it runs, for people: what a progress bar shows."""
+
+    phase: Literal["queued", "starting", "running", "hanging", "restarting"]
+    text: str = ""
+    """What there is to say about it: `job 17 waits for 2 nodes`, a table of where each rank hangs. May have lines."""
+    ended: int = 0
+    """How many ranks have ended."""
+
+
+OnState = Callable[[State], None]
+"""Called whenever a job's state changes."""
 
 
 class Cluster(Protocol):
@@ -28,7 +44,7 @@ class Cluster(Protocol):
     def describe(self) -> str:
         """One line for people: what it is and how many ranks it has."""
 
-    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+    def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks and return when all have ended.
 
         A failure of the learner's code is in the `Run`; only misuse of the lab itself raises (`InvalidJob`).

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import cloudpickle
+
+GpusOrCores = Literal["gpu", "cpu", "auto"]
+"""torchrun's words for a number of ranks on each node: its GPUs, its cores, or GPUs where there are any, else cores."""
 
 
 class InvalidJob(ValueError):
@@ -41,9 +44,17 @@ class Job:
     """Exercise modules to ship: source text by exercise name, `phase3_multi_node/ring_allreduce`."""
     nnodes: int | None = None
     """Overrides the cluster's, as do the next two."""
-    nproc_per_node: int | None = None
+    nproc_per_node: int | GpusOrCores | None = None
+    min_nnodes: int | None = None
+    """torchrun's `--nnodes MIN:MAX`: the job goes on with so few nodes; `nnodes` is the most. None: all are needed."""
+    max_restarts: int = 0
+    """How often all ranks are started again after one has failed."""
     timeout: float | None = None
     """Seconds of wall-clock time after which every rank is stopped; the cluster's own limit when None."""
+    hang_timeout: float | None = 20.0
+    """Seconds without output or progress after which real ranks are said to hang; None: never."""
+    on_hang: Literal["stop", "wait"] = "stop"
+    """What is done when they hang, beside saying where each is."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables, added on every rank to torchrun's own."""
     trace: bool = True
@@ -52,12 +63,23 @@ class Job:
     def __post_init__(self) -> None:
         if sum(part is not None for part in (self.source, self.function, self.call)) != 1:
             raise InvalidJob("a Job needs exactly one of: source, function, call")
-        for name in ("nnodes", "nproc_per_node"):
+        for name in ("nnodes", "nproc_per_node", "min_nnodes"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise InvalidJob(f"{name} must be at least 1, got {value}")
-        if self.timeout is not None and self.timeout <= 0:
-            raise InvalidJob(f"timeout must be more than 0 seconds, got {self.timeout}")
+        if isinstance(self.nproc_per_node, str) and self.nproc_per_node not in get_args(GpusOrCores):
+            words = ", ".join(get_args(GpusOrCores))
+            raise InvalidJob(f"nproc_per_node must be a number or one of {words}, got {self.nproc_per_node!r}")
+        if self.min_nnodes is not None and self.nnodes is not None and self.min_nnodes > self.nnodes:
+            raise InvalidJob(f"at least {self.min_nnodes} nodes of at most {self.nnodes} cannot be had")
+        if self.max_restarts < 0:
+            raise InvalidJob(f"max_restarts must be 0 or more, got {self.max_restarts}")
+        for name in ("timeout", "hang_timeout"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidJob(f"{name} must be more than 0 seconds, got {value}")
+        if self.on_hang not in ("stop", "wait"):
+            raise InvalidJob(f"on_hang must be stop or wait, got {self.on_hang!r}")
 
     @classmethod
     def calling(cls, function: Callable[..., Any], *args: Any, **options: Any) -> Job:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.clusters.cluster import OnOutput
-from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import WarmProcess, shared
 
@@ -38,9 +38,9 @@ class LocalCluster:
         nodes = f"{self.nnodes} simulated nodes of {processes} each" if self.nnodes > 1 else processes
         return f"local: {nodes} on this machine"
 
-    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+    def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started."""
-        nnodes, nproc_per_node = job.nnodes or self.nnodes, job.nproc_per_node or self.nproc_per_node
+        nnodes, nproc_per_node = job.nnodes or self.nnodes, _ranks_per_node(job.nproc_per_node or self.nproc_per_node)
         world_size = _checked_world_size(nnodes, nproc_per_node)
         if job.call is not None and len(job.arguments) != world_size:
             raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
@@ -87,6 +87,16 @@ def local(
     if timeout is not None and not timeout > 0:
         raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
     return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm)
+
+
+def _ranks_per_node(asked: int | GpusOrCores) -> int:
+    """torchrun's words as a number."""
+    if isinstance(asked, int):
+        return asked
+    gpus = 0 if asked == "cpu" else torch.cuda.device_count()
+    if asked == "gpu" and not gpus:
+        raise InvalidJob("nproc_per_node=gpu: this machine has no GPU that torch can use")
+    return gpus or os.cpu_count() or 1
 
 
 def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from labkit.clusters.cluster import OnOutput
+from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.virtual import faults as fault_kinds
@@ -62,12 +62,17 @@ class VirtualCluster:
             + "times are modelled"
         )
 
-    def run(self, job: Job, on_output: OnOutput | None = None) -> Run:
+    def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh virtual ranks. See `Cluster.run`."""
+        if job.max_restarts or job.min_nnodes is not None:
+            raise InvalidJob("virtual ranks are not started again, nor are their nodes fewer; choose %cluster local")
+        if job.nproc_per_node == "cpu":
+            raise InvalidJob("nproc_per_node=cpu: virtual ranks have GPUs; gpu gives one rank for each")
+        asked = job.nproc_per_node if isinstance(job.nproc_per_node, int) else None
         placed = replace(
             self.topology,
             nnodes=job.nnodes or self.topology.nnodes,
-            nproc_per_node=job.nproc_per_node or self.topology.nproc_per_node,
+            nproc_per_node=asked or self.topology.nproc_per_node,
         )
         if placed.world_size > MAX_RANKS:
             raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
