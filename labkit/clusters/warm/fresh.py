@@ -23,6 +23,7 @@ import torch
 
 from labkit.clusters.run import RankResult
 from labkit.clusters.warm import reports
+from labkit.clusters.warm.progress import Slot, private_slot
 from labkit.clusters.warm.request import Request
 from labkit.trace import Trace
 
@@ -96,6 +97,7 @@ class ProcessReporter:
 
 _shared_file = -1
 _began = 0.0
+_slot = private_slot()
 
 
 def shared_file() -> str:
@@ -108,6 +110,11 @@ def seconds() -> float:
     return time.monotonic() - _began
 
 
+def slot() -> Slot:
+    """Where this process writes down what it is doing, for its supervisor to see when all is silent."""
+    return _slot
+
+
 def entry_function(entry: str) -> Callable[..., None]:
     """The function that `package.module:function` names."""
     module, _, name = entry.partition(":")
@@ -115,10 +122,10 @@ def entry_function(entry: str) -> Callable[..., None]:
     return function
 
 
-def run(request: Request, index: int, descriptors: Descriptors, began: float) -> NoReturn:
+def run(request: Request, index: int, descriptors: Descriptors, began: float, own: Slot) -> NoReturn:
     """Be process `index` of a run that began at `began` on the monotonic clock, and end."""
-    global _shared_file, _began
-    _shared_file, _began = descriptors.shared, began
+    global _shared_file, _began, _slot
+    _shared_file, _began, _slot = descriptors.shared, began, own
     exit_code = 1
     try:
         _set_up(request, index, descriptors)

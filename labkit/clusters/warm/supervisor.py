@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import NoReturn
 
-from labkit.clusters.warm import frames, fresh, processes, request
+from labkit.clusters.warm import frames, fresh, processes, progress, request
 from labkit.clusters.warm.stacks import learner_frames
 
 FAILURE_GRACE_SECONDS = 1.5
@@ -58,6 +58,7 @@ class _Supervisor:
         self._processes: list[_Process] = []
         self._selector = selectors.DefaultSelector()
         self._shared = os.memfd_create("shared")
+        self._board = progress.Board(len(asked.ranks))
         self._began = time.monotonic()
         self._pending = bytearray()
         self._reading = True
@@ -114,7 +115,7 @@ class _Supervisor:
             processes.die_with_parent(supervisor)
             ends = {kind: write for kind, (_, write) in pipes.items()}
             kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock)
-            fresh.run(self._asked, index, kept, self._began)
+            fresh.run(self._asked, index, kept, self._began, self._board.slot(index))
         streams = {}
         for kind, (read, write) in pipes.items():
             os.close(write)

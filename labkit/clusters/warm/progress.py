@@ -1,0 +1,211 @@
+"""What each rank is doing, in memory that it shares with its supervisor: written without locks, read in silence.
+
+A rank that waits inside a C++ collective cannot be asked anything. So it writes down each operation before it begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+MOST_UNDER_WAY = 32
+"""Operations of one rank that are known while they are under way; further ones are only counted."""
+_GROUPS_BYTES = 32 << 10
+_HEADER = struct.Struct("=QQQ")
+"""Operations begun, operations ended, bytes of the list of groups."""
+# the state stands last, so that an entry is whole before it counts
+_ENTRY = struct.Struct("=diqqqq?40s120scB")
+_NAME_BYTES, _LINE_BYTES = 40, 120
+_STATE_OFFSET = _ENTRY.size - 1
+_FREE, _UNDER_WAY, _WAITED_FOR = range(3)
+_FIRST_ENTRY = 64
+_FIRST_GROUP = _FIRST_ENTRY + MOST_UNDER_WAY * _ENTRY.size
+_SLOT_BYTES = -(-(_FIRST_GROUP + _GROUPS_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+KindCode = Literal[b"c", b"s", b"r", b"o"]
+COLLECTIVE: KindCode = b"c"
+SEND: KindCode = b"s"
+RECEIVE: KindCode = b"r"
+OTHER: KindCode = b"o"
+"""Waiting for something else: for other ranks to appear, for a key of the store."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """An operation that a rank has begun and that has not ended."""
+
+    kind: str
+    """`collective`, `send`, `receive` or `other`."""
+    name: str
+    """`all_reduce`, `isend`, `init_process_group`."""
+    group: str
+    """Name of the process group; empty when it has none."""
+    ranks: tuple[int, ...]
+    """Members of the group; empty when not known."""
+    sequence: int
+    """A collective's number within its group, from 0; -1 for others."""
+    peer: int
+    """Global rank at the other end of a message; -1 for anybody, and for others."""
+    tag: int
+    nbytes: int
+    line: str
+    """Where it was called: `Cell In[3], line 5`."""
+    seconds: float
+    """How long ago it began."""
+    waited_for: bool
+    """The rank stands still until it ends, or some thread of it does."""
+    spins: bool
+    """Waiting for it takes the whole of a core, as waiting for a GPU does."""
+
+
+class Slot:
+    """The rank's side. Any thread may call it; a call takes less than a microsecond."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._counts = memory[: _HEADER.size].cast("Q")
+        self._begun = itertools.count(1)
+        self._ended = itertools.count(1)
+        self._free = [_FIRST_ENTRY + i * _ENTRY.size for i in reversed(range(MOST_UNDER_WAY))]
+        self._groups: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def group(self, name: str, ranks: Sequence[int]) -> None:
+        """A process group was made; what is begun in it later is known to be among `ranks`."""
+        text = json.dumps([name, list(ranks)]).encode() + b"\n"
+        with self._lock:
+            used = self._counts[2]
+            if used + len(text) <= _GROUPS_BYTES:
+                self._groups[name] = len(self._groups)
+                start = _FIRST_GROUP + used
+                self._memory[start : start + len(text)] = text
+                self._counts[2] = used + len(text)
+
+    def begin(
+        self,
+        kind: KindCode,
+        name: str,
+        line: str,
+        group: str = "",
+        sequence: int = -1,
+        peer: int | None = None,
+        tag: int = 0,
+        nbytes: int = 0,
+        *,
+        spins: bool = False,
+    ) -> int:
+        """An operation begins. Returns what `wait` and `end` want to know of it.
+
+        spins: CPU time that this rank takes while the operation is under way is no sign of life: a thread that waits
+            for a GPU takes a whole core. Its end must then be told within about a second, waited for or not.
+        """
+        self._counts[0] = next(self._begun)
+        try:
+            entry = self._free.pop()
+        except IndexError:
+            return -1
+        _ENTRY.pack_into(
+            self._memory,
+            entry,
+            time.monotonic(),
+            self._groups.get(group, -1),
+            sequence,
+            -1 if peer is None else peer,
+            tag,
+            nbytes,
+            spins,
+            name.encode(),
+            line.encode()[-_LINE_BYTES:],
+            kind,
+            _UNDER_WAY,
+        )
+        return entry
+
+    def wait(self, operation: int) -> None:
+        """From now on somebody waits for its end."""
+        if operation >= 0 and self._memory[operation + _STATE_OFFSET] == _UNDER_WAY:
+            self._memory[operation + _STATE_OFFSET] = _WAITED_FOR
+
+    def end(self, operation: int) -> None:
+        """An operation has ended. Call it once for each that began."""
+        self._counts[1] = next(self._ended)
+        if operation >= 0:
+            self._memory[operation + _STATE_OFFSET] = _FREE
+            self._free.append(operation)
+
+
+class Board:
+    """The supervisor's side: memory for `count` processes, made before they are forked."""
+
+    def __init__(self, count: int) -> None:
+        # no file and no name: children have it by being forked
+        self._memory = memoryview(mmap.mmap(-1, max(1, count) * _SLOT_BYTES))
+
+    def slot(self, index: int) -> Slot:
+        """Process `index`'s own, for use in that process."""
+        return Slot(self._of(index))
+
+    def counts(self, index: int) -> tuple[int, int]:
+        """Operations that process `index` has begun, and ended."""
+        begun, ended, _ = _HEADER.unpack_from(self._of(index))
+        return begun, ended
+
+    def under_way(self, index: int) -> list[UnderWay]:
+        """What process `index` has begun and not ended, the oldest first. Safe on whatever is written there."""
+        memory, now = self._of(index), time.monotonic()
+        groups = _groups(memory)
+        found = []
+        for i in range(MOST_UNDER_WAY):
+            began, group, sequence, peer, tag, nbytes, spins, name, line, kind, state = _ENTRY.unpack_from(
+                memory, _FIRST_ENTRY + i * _ENTRY.size
+            )
+            if state == _FREE:
+                continue
+            label, ranks = groups[group] if 0 <= group < len(groups) else ("", ())
+            operation = UnderWay(
+                kind={COLLECTIVE: "collective", SEND: "send", RECEIVE: "receive"}.get(kind, "other"),
+                name=_text(name),
+                group=label,
+                ranks=ranks,
+                sequence=sequence,
+                peer=peer,
+                tag=tag,
+                nbytes=nbytes,
+                line=_text(line),
+                seconds=max(0.0, now - began) if began == began else 0.0,
+                waited_for=state == _WAITED_FOR,
+                spins=bool(spins),
+            )
+            found.append(operation)
+        return sorted(found, key=lambda operation: -operation.seconds)
+
+    def _of(self, index: int) -> memoryview:
+        return self._memory[index * _SLOT_BYTES : (index + 1) * _SLOT_BYTES]
+
+
+def private_slot() -> Slot:
+    """One that nobody reads."""
+    return Slot(memoryview(bytearray(_SLOT_BYTES)))
+
+
+def _groups(memory: memoryview) -> list[tuple[str, tuple[int, ...]]]:
+    used = min(_HEADER.unpack_from(memory)[2], _GROUPS_BYTES)
+    found = []
+    for text in bytes(memory[_FIRST_GROUP : _FIRST_GROUP + used]).splitlines():
+        try:
+            name, ranks = json.loads(text)
+            found.append((str(name), tuple(int(rank) for rank in ranks)))
+        except (ValueError, TypeError, RecursionError):  # a learner's program may write here
+            found.append(("", ()))
+    return found
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode(errors="replace")
