@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import frames, reports, request
 from labkit.clusters.warm.collector import Collector
+from labkit.clusters.warm.session import Session
 
 _START_LIMIT_SECONDS = 120.0
-_STOP_LIMIT_SECONDS = 10.0
-_RECEIVE_BYTES = 1 << 20
+_PATIENCE_SECONDS = 10.0
 # the warm process itself must have no threads; a rank's own number is set when it starts
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -106,24 +105,59 @@ class WarmProcess:
         `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on.
         Raises `WarmProcessDied` when no process could be started.
         """
-        own = self._environment is not None
-        asked = request.Request(
-            entry=entry,
-            job=job,
+        asked = self.prepare(
+            entry,
+            job,
             options=options,
             ranks=ranks,
             environments=environments,
             sockets=len(sockets),
             timeout=timeout,
+        )
+        began = time.monotonic()
+        session = self.open(asked, sockets)
+        try:
+            collector = Collector(ranks, timeout, on_output, self._max_bytes)
+            stopped = _receive(session, collector, timeout)
+        finally:
+            # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
+            session.close()
+        return collector.run(time.monotonic() - began, stopped)
+
+    def prepare(
+        self,
+        entry: str,
+        job: Job,
+        *,
+        options: Mapping[str, Any],
+        ranks: Sequence[Sequence[int]],
+        environments: Sequence[Mapping[str, str]],
+        sockets: int = 0,
+        timeout: float | None = None,
+        commands: bool = False,
+    ) -> request.Request:
+        """A request of this process, in its environment and folder; see `run` and `request.Request`."""
+        own = self._environment is not None
+        return request.Request(
+            entry=entry,
+            job=job,
+            options=options,
+            ranks=ranks,
+            environments=environments,
+            sockets=sockets,
+            timeout=timeout,
             environment=None if own else dict(os.environ),
             folder=None if own else os.getcwd(),
             path=None if own else list(sys.path),
+            commands=commands,
         )
+
+    def open(self, asked: request.Request, sockets: Sequence[socket.socket] = ()) -> Session:
+        """Begin a run. `sockets[i]` goes to process i and is closed here. Raises `WarmProcessDied`."""
         for _ in range(2):
-            collector = Collector(ranks, timeout, on_output, self._max_bytes)
-            run = self._attempt(asked, sockets, collector)
-            if run is not None:
-                return run
+            session = self._attempt(asked, sockets)
+            if session is not None:
+                return session
             # it may have died since the last run: once more, with a new one when its end is known
             process = self._process
             if process is not None:
@@ -131,28 +165,35 @@ class WarmProcess:
                     process.wait(1)
         raise WarmProcessDied(f"the process that starts the ranks died: {self._last_words()}")
 
-    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket], collector: Collector) -> Run | None:
+    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket]) -> Session | None:
         """One try; None when the warm process died before the run began."""
-        began = time.monotonic()
         connection = self._connect(asked.entry)
         if connection is None:
             return None
+
+        def ended(properly: bool) -> None:
+            self._connections.discard(connection)
+            if not properly:
+                self._kill()
+
+        session = Session(connection, b"", ended)
         try:
             # a supervisor that was killed has perhaps said something before
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 request.send(connection, asked, sockets)
-            stopped = _receive(connection, collector, asked.timeout, sockets)
-        finally:
-            # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
-            try:
-                if not _stop(connection):
-                    self._kill()
-            finally:
-                self._connections.discard(connection)
-                connection.close()
-        if not collector.started and not stopped:
+            first = session.receive(_START_LIMIT_SECONDS)
+            if first is None:
+                raise WarmProcessDied(f"no process was started within {_START_LIMIT_SECONDS:g} s")
+        except BaseException:
+            session.close()
+            raise
+        if not first:
+            session.close()
             return None
-        return collector.run(time.monotonic() - began, stopped)
+        # the processes have theirs: the other end must see the end of a process at once
+        for handed_over in sockets:
+            handed_over.close()
+        return Session(connection, first, ended)
 
     def _connect(self, entry: str) -> socket.socket | None:
         """A connection to a new supervisor, or None when the warm process is dead."""
@@ -210,46 +251,20 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(
-    connection: socket.socket, collector: Collector, timeout: float | None, sockets: Sequence[socket.socket]
-) -> str:
+def _receive(session: Session, collector: Collector, timeout: float | None) -> str:
     """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
-    limit: float | None = time.monotonic() + _START_LIMIT_SECONDS
-    started = False
+    # the supervisor keeps the time; this is for one that the ranks have brought down
+    limit = None if timeout is None else time.monotonic() + timeout + _PATIENCE_SECONDS
     while True:
-        if collector.started and not started:
-            started = True
-            # the processes have theirs: the other end must see the end of a process at once
-            for handed_over in sockets:
-                handed_over.close()
-            # the supervisor keeps the time; this is for one that the ranks have brought down
-            limit = None if timeout is None else time.monotonic() + timeout + _STOP_LIMIT_SECONDS
-        wait = None if limit is None else max(0.0, limit - time.monotonic())
-        if not select.select([connection], [], [], wait)[0]:
+        data = session.receive(None if limit is None else max(0.0, limit - time.monotonic()))
+        if data is None:
             return "the process that watches over the ranks does not answer"
-        try:
-            data = connection.recv(_RECEIVE_BYTES)
-        except ConnectionResetError:
-            data = b""
         if not data:
             return ""
         try:
             collector.feed(data)
         except (frames.FrameError, reports.ReportError) as error:
             return f"the process that watches over the ranks sent something malformed: {error}"
-
-
-def _stop(connection: socket.socket) -> bool:
-    """Have the supervisor end everything, and wait until it has; False when it does not."""
-    try:
-        connection.shutdown(socket.SHUT_WR)
-        limit = time.monotonic() + _STOP_LIMIT_SECONDS
-        while (left := limit - time.monotonic()) > 0:
-            if select.select([connection], [], [], left)[0] and not connection.recv(_RECEIVE_BYTES):
-                return True
-    except OSError:  # it is gone
-        return True
-    return False
 
 
 _all: weakref.WeakSet[WarmProcess] = weakref.WeakSet()

@@ -59,6 +59,8 @@ class Descriptors:
     socket: int | None
     shared: int
     """An empty file that all processes of the run have open."""
+    commands: int | None
+    """Where the client's `input` arrives, if it was asked for."""
 
 
 class ProcessReporter:
@@ -96,6 +98,7 @@ class ProcessReporter:
 
 
 _shared_file = -1
+_commands = -1
 _began = 0.0
 _slot = private_slot()
 
@@ -103,6 +106,11 @@ _slot = private_slot()
 def shared_file() -> str:
     """Path of a file that the processes of this run share, empty at first. It has no name and goes with them."""
     return f"/proc/self/fd/{_shared_file}"
+
+
+def commands() -> int:
+    """The descriptor from which this process reads what its client sends it; ends with the run."""
+    return _commands
 
 
 def seconds() -> float:
@@ -124,8 +132,9 @@ def entry_function(entry: str) -> Callable[..., None]:
 
 def run(request: Request, index: int, descriptors: Descriptors, began: float, own: Slot) -> NoReturn:
     """Be process `index` of a run that began at `began` on the monotonic clock, and end."""
-    global _shared_file, _began, _slot
+    global _shared_file, _began, _commands, _slot
     _shared_file, _began, _slot = descriptors.shared, began, own
+    _commands = -1 if descriptors.commands is None else descriptors.commands
     exit_code = 1
     try:
         _set_up(request, index, descriptors)
@@ -147,7 +156,8 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
         os.dup2(ours, standard)
-    _close_all_but({0, 1, 2, descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared})
+    kept = {descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared, descriptors.commands}
+    _close_all_but({0, 1, 2, *kept})
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _line_buffered(1), _line_buffered(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)

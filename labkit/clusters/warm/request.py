@@ -39,6 +39,8 @@ class Request:
     """Working directory; the warm process's own when None."""
     path: Sequence[str] | None
     """`sys.path`; the warm process's own when None."""
+    commands: bool = False
+    """Each process can be sent something while it runs; it reads that from `fresh.commands()`."""
 
 
 def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket]) -> None:

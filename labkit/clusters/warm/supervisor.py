@@ -14,8 +14,8 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from labkit.clusters.warm import frames, fresh, processes, progress, request
 from labkit.clusters.warm.stacks import learner_frames
@@ -25,6 +25,7 @@ FAILURE_GRACE_SECONDS = 1.5
 _CLEAN_UP_SECONDS = 2.0
 _CHUNK_BYTES = 256 << 10
 _MAX_PENDING_BYTES = 8 << 20
+_MAX_COMMAND_BYTES = 4 << 30
 
 
 @dataclass
@@ -34,6 +35,10 @@ class _Process:
     streams: dict[int, str]
     """What may be read from it: file descriptor -> `stdout`, `stderr`, `report`."""
     stacks: int
+    commands: int | None
+    """Where it can be sent something."""
+    unsent: bytearray = field(default_factory=bytearray)
+    """What it has not yet read of that."""
     status: int | None = None
     """Exit code, or minus the signal's number."""
 
@@ -60,6 +65,7 @@ class _Supervisor:
         self._shared = os.memfd_create("shared")
         self._board = progress.Board(len(asked.ranks))
         self._began = time.monotonic()
+        self._heard = frames.Decoder(_MAX_COMMAND_BYTES)
         self._pending = bytearray()
         self._reading = True
         self._client_gone = False
@@ -108,20 +114,24 @@ class _Supervisor:
     def _start(self, index: int, sock: int | None) -> None:
         pipes = {kind: os.pipe() for kind in ("stdout", "stderr", "report")}
         dump = os.memfd_create("stacks")
+        commands, sending = os.pipe() if self._asked.commands else (None, None)
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             processes.die_with_parent(supervisor)
             ends = {kind: write for kind, (_, write) in pipes.items()}
-            kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock)
+            kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock, commands=commands)
             fresh.run(self._asked, index, kept, self._began, self._board.slot(index))
         streams = {}
         for kind, (read, write) in pipes.items():
             os.close(write)
             os.set_blocking(read, False)
             streams[read] = kind
-        self._processes.append(_Process(index, pid, streams, dump))
+        if commands is not None and sending is not None:
+            os.close(commands)
+            os.set_blocking(sending, False)
+        self._processes.append(_Process(index, pid, streams, dump, sending))
         for descriptor in streams:
             self._selector.register(descriptor, selectors.EVENT_READ, self._processes[-1])
 
@@ -145,16 +155,53 @@ class _Supervisor:
             elif key.fd == wake_up:
                 os.read(wake_up, 4096)
                 self._reap()
+            elif events & selectors.EVENT_WRITE:
+                self._hand_over(key.data)
             else:
                 self._pass_on(key.data, key.fd)
 
     def _hear_client(self) -> None:
         try:
-            self._client_gone = not self._connection.recv(4096)
+            data = self._connection.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._client_gone = not data
+        for header, payload in self._heard.feed(data):
+            self._obey(header, payload)
+
+    def _obey(self, header: dict[str, Any], payload: bytes) -> None:
+        """What the client may ask for: `input` and `interrupt` of one process, `stacks` of all."""
+        kind = header["kind"]
+        if kind == "stacks":
+            self._report_stacks()
+            return
+        process = self._processes[header["process"]]
+        if process.status is not None:
+            return
+        if kind == "input":
+            process.unsent += payload
+            self._hand_over(process)
+        elif kind == "interrupt":
+            os.kill(process.pid, signal.SIGINT)
+
+    def _hand_over(self, process: _Process) -> None:
+        """Send a process what it will take; the rest when it has read that."""
+        if process.commands is None:
+            return
+        was_waiting = process.commands in self._selector.get_map()
+        try:
+            while process.unsent:
+                del process.unsent[: os.write(process.commands, memoryview(process.unsent)[:_CHUNK_BYTES].tobytes())]
         except BlockingIOError:
             pass
-        except OSError:
-            self._client_gone = True
+        except BrokenPipeError:
+            process.unsent.clear()
+        if process.unsent and not was_waiting:
+            self._selector.register(process.commands, selectors.EVENT_WRITE, process)
+        elif was_waiting and not process.unsent:
+            self._selector.unregister(process.commands)
 
     def _reap(self) -> None:
         """Take in every child that has ended: processes of the run, and orphans that were adopted."""
@@ -179,6 +226,10 @@ class _Supervisor:
         """Send on what has come in from a process; False when there was nothing."""
         if descriptor not in process.streams:
             return False
+        if process.streams[descriptor] == "report":
+            # what was printed before something was reported arrives before it; one read empties a pipe
+            for other in [d for d, kind in process.streams.items() if kind != "report"]:
+                self._pass_on(process, other)
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -225,19 +276,19 @@ class _Supervisor:
 
     def _report_stacks(self) -> None:
         """Ask every process that is still running where it is."""
-        asked = [p for p in self._processes if p.status is None]
-        for process in asked:
-            os.kill(process.pid, signal.SIGUSR1)
+        asked = {p.index: os.fstat(p.stacks).st_size for p in self._processes if p.status is None}
+        for index in asked:
+            os.kill(self._processes[index].pid, signal.SIGUSR1)
         limit = time.monotonic() + 1.0
-        for process in asked:
+        for index, before in asked.items():
             seen = -1
-            while time.monotonic() < limit and (size := os.fstat(process.stacks).st_size) != seen:
-                seen = size or -1
+            while time.monotonic() < limit and (size := os.fstat(self._processes[index].stacks).st_size) != seen:
+                seen = size if size > before else -1
                 time.sleep(0.02)
-            self._send_stacks(process)
+            self._send_stacks(self._processes[index], before)
 
-    def _send_stacks(self, process: _Process) -> None:
-        dump = os.pread(process.stacks, 1 << 20, 0).decode(errors="replace")
+    def _send_stacks(self, process: _Process, start: int = 0) -> None:
+        dump = os.pread(process.stacks, 1 << 20, start).decode(errors="replace")
         found = learner_frames(dump, self._asked.job)
         # a fork keeps the identifier of its only thread
         ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())

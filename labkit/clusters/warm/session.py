@@ -1,0 +1,61 @@
+"""One run under way, as its client sees it: a connection to the supervisor that keeps its processes."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.clusters.warm import frames
+
+_STOP_LIMIT_SECONDS = 10.0
+_RECEIVE_BYTES = 1 << 20
+
+
+class Session:
+    """Made by `WarmProcess.open`. Frames go both ways; collector.py says what comes, supervisor.py what may be sent.
+
+    To be closed, whatever happens: no process of the run is left then.
+    """
+
+    def __init__(self, connection: socket.socket, first: bytes, ended: Callable[[bool], None]) -> None:
+        """first: what has already come in. ended: called by `close` with whether the supervisor has ended."""
+        self.connection = connection
+        self._first = first
+        self._ended = ended
+
+    def receive(self, seconds: float | None = None) -> bytes | None:
+        """What has come in since; empty when the supervisor has ended, None when nothing came within `seconds`."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        if not select.select([self.connection], [], [], seconds)[0]:
+            return None
+        try:
+            return self.connection.recv(_RECEIVE_BYTES)
+        except ConnectionResetError:
+            return b""
+
+    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Send one frame. Raises `OSError` when the supervisor has ended."""
+        self.connection.sendall(frames.encode(header, payload))
+
+    def close(self) -> None:
+        """Have the supervisor end every process of the run, and wait until it has. Closing twice does no harm."""
+        try:
+            self._ended(self._stop())
+        finally:
+            self.connection.close()
+
+    def _stop(self) -> bool:
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            limit = time.monotonic() + _STOP_LIMIT_SECONDS
+            while (left := limit - time.monotonic()) > 0:
+                if select.select([self.connection], [], [], left)[0] and not self.connection.recv(_RECEIVE_BYTES):
+                    return True
+        except (OSError, ValueError):  # it is gone, or this is closed already
+            return True
+        return False
