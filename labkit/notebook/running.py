@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import linecache
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from labkit import exercises
-from labkit.clusters import Job
+from labkit.clusters import Job, OnOutput, OnState, Run, State
 from labkit.notebook.cells import cell_name, lines_above, require_syntax
 from labkit.notebook.choosing import Choice
 from labkit.notebook.lanes import Lanes
 from labkit.notebook.magics import Magic, at_least_one, seconds, variable
 from labkit.notebook.results import RankValues
-from labkit.notebook.screen import Watch, status, tail
+from labkit.notebook.screen import Watch, ranks_in_words, status, tail
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -63,27 +64,59 @@ def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespac
     if choice.chosen is None:
         print(choice.describe())
         choice.chosen = cluster
-    world_size = (options.nnodes or cluster.nnodes) * (options.nproc_per_node or cluster.nproc_per_node)
-    lanes = Lanes(in_order=cluster.kind == "virtual")
-
-    def current(elapsed: float) -> str:
-        parts = [tail(lanes.text()), lanes.unfinished(), status(world_size, elapsed)]
-        return "\n".join(part.rstrip("\n") for part in parts if part)
-
     # if this run is interrupted, its name must not show the run before it
     shell.user_ns.pop(options.output, None)
+    nnodes, nproc_per_node = job.nnodes or cluster.nnodes, job.nproc_per_node or cluster.nproc_per_node
+    run = run_shown(
+        shell,
+        lambda on_output, on_state: cluster.run(job, on_output, on_state),
+        world_size=nnodes * nproc_per_node if isinstance(nproc_per_node, int) else None,
+        in_order=cluster.kind == "virtual",
+    )
+    if options.output:
+        shell.user_ns[options.output] = run
+    run.raise_if_failed()
+    return shown_values(run, cell)
+
+
+def run_shown(
+    shell: InteractiveShell,
+    start: Callable[[OnOutput, OnState], Run],
+    *,
+    world_size: int | None,
+    in_order: bool = False,
+) -> Run:
+    """Call `start(on_output, on_state)`, return its `Run`, and show meanwhile what ranks print and how the job stands.
+
+    world_size: how many ranks there will be, None when that is not known yet.
+    in_order: ranks run one at a time, as virtual ones do.
+    What ranks printed stays, also when `start` raises. `KeyboardInterrupt` says how many ranks were stopped.
+    """
+    lanes = Lanes(in_order=in_order)
+    state = State("starting")
+
+    def on_state(new: State) -> None:
+        nonlocal state
+        state = new
+
+    def current(elapsed: float) -> str:
+        parts = [tail(lanes.text()), lanes.unfinished(), state.text, status(world_size, elapsed)]
+        return "\n".join(part.rstrip("\n") for part in parts if part)
+
     try:
         with Watch(shell, current, last=lanes.close):
-            run = cluster.run(job, lanes.feed)
+            run = start(lanes.feed, on_state)
     except KeyboardInterrupt as interrupt:
-        message = f"KeyboardInterrupt: {world_size} rank{'s' * (world_size > 1)} stopped"
+        message = f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped"
         interrupt._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
         raise
     for note in run.notes:
         print(f"note: {note}")
-    if options.output:
-        shell.user_ns[options.output] = run
-    run.raise_if_failed()
+    return run
+
+
+def shown_values(run: Run, cell: str) -> RankValues | None:
+    """Each rank's value as the result of `cell`; None when it ends in a semicolon, or no rank has any."""
     silent = cell.rstrip().endswith(";") or all(value is None for value in run.values)
     return None if silent else RankValues(run.values)
 

@@ -69,11 +69,16 @@ class Watch:
                 shown = text
 
 
-def status(world_size: int, seconds: float) -> str:
+def status(world_size: int | None, seconds: float) -> str:
     """`4 ranks running, 12 s`; empty in the first seconds."""
     if seconds < _QUIET_SECONDS:
         return ""
-    return f"{world_size} rank{'s' * (world_size > 1)} running, {int(seconds)} s"
+    return f"{ranks_in_words(world_size)} running, {int(seconds)} s"
+
+
+def ranks_in_words(world_size: int | None) -> str:
+    """`4 ranks`; without a number when it is not known."""
+    return "ranks" if world_size is None else f"{world_size} rank{'s' * (world_size > 1)}"
 
 
 def tail(text: str) -> str:
