@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from labkit.clusters import torchrun
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.run import Run
@@ -47,7 +48,14 @@ class LocalCluster:
         gpus = torch.cuda.device_count()
         # torch's own choice is nccl wherever there is any GPU
         backend = self.backend or ("" if gpus >= world_size else "gloo")
-        options = {"backend": backend, "gpus": gpus, "world_size": world_size}
+        options = {
+            "backend": backend,
+            "gpus": gpus,
+            "world_size": world_size,
+            "first_rank": 0,
+            "local_world_size": world_size,
+            "master": None,
+        }
         port = _free_port()
         return (self.warm or shared()).run(
             "labkit.clusters.local.rank:main",
@@ -111,30 +119,21 @@ def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
 
 def _environment(rank: int, nnodes: int, nproc_per_node: int, port: int) -> dict[str, str]:
     """torchrun's variables, and what keeps gloo on this machine."""
-    world_size = nnodes * nproc_per_node
-    settings = {
-        "RANK": rank,
-        "LOCAL_RANK": rank % nproc_per_node,
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": nproc_per_node,
-        "GROUP_RANK": rank // nproc_per_node,
-        "GROUP_WORLD_SIZE": nnodes,
-        "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world_size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_RUN_ID": f"local-{port}",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    return {
+        **torchrun.environment(
+            rank,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            master_addr="127.0.0.1",
+            master_port=port,
+            run_id=f"local-{port}",
+        ),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         # a machine's own name may resolve slowly, or not at all
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, which can take resolvers 5 seconds to give up on
         "RES_OPTIONS": os.environ.get("RES_OPTIONS", "timeout:1"),
     }
-    return {name: str(value) for name, value in settings.items()}
 
 
 def _free_port() -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from labkit.clusters.job import Job
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder, RecordingProcessGroup
@@ -20,27 +22,29 @@ from labkit.clusters.warm import Reporter, seconds, shared_file
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
-    """Run `job` as rank `index` and report how it ended.
+    """Run `job` as one rank and report how it ended.
 
-    options: `world_size`; `gpus` of this machine; `backend`, used where the program names none (torch's own choice when
-    empty).
+    options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
+    `backend`, used where the program names none (torch's own choice when empty); `master`, the address and port at
+    which rank 0 keeps the store, None when all ranks are on this machine.
     """
+    rank: int = options["first_rank"] + index
     world_size: int = options["world_size"]
-    gpus: int = options["gpus"]
     attempts = itertools.count()
+    shared = functools.cache(lambda: _store(rank, world_size, options["master"]))
 
     def store(_: int) -> Store:
         # a program may destroy its group and make another: it must not read what the first one left
-        return PrefixStore(f"{next(attempts)}", FileStore(shared_file(), world_size))
+        return PrefixStore(f"{next(attempts)}", shared())
 
     def backend(asked: str) -> str:
         chosen = asked or options["backend"]
-        if "nccl" in chosen and gpus < world_size:
-            reporter.note(f"{world_size} ranks, {gpus} GPUs: gloo is used, not nccl")
+        if "nccl" in chosen and options["gpus"] < options["local_world_size"]:
+            reporter.note(f"{options['local_world_size']} ranks, {options['gpus']} GPUs: gloo is used, not nccl")
             return "gloo"
         return chosen
 
-    recorder = Recorder(index, world_size, seconds)
+    recorder = Recorder(rank, world_size, seconds)
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if backend == "gloo":
@@ -53,13 +57,29 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
             return group
         return RecordingProcessGroup(group, ranks, recorder)
 
-    rendezvous_with(store, lambda: index, world_size)
+    rendezvous_with(store, lambda: rank, world_size)
     replace_groups_with(backend, recorded)
     # what a cell defines can be pickled: object collectives and torch.save look it up in this module
     main = sys.modules["__main__"] = ModuleType("__main__")
-    result = execute(job, index, seconds, main)
+    result = execute(job, rank, seconds, main)
     if job.trace:
         if recorder.left_out:
             reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")
         reporter.trace(recorder.trace())
     reporter.result(result)
+    if options["master"] and shared.cache_info().currsize:
+        _keep_store_for_others(shared(), rank, world_size)
+
+
+def _store(rank: int, world_size: int, master: tuple[str, int] | None) -> Store:
+    if master is None:
+        return FileStore(shared_file(), world_size)
+    address, port = master
+    return TCPStore(address, port, world_size, is_master=rank == 0, wait_for_workers=False)
+
+
+def _keep_store_for_others(store: Store, rank: int, world_size: int) -> None:
+    """Rank 0 keeps the store: others that are not done need it. When one dies, the supervisor ends this wait."""
+    store.add("labkit/ended", 1)
+    while rank == 0 and store.add("labkit/ended", 0) < world_size:
+        time.sleep(0.05)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from socket import socket
 from typing import Any, NoReturn
 
-from labkit.clusters import torch_versions
+from labkit.clusters import torch_versions, torchrun
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
@@ -83,14 +83,11 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
 def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:
     """The variables that torchrun sets for a rank."""
-    node, local = divmod(rank, topology.nproc_per_node)
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local),
-        "GROUP_RANK": str(node),
-        "WORLD_SIZE": str(topology.world_size),
-        "LOCAL_WORLD_SIZE": str(topology.nproc_per_node),
-        "GROUP_WORLD_SIZE": str(topology.nnodes),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-    }
+    return torchrun.environment(
+        rank,
+        nnodes=topology.nnodes,
+        nproc_per_node=topology.nproc_per_node,
+        master_addr="localhost",
+        master_port=29500,
+        run_id="virtual",
+    )
