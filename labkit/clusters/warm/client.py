@@ -152,7 +152,7 @@ class WarmProcess:
             commands=commands,
         )
 
-    def open(self, asked: request.Request, sockets: Sequence[socket.socket] = ()) -> Session:
+    def open(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
         """Begin a run. `sockets[i]` goes to process i and is closed here. Raises `WarmProcessDied`."""
         for _ in range(2):
             session = self._attempt(asked, sockets)
@@ -165,7 +165,7 @@ class WarmProcess:
                     process.wait(1)
         raise WarmProcessDied(f"the process that starts the ranks died: {self._last_words()}")
 
-    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket]) -> Session | None:
+    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]]) -> Session | None:
         """One try; None when the warm process died before the run began."""
         connection = self._connect(asked.entry)
         if connection is None:

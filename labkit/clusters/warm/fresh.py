@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy.random
 import torch
@@ -125,9 +125,14 @@ def slot() -> Slot:
 
 def entry_function(entry: str) -> Callable[..., None]:
     """The function that `package.module:function` names."""
-    module, _, name = entry.partition(":")
-    function: Callable[..., None] = getattr(importlib.import_module(module), name)
+    function: Callable[..., None] = named(entry)
     return function
+
+
+def named(path: str) -> Any:
+    """What `package.module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def run(request: Request, index: int, descriptors: Descriptors, began: float, own: Slot) -> NoReturn:

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from labkit.clusters.job import Job
 
@@ -41,10 +41,12 @@ class Request:
     """`sys.path`; the warm process's own when None."""
     commands: bool = False
     """Each process can be sent something while it runs; it reads that from `fresh.commands()`."""
+    supervisor: str = "labkit.clusters.warm.supervisor:Supervisor"
+    """`package.module:Class` of what keeps the processes."""
 
 
-def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket]) -> None:
-    """Send a request and its sockets."""
+def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket | IO[bytes]]) -> None:
+    """Send a request and its sockets, or files."""
     data = pickle.dumps(request)
     connection.sendall(_LENGTH.pack(len(data)) + data)
     for start in range(0, len(sockets), _SOCKETS_AT_ONCE):

@@ -29,7 +29,9 @@ _MAX_COMMAND_BYTES = 4 << 30
 
 
 @dataclass
-class _Process:
+class Process:
+    """One process of the run."""
+
     index: int
     pid: int
     streams: dict[int, str]
@@ -49,18 +51,21 @@ def supervise(connection: socket.socket) -> NoReturn:
         os.setsid()
         processes.adopt_orphans()
         asked, sockets = request.receive(connection)
-        _Supervisor(connection, asked).serve(sockets)
+        fresh.named(asked.supervisor)(connection, asked).serve(sockets)
     except EOFError:
         pass
     finally:
         os._exit(0)
 
 
-class _Supervisor:
+class Supervisor:
+    """Keeps the processes of one run. A kind of run may have its own way to `_begin` and of `_process_ended`."""
+
     def __init__(self, connection: socket.socket, asked: request.Request) -> None:
         self._connection = connection
         self._asked = asked
-        self._processes: list[_Process] = []
+        self._processes: dict[int, Process] = {}
+        """By index."""
         self._selector = selectors.DefaultSelector()
         self._shared = os.memfd_create("shared")
         self._board = progress.Board(len(asked.ranks))
@@ -81,10 +86,7 @@ class _Supervisor:
         self._send({"kind": "started"})
         fresh.entry_function(self._asked.entry)
         gc.freeze()
-        for index in range(len(self._asked.ranks)):
-            self._start(index, sockets[index] if sockets else None)
-        for descriptor in sockets:
-            os.close(descriptor)
+        self._begin(sockets)
         if self._asked.timeout is not None:
             self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
         try:
@@ -94,6 +96,13 @@ class _Supervisor:
                 self._report_stacks()
         finally:
             self._end()
+
+    def _begin(self, sockets: list[int]) -> None:
+        """Start the processes."""
+        for index in range(len(self._asked.ranks)):
+            self._start(self._asked, index, sockets[index] if sockets else None)
+        for descriptor in sockets:
+            os.close(descriptor)
 
     def _listen(self) -> int:
         """Have signals wake the loop; returns the descriptor on which they do."""
@@ -111,10 +120,11 @@ class _Supervisor:
     def _terminate(self, *_: object) -> None:
         self._terminated = True
 
-    def _start(self, index: int, sock: int | None) -> None:
+    def _start(self, asked: request.Request, index: int, sock: int | None) -> None:
+        """Fork process `index` for what is asked."""
         pipes = {kind: os.pipe() for kind in ("stdout", "stderr", "report")}
         dump = os.memfd_create("stacks")
-        commands, sending = os.pipe() if self._asked.commands else (None, None)
+        commands, sending = os.pipe() if asked.commands else (None, None)
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -122,7 +132,7 @@ class _Supervisor:
             processes.die_with_parent(supervisor)
             ends = {kind: write for kind, (_, write) in pipes.items()}
             kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock, commands=commands)
-            fresh.run(self._asked, index, kept, self._began, self._board.slot(index))
+            fresh.run(asked, index, kept, self._began, self._board.slot(index))
         streams = {}
         for kind, (read, write) in pipes.items():
             os.close(write)
@@ -131,16 +141,17 @@ class _Supervisor:
         if commands is not None and sending is not None:
             os.close(commands)
             os.set_blocking(sending, False)
-        self._processes.append(_Process(index, pid, streams, dump, sending))
-        for descriptor in streams:
-            self._selector.register(descriptor, selectors.EVENT_READ, self._processes[-1])
+        self._processes[index] = Process(index, pid, streams, dump, sending)
+        if self._reading:
+            for descriptor in streams:
+                self._selector.register(descriptor, selectors.EVENT_READ, self._processes[index])
 
     def _is_over(self) -> bool:
         now = time.monotonic()
         self._stopped = next((reason for reason, at in self._deadlines.items() if at <= now), "")
         if self._terminated:
             self._stopped = "terminated"
-        ended = all(p.status is not None for p in self._processes)
+        ended = all(p.status is not None for p in self._processes.values())
         return ended or bool(self._stopped) or self._client_gone
 
     def _step(self, wake_up: int) -> None:
@@ -155,6 +166,8 @@ class _Supervisor:
             elif key.fd == wake_up:
                 os.read(wake_up, 4096)
                 self._reap()
+            elif callable(key.data):
+                key.data()
             elif events & selectors.EVENT_WRITE:
                 self._hand_over(key.data)
             else:
@@ -186,7 +199,7 @@ class _Supervisor:
         elif kind == "interrupt":
             os.kill(process.pid, signal.SIGINT)
 
-    def _hand_over(self, process: _Process) -> None:
+    def _hand_over(self, process: Process) -> None:
         """Send a process what it will take; the rest when it has read that."""
         if process.commands is None:
             return
@@ -212,17 +225,21 @@ class _Supervisor:
                 return
             if pid == 0:
                 return
-            for process in self._processes:
+            for process in self._processes.values():
                 if process.pid == pid:
                     process.status = os.waitstatus_to_exitcode(status)
                     self._drain(process)
                     if process.status < 0:
                         self._send_stacks(process)
-                    self._send({"kind": "exit", "process": process.index, "status": process.status})
-                    if process.status != 0:
-                        self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+                    self._process_ended(process, process.status)
 
-    def _pass_on(self, process: _Process, descriptor: int) -> bool:
+    def _process_ended(self, process: Process, status: int) -> None:
+        """A process has ended by itself."""
+        self._send({"kind": "exit", "process": process.index, "status": status})
+        if status != 0:
+            self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+
+    def _pass_on(self, process: Process, descriptor: int) -> bool:
         """Send on what has come in from a process; False when there was nothing."""
         if descriptor not in process.streams:
             return False
@@ -243,7 +260,7 @@ class _Supervisor:
         self._send({"kind": process.streams[descriptor], "process": process.index}, data)
         return True
 
-    def _drain(self, process: _Process) -> None:
+    def _drain(self, process: Process) -> None:
         for descriptor in list(process.streams):
             while self._pass_on(process, descriptor):
                 pass
@@ -267,7 +284,7 @@ class _Supervisor:
         reading = len(self._pending) < _MAX_PENDING_BYTES
         if reading != self._reading:
             self._reading = reading
-            for process in self._processes:
+            for process in self._processes.values():
                 for descriptor in process.streams:
                     if reading:
                         self._selector.register(descriptor, selectors.EVENT_READ, process)
@@ -276,7 +293,7 @@ class _Supervisor:
 
     def _report_stacks(self) -> None:
         """Ask every process that is still running where it is."""
-        asked = {p.index: os.fstat(p.stacks).st_size for p in self._processes if p.status is None}
+        asked = {p.index: os.fstat(p.stacks).st_size for p in self._processes.values() if p.status is None}
         for index in asked:
             os.kill(self._processes[index].pid, signal.SIGUSR1)
         limit = time.monotonic() + 1.0
@@ -287,7 +304,7 @@ class _Supervisor:
                 time.sleep(0.02)
             self._send_stacks(self._processes[index], before)
 
-    def _send_stacks(self, process: _Process, start: int = 0) -> None:
+    def _send_stacks(self, process: Process, start: int = 0) -> None:
         dump = os.pread(process.stacks, 1 << 20, start).decode(errors="replace")
         found = learner_frames(dump, self._asked.job)
         # a fork keeps the identifier of its only thread
@@ -295,17 +312,17 @@ class _Supervisor:
         self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
 
     def _end(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             if process.status is None:
                 os.kill(process.pid, signal.SIGKILL)
-        stopped = [p for p in self._processes if p.status is None]
+        stopped = [p for p in self._processes.values() if p.status is None]
         for process in stopped:
             _, status = os.waitpid(process.pid, 0)
             process.status = os.waitstatus_to_exitcode(status)
         processes.kill_descendants(_CLEAN_UP_SECONDS)
         if self._client_gone:
             return
-        for process in self._processes:
+        for process in self._processes.values():
             self._drain(process)
         for process in stopped:
             ended_itself = process.status != -signal.SIGKILL
