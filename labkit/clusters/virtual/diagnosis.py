@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from labkit.clusters import cycles
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.faults import LinkDown
 from labkit.clusters.virtual.key_values import StoreCall
@@ -138,23 +139,16 @@ def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
             lines.append(f"  rank {rank} waits in {request} at {line or 'an unknown line'}{note}")
         if len(waits) > 8 and len(ranks) > 2:
             lines.append(f"  ... and so do ranks {ranges(ranks[2:])}")
-    cycle = _cycle(waits)
+    cycle = cycles.find(waits)
     if cycle:
-        shown = cycle if len(cycle) <= 10 else [*cycle[:4], -1, *cycle[-3:]]
-        lines.append("  cycle: " + " → ".join("..." if r < 0 else str(r) for r in shown))
+        lines.append(f"  {cycles.shown(cycle)}")
         if all(isinstance(engine.waiting[r], Send) and not engine.messages.posted_by(r) for r in cycle):
-            lines.append(
-                "  each of them sends first, and a send ends only when its receive is posted: let one side receive "
-                "first, or post the send with isend and wait for it after the receive"
-            )
+            lines.append(f"  {cycles.SENDS_FIRST}")
         if all(isinstance(engine.waiting[r], Receive) for r in cycle):
-            lines.append("  each of them receives first, so nobody sends: let one of them send first")
+            lines.append(f"  {cycles.RECEIVES_FIRST}")
         groups = {engine.waiting[rank].group for rank in cycle}
         if len(groups) > 1 and all(isinstance(engine.waiting[rank], Collective) for rank in cycle):
-            lines.append(
-                f"  they are in collectives of {len(groups)} different groups ({', '.join(sorted(groups))}): every "
-                "rank must call the collectives of its groups in the same order"
-            )
+            lines.append(f"  {cycles.in_other_order(sorted(groups))}")
     return "\n".join(lines)
 
 
@@ -182,20 +176,3 @@ def _note(engine: Engine, request: Request, peers: list[int]) -> str:
 def _from(receive: Receive) -> str:
     tag = f" with tag {receive.tag}" if receive.tag else ""
     return ("from any rank" if receive.wanted is None else f"from rank {receive.wanted}") + tag
-
-
-def _cycle(waits: dict[int, list[int]]) -> list[int]:
-    """A cycle of waiting ranks, its first rank repeated at the end; empty when there is none."""
-    done: set[int] = set()
-    for start in sorted(waits):
-        path: list[int] = []
-        rank: int | None = start
-        while rank is not None and rank in waits and rank not in done and rank not in path:
-            path.append(rank)
-            rank = next((peer for peer in waits[rank] if peer in waits), None)
-        if rank in path:
-            cycle = path[path.index(rank) :]
-            turn = cycle.index(min(cycle))
-            return [*cycle[turn:], *cycle[:turn], cycle[turn]]
-        done.update(path)
-    return []

@@ -12,8 +12,9 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from labkit.clusters.standing import UnderWay
 
 MOST_UNDER_WAY = 32
 """Operations of one rank that are known while they are under way; further ones are only counted."""
@@ -35,34 +36,6 @@ SEND: KindCode = b"s"
 RECEIVE: KindCode = b"r"
 OTHER: KindCode = b"o"
 """Waiting for something else: for other ranks to appear, for a key of the store."""
-
-
-@dataclass(frozen=True)
-class UnderWay:
-    """An operation that a rank has begun and that has not ended."""
-
-    kind: str
-    """`collective`, `send`, `receive` or `other`."""
-    name: str
-    """`all_reduce`, `isend`, `init_process_group`."""
-    group: str
-    """Name of the process group; empty when it has none."""
-    ranks: tuple[int, ...]
-    """Members of the group; empty when not known."""
-    sequence: int
-    """A collective's number within its group, from 0; -1 for others."""
-    peer: int
-    """Global rank at the other end of a message; -1 for anybody, and for others."""
-    tag: int
-    nbytes: int
-    line: str
-    """Where it was called: `Cell In[3], line 5`."""
-    seconds: float
-    """How long ago it began."""
-    waited_for: bool
-    """The rank stands still until it ends, or some thread of it does."""
-    spins: bool
-    """Waiting for it takes the whole of a core, as waiting for a GPU does."""
 
 
 class Slot:

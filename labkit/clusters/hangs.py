@@ -1,0 +1,313 @@
+"""Why real ranks do not go on, out of where each stands: who waits in which operation, who is missing, what to try."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.clusters import cycles
+from labkit.clusters.run import ranges
+from labkit.clusters.standing import Standing, UnderWay
+
+_LONGEST_TEXT = 60
+"""Characters of a line of code in the table."""
+_MOST_FINDINGS = 5
+_EXCUSES = {
+    "unknown": ("has not said where it is", "have not said where they are"),
+    "ended": ("has not come: it has ended", "have not come: they have ended"),
+    "elsewhere": ("is not in it: it is", "are not in it: they are"),
+    "outside": ("is not in it", "are not in it"),
+    "past": ("is past it: it waits in", "are past it: they wait in"),
+    "waits": ("has not come: it waits in", "have not come: they wait in"),
+}
+"""Why somebody is missing: of one rank, of several."""
+
+
+def is_hang(standings: Iterable[Standing]) -> bool:
+    """Given that nothing moves: does anybody wait for others? If not, they are merely quiet."""
+    return any(standing.waits_in is not None for standing in standings)
+
+
+def table(standings: Sequence[Standing]) -> list[str]:
+    """A line for each rank, or for all that stand alike: where it is, and what it waits in."""
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for standing in standings:
+        alike[_place(standing), _state(standing)].append(standing.rank)
+    who = [f"[{ranges(ranks)}]" for ranks in alike.values()]
+    widths = max(map(len, who), default=0), max((len(place) for place, _ in alike), default=0)
+    return [
+        f"{name:<{widths[0]}}  {f'{place:<{widths[1]}}  {state}' if place else state}"
+        for name, (place, state) in zip(who, alike, strict=True)
+    ]
+
+
+def findings(standings: Sequence[Standing]) -> list[str]:
+    """Who waits for whom in vain, and as the last line what to try. Empty when nobody waits."""
+    return _Diagnosis(standings).lines()
+
+
+def _place(standing: Standing) -> str:
+    if not standing.frames:
+        return standing.line
+    text = standing.frames[-1][3]
+    cut = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+    return f"{standing.line}: {cut}" if cut else standing.line
+
+
+def _state(standing: Standing) -> str:
+    if standing.exit is not None:
+        return "has ended" if standing.exit == 0 else f"has ended with exit code {standing.exit}"
+    operation = standing.waits_in
+    if operation is None:
+        return "in no operation" if standing.frames else "outside of the cell's code"
+    began = f", begun at {operation.line}" if operation.line and operation.line != standing.line else ""
+    return f"waits in {_in_full(operation)}{began}"
+
+
+def _in_full(operation: UnderWay) -> str:
+    parts = [_named(operation)]
+    if operation.nbytes:
+        parts.append(_size(operation.nbytes))
+    if operation.tag:
+        parts.append(f"tag {operation.tag}")
+    return ", ".join(parts)
+
+
+def _named(operation: UnderWay) -> str:
+    """`all_reduce #7 of the group 0-3`, `isend to rank 2`."""
+    if operation.kind == "collective":
+        return f"{_numbered(operation)} of the group {ranges(operation.ranks)}"
+    if operation.kind == "send":
+        return f"{operation.name} to rank {operation.peer}"
+    if operation.kind == "receive":
+        return f"{operation.name} from {'any rank' if operation.peer < 0 else f'rank {operation.peer}'}"
+    return operation.name
+
+
+def _numbered(operation: UnderWay) -> str:
+    return f"{operation.name} #{operation.sequence + 1}"
+
+
+def _size(nbytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes} B"
+
+
+@dataclass(frozen=True)
+class _Finding:
+    text: str
+    advice: str
+    by_nobody_else: bool
+    """Somebody is missing who waits for no one: the cause, not a consequence."""
+
+
+class _Diagnosis:
+    def __init__(self, standings: Sequence[Standing]) -> None:
+        self._standings = {standing.rank: standing for standing in standings}
+        self._waiting = {s.rank: s.waits_in for s in standings if s.waits_in is not None}
+        lines = {place for s in standings for place in (s.line, *(o.line for o in s.under_way)) if place}
+        self._files = {place.rpartition(", ")[0] for place in lines}
+
+    def lines(self) -> list[str]:
+        found = self._meetings() + self._messages() + self._others()
+        causes = [finding for finding in found if finding.by_nobody_else]
+        circle = [] if causes else self._cycle()
+        shown = (causes or found)[:_MOST_FINDINGS]
+        lines = [finding.text for finding in shown]
+        if len(causes or found) > _MOST_FINDINGS:
+            lines.append(f"... and {len(causes or found) - _MOST_FINDINGS} more like these")
+        if circle:
+            return [*lines, *circle]
+        return [*lines, f"try: {shown[0].advice}"] if shown else lines
+
+    def _meetings(self) -> list[_Finding]:
+        """Collectives that somebody waits in, the earliest first."""
+        keys = {(o.sequence, o.group, o.ranks) for o in self._waiting.values() if o.kind == "collective" and o.ranks}
+        return [self._meeting(*key) for key in sorted(keys)]
+
+    def _meeting(self, sequence: int, group: str, members: tuple[int, ...]) -> _Finding:
+        joined: dict[int, UnderWay] = {}
+        for rank in members:
+            if (operation := self._taking_part(rank, sequence, group, members)) is not None:
+                joined[rank] = operation
+        missing = [rank for rank in members if rank not in joined]
+        name = f"#{sequence + 1} of the group {ranges(members)}"
+        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for rank, operation in joined.items():
+            alike[operation.name, self._at(operation.line)].append(rank)
+        names = {operation.name for operation in joined.values()}
+        sizes = {operation.nbytes for operation in joined.values()}
+        if len(names) == 1:
+            head = f"{next(iter(names))} {name}: "
+            parts = [f"{_ranks(ranks)} {_verb(ranks, 'wait')} in it{line}" for (_, line), ranks in alike.items()]
+            advice = self._advice(missing) if missing else self._advice_when_all_are_there(joined)
+        else:
+            head = f"call {name} differs: "
+            parts = [f"{_ranks(r)} {_verb(r, 'wait')} in {called}{line}" for (called, line), r in alike.items()]
+            advice = "all ranks of a group must call the same collectives, in the same order"
+        if missing:
+            parts += self._excuses(missing, (sequence, group, members))
+        elif len(names) == 1 and len(sizes) > 1:
+            parts.append("with " + ", ".join(f"{_size(o.nbytes)} on rank {r}" for r, o in list(joined.items())[:8]))
+        elif len(names) == 1:
+            parts.append("nobody is missing")
+        return _Finding(head + ", ".join(parts), advice, len(names) > 1 or self._any_idle(missing))
+
+    def _taking_part(self, rank: int, sequence: int, group: str, members: tuple[int, ...]) -> UnderWay | None:
+        standing = self._standings.get(rank)
+        for operation in standing.under_way if standing and standing.exit is None else ():
+            key = operation.sequence, operation.group, operation.ranks
+            if operation.kind == "collective" and key == (sequence, group, members):
+                return operation
+        return None
+
+    def _messages(self) -> list[_Finding]:
+        """Sends and receives whose other end is not there."""
+        found = []
+        for rank, operation in self._waiting.items():
+            if operation.kind not in ("send", "receive"):
+                continue
+            head = f"rank {rank} waits in {_in_full(operation)}{self._at(operation.line)}"
+            peers = [operation.peer] if operation.peer >= 0 else [r for r in operation.ranks if r != rank]
+            other = "receive" if operation.kind == "send" else "send"
+            posted = [o for p in peers for o in self._posted(p, other)]
+            if any(o.peer in (rank, -1) and o.tag == operation.tag and o.group == operation.group for o in posted):
+                text, advice = f"{head}, and the other end is there", "compare the shapes and dtypes on both sides"
+            elif posted and other == "receive":
+                instead = " and ".join(dict.fromkeys(_from(o) for o in posted[:3]))
+                text = f"{head}, but rank {operation.peer} receives {instead}"
+                advice = "a send and its receive must name each other, with the same tag and group"
+            else:
+                text = ", ".join([head, *self._excuses(peers, None)])
+                call = f"recv(..., src={rank})" if operation.kind == "send" else f"send(..., dst={rank})"
+                advice = f"every {operation.kind} needs its {other}: {_ranks(peers)} must call {call}"
+            found.append(
+                _Finding(text, advice, self._any_idle(peers) if operation.peer >= 0 else self._all_idle(peers))
+            )
+        return found
+
+    def _posted(self, rank: int, kind: str) -> list[UnderWay]:
+        standing = self._standings.get(rank)
+        if standing is None or standing.exit is not None:
+            return []
+        return [operation for operation in standing.under_way if operation.kind == kind]
+
+    def _others(self) -> list[_Finding]:
+        """What is waited for that is neither a collective nor a message."""
+        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for rank, operation in self._waiting.items():
+            if operation.kind == "other" or (operation.kind == "collective" and not operation.ranks):
+                alike[operation.name, self._at(operation.line)].append(rank)
+        found = []
+        for (name, line), ranks in alike.items():
+            missing = [rank for rank in self._standings if not any(o.name == name for o in self._under_way(rank))]
+            head = f"{_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
+            text = ", ".join([head, *self._excuses(missing, None)])
+            found.append(_Finding(text, self._advice(missing), self._all_idle(missing)))
+        return found
+
+    def _under_way(self, rank: int) -> tuple[UnderWay, ...]:
+        return self._standings[rank].under_way
+
+    def _excuses(self, missing: Sequence[int], meeting: tuple[int, str, tuple[int, ...]] | None) -> list[str]:
+        """What each of the missing does instead; those that do the same in one."""
+        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for rank in missing:
+            alike[self._excuse(rank, meeting)].append(rank)
+        return [f"{_ranks(ranks)} {_EXCUSES[kind][len(ranks) > 1]}{rest}" for (kind, rest), ranks in alike.items()]
+
+    def _excuse(self, rank: int, meeting: tuple[int, str, tuple[int, ...]] | None) -> tuple[str, str]:
+        """Which of the excuses it has, and how that goes on."""
+        standing = self._standings.get(rank)
+        if standing is None:
+            return "unknown", ""
+        if standing.exit is not None:
+            return "ended", ""
+        operation = standing.waits_in
+        if operation is None:
+            text = f": {standing.frames[-1][3]}" if standing.frames and standing.frames[-1][3] else ""
+            return ("elsewhere", self._at(standing.line) + text) if standing.line else ("outside", "")
+        if meeting is None or (operation.group, operation.ranks) != meeting[1:]:
+            return "waits", f" {_named(operation)}{self._at(operation.line)}"
+        place = f" {_numbered(operation)}{self._at(operation.line)}"
+        return ("past", place) if operation.sequence > meeting[0] else ("waits", place)
+
+    def _at(self, line: str) -> str:
+        """` at line 5`, with the file only where there are several."""
+        if not line:
+            return ""
+        file, _, number = line.rpartition(", ")
+        return f" at {number}" if file and len(self._files) == 1 else f" at {line}"
+
+    def _idle(self, rank: int) -> bool:
+        return rank in self._standings and rank not in self._waiting
+
+    def _any_idle(self, ranks: Iterable[int]) -> bool:
+        return any(map(self._idle, ranks))
+
+    def _all_idle(self, ranks: Iterable[int]) -> bool:
+        return all(map(self._idle, ranks))
+
+    def _advice(self, missing: Sequence[int]) -> str:
+        known = [self._standings[rank] for rank in missing if rank in self._standings]
+        ended = [standing.rank for standing in known if standing.exit is not None]
+        busy = [standing for standing in known if standing.exit is None and standing.waits_in is None]
+        if ended:
+            return f"every rank of a group must make each of its calls; {_ranks(ended)} went past this one and ended"
+        if busy:
+            return f"look why {_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get beyond " + (
+                busy[0].line or "where it is"
+            )
+        return "all ranks of a group must call the same collectives, in the same order"
+
+    def _advice_when_all_are_there(self, joined: dict[int, UnderWay]) -> str:
+        if len({operation.nbytes for operation in joined.values()}) > 1:
+            return "all ranks of a group must give tensors of the same shape and dtype"
+        return "all are in it and it does not end: see that the nodes reach each other over the network"
+
+    def _cycle(self) -> list[str]:
+        """Who waits for whom in a circle, and what helps."""
+        waits = {rank: self._waited_for(rank, operation) for rank, operation in self._waiting.items()}
+        found = cycles.find(waits)
+        operations = [self._waiting[rank] for rank in found]
+        if not found or all(operation.kind == "other" for operation in operations):
+            return []
+        kinds = {operation.kind for operation in operations}
+        groups = {operation.group for operation in operations}
+        if kinds == {"collective"} and len(groups) == 1:
+            return []  # the finding of that group has said it
+        lines = [cycles.shown(found)]
+        if kinds == {"send"} and not any(self._posted(rank, "receive") for rank in found):
+            lines.append(f"try: {cycles.SENDS_FIRST}")
+        elif kinds == {"receive"}:
+            lines.append(f"try: {cycles.RECEIVES_FIRST}")
+        elif kinds == {"collective"}:
+            members = [ranges(operation.ranks) for operation in operations]
+            lines.append(f"try: {cycles.in_other_order(list(dict.fromkeys(members)))}")
+        else:
+            lines.append("try: let them make these calls in an order in which one of them can go on")
+        return lines
+
+    def _waited_for(self, rank: int, operation: UnderWay) -> list[int]:
+        if operation.kind == "collective":
+            key = operation.sequence, operation.group, operation.ranks
+            return [peer for peer in operation.ranks if self._taking_part(peer, *key) is None]
+        if operation.peer >= 0:
+            return [operation.peer]
+        return [peer for peer in operation.ranks or self._standings if peer != rank]
+
+
+def _from(receive: UnderWay) -> str:
+    tag = f" with tag {receive.tag}" if receive.tag else ""
+    return ("from any rank" if receive.peer < 0 else f"from rank {receive.peer}") + tag
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def _verb(subjects: Sequence[object], plural: str, singular: str = "") -> str:
+    return plural if len(subjects) > 1 else singular or f"{plural}s"
