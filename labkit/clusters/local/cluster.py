@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from labkit.clusters import torchrun
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.run import Run
-from labkit.clusters.warm import WarmProcess, shared
+from labkit.clusters.warm import Session, WarmProcess, shared
 
 MAX_RANKS = 128
 """Every rank is a process, and each is connected to each."""
@@ -41,6 +42,22 @@ class LocalCluster:
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started."""
+        return (self.warm or shared()).run(
+            "labkit.clusters.local.rank:main",
+            job,
+            **self._processes(job),
+            on_output=on_output,
+            timeout=job.timeout or self.timeout,
+        )
+
+    def open(self, job: Job, entry: str, supervisor: str) -> Session:
+        """Begin a run of `entry` whose processes can be sent something. Raises `WarmProcessDied`."""
+        warm = self.warm or shared()
+        asked = warm.prepare(entry, job, **self._processes(job), commands=True)
+        return warm.open(replace(asked, supervisor=supervisor))
+
+    def _processes(self, job: Job) -> dict[str, Any]:
+        """What rank.py wants to know, and which process is which rank, in which environment."""
         nnodes, nproc_per_node = job.nnodes or self.nnodes, _ranks_per_node(job.nproc_per_node or self.nproc_per_node)
         world_size = _checked_world_size(nnodes, nproc_per_node)
         if job.call is not None and len(job.arguments) != world_size:
@@ -57,17 +74,10 @@ class LocalCluster:
             "master": None,
         }
         port = _free_port()
-        return (self.warm or shared()).run(
-            "labkit.clusters.local.rank:main",
-            job,
-            options=options,
-            ranks=[[rank] for rank in range(world_size)],
-            environments=[
-                {**_environment(rank, nnodes, nproc_per_node, port), **job.environment} for rank in range(world_size)
-            ],
-            on_output=on_output,
-            timeout=job.timeout or self.timeout,
-        )
+        environments = [
+            {**_environment(rank, nnodes, nproc_per_node, port), **job.environment} for rank in range(world_size)
+        ]
+        return {"options": options, "ranks": [[rank] for rank in range(world_size)], "environments": environments}
 
 
 def local(

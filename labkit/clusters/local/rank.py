@@ -7,7 +7,7 @@ import itertools
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -31,11 +31,25 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     rank: int = options["first_rank"] + index
     world_size: int = options["world_size"]
     attempts = itertools.count()
-    shared = functools.cache(lambda: _store(rank, world_size, options["master"]))
+    shared = functools.cache(lambda: shared_store(rank, options))
+    # a program may destroy its group and make another: it must not read what the first one left
+    recorder = record_groups(rank, options, reporter, job.trace, lambda: PrefixStore(f"{next(attempts)}", shared()))
+    # what a cell defines can be pickled: object collectives and torch.save look it up in this module
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    result = execute(job, rank, seconds, main)
+    if job.trace:
+        tell_what_is_left_out(recorder, reporter)
+        reporter.trace(recorder.trace())
+    reporter.result(result)
+    if options["master"] and shared.cache_info().currsize:
+        _keep_store_for_others(shared(), rank, world_size)
 
-    def store(_: int) -> Store:
-        # a program may destroy its group and make another: it must not read what the first one left
-        return PrefixStore(f"{next(attempts)}", shared())
+
+def record_groups(
+    rank: int, options: Mapping[str, Any], reporter: Reporter, tracing: bool, store: Callable[[], Store]
+) -> Recorder:
+    """From now on this process is `rank`: the program's groups meet at a `store` and are recorded, if `tracing`."""
+    world_size: int = options["world_size"]
 
     def backend(asked: str) -> str:
         chosen = asked or options["backend"]
@@ -50,31 +64,30 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         if backend == "gloo":
             # a rank whose program ends here must not break the connections that others are still making
             group.barrier().wait()
-        if not job.trace:
+        if not tracing:
             return group
         if backend != "gloo":
             reporter.note(f"what is sent over {backend} is not in the trace, only what gloo sends")
             return group
         return RecordingProcessGroup(group, ranks, recorder)
 
-    rendezvous_with(store, lambda: rank, world_size)
+    rendezvous_with(lambda _: store(), lambda: rank, world_size)
     replace_groups_with(backend, recorded)
-    # what a cell defines can be pickled: object collectives and torch.save look it up in this module
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    result = execute(job, rank, seconds, main)
-    if job.trace:
-        if recorder.left_out:
-            reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")
-        reporter.trace(recorder.trace())
-    reporter.result(result)
-    if options["master"] and shared.cache_info().currsize:
-        _keep_store_for_others(shared(), rank, world_size)
+    return recorder
 
 
-def _store(rank: int, world_size: int, master: tuple[str, int] | None) -> Store:
-    if master is None:
+def tell_what_is_left_out(recorder: Recorder, reporter: Reporter) -> None:
+    """A trace that is not whole must say so."""
+    if recorder.left_out:
+        reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")
+
+
+def shared_store(rank: int, options: Mapping[str, Any]) -> Store:
+    """Where all ranks of the run meet."""
+    world_size: int = options["world_size"]
+    if options["master"] is None:
         return FileStore(shared_file(), world_size)
-    address, port = master
+    address, port = options["master"]
     return TCPStore(address, port, world_size, is_master=rank == 0, wait_for_workers=False)
 
 
