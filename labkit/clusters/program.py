@@ -23,7 +23,8 @@ from labkit.clusters.arguments import on_rank
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankError, RankResult
 
-_POINT_TO_POINT = ("send", "isend", "recv", "irecv")
+_NAMED = ("send", "isend", "recv", "irecv", "init_process_group", "new_group", "split_group")
+"""Functions of torch.distributed that a process group cannot tell from how it is called."""
 _C10D = distributed_c10d.__file__
 _FOLDED = tuple(
     {
@@ -133,7 +134,7 @@ def is_learners(filename: str) -> bool:
 
 
 def call_site() -> tuple[str, str]:
-    """The point-to-point function of torch.distributed that the learner called, and where.
+    """What the learner called of torch.distributed, where that is to send, to receive or to make a group, and where.
 
     For example `("isend", "Cell In[3], line 5")`. The first is empty for other calls, the second when none of the
     learner's code is on the stack.
@@ -142,12 +143,22 @@ def call_site() -> tuple[str, str]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if is_learners(code.co_filename):
-            return name, f"{code.co_filename}, line {frame.f_lineno}"
-        if code.co_name in _POINT_TO_POINT and code.co_filename == _C10D:
-            name = code.co_name
+        known = _codes.get(id(code)) or _look_at(code)
+        if known[1]:
+            return name, line_of(frame)
+        name = known[2] or name
         frame = frame.f_back
     return name, ""
+
+
+_codes: dict[int, tuple[CodeType, bool, str]] = {}
+"""By id, which the code keeps while it is here: is it the learner's, and which of the named functions is it?"""
+
+
+def _look_at(code: CodeType) -> tuple[CodeType, bool, str]:
+    named = code.co_name in _NAMED and code.co_filename == _C10D
+    known = _codes[id(code)] = code, is_learners(code.co_filename), code.co_name if named else ""
+    return known
 
 
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}

@@ -38,6 +38,7 @@ class Event(NamedTuple):
     group: str = ""
     """Name of the process group; `Trace.groups` gives its members."""
     sequence: int = -1
-    """Send and receive of one message share it (virtual clusters only); a collective's number within its group."""
+    """Send and receive of one message share it; a collective's number within its group, from 0; of computing, how many
+    operators it was (virtual clusters only, else -1)."""
     line: str = ""
     """Where it was issued: `Cell In[3], line 5`."""

@@ -12,8 +12,8 @@ from labkit.trace.trace import Trace
 def messages(trace: Trace) -> Iterator[tuple[Event, Event]]:
     """Each message as (send, receive), in the order of the receives.
 
-    Virtual clusters number their messages. Elsewhere messages between two ranks of a group arrive in the order in which
-    they were sent, so the k-th receive belongs to the k-th send. What was never received, or sent, is left out.
+    Messages are numbered (`Event.sequence`). Where two ranks of a group use a number twice, the k-th receive belongs to
+    the k-th send. What was never received, or sent, is left out.
     """
     return ((trace.events[sent], trace.events[received]) for sent, received in message_numbers(trace))
 

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from labkit.clusters.job import Job
-from labkit.clusters.local.recording import MAX_EVENTS, Recorder, RecordingProcessGroup
+from labkit.clusters.local.groups import RecordingProcessGroup
+from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
 from labkit.clusters.torch_versions import rendezvous_with, replace_groups_with
-from labkit.clusters.warm import Reporter, seconds, shared_file
+from labkit.clusters.warm import Reporter, seconds, shared_file, slot
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
@@ -26,7 +27,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
     `backend`, used where the program names none (torch's own choice when empty); `master`, the address and port at
-    which rank 0 keeps the store, None when all ranks are on this machine.
+    which rank 0 keeps the store, None when all ranks are on this machine; `recorded`, False for groups as torch makes
+    them, beside which the lab's own are measured.
     """
     rank: int = options["first_rank"] + index
     world_size: int = options["world_size"]
@@ -36,7 +38,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     recorder = record_groups(rank, options, reporter, job.trace, lambda: PrefixStore(f"{next(attempts)}", shared()))
     # what a cell defines can be pickled: object collectives and torch.save look it up in this module
     main = sys.modules["__main__"] = ModuleType("__main__")
+    recorder.computes()
     result = execute(job, rank, seconds, main)
+    recorder.rests()
     if job.trace:
         tell_what_is_left_out(recorder, reporter)
         reporter.trace(recorder.trace())
@@ -48,7 +52,11 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 def record_groups(
     rank: int, options: Mapping[str, Any], reporter: Reporter, tracing: bool, store: Callable[[], Store]
 ) -> Recorder:
-    """From now on this process is `rank`: the program's groups meet at a `store` and are recorded, if `tracing`."""
+    """From now on this process is `rank`: the program's groups meet at a `store`, and what it does is recorded.
+
+    Without `tracing` only its supervisor is told, who must know what hangs. The rank's program runs in this thread,
+    between the recorder's `computes()` and `rests()`.
+    """
     world_size: int = options["world_size"]
 
     def backend(asked: str) -> str:
@@ -58,28 +66,29 @@ def record_groups(
             return "gloo"
         return chosen
 
-    recorder = Recorder(rank, world_size, seconds)
+    recorder = Recorder(rank, world_size, seconds, slot(), tracing)
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if backend == "gloo":
             # a rank whose program ends here must not break the connections that others are still making
             group.barrier().wait()
-        if not tracing:
+        if not options.get("recorded", True):
             return group
         if backend != "gloo":
             reporter.note(f"what is sent over {backend} is not in the trace, only what gloo sends")
             return group
-        return RecordingProcessGroup(group, ranks, recorder)
+        return RecordingProcessGroup(group, recorder.joined(group.group_name, ranks))
 
     rendezvous_with(lambda _: store(), lambda: rank, world_size)
-    replace_groups_with(backend, recorded)
+    replace_groups_with(backend, recorded, recorder.making_a_group)
+    time.sleep = recorder.without_sleep(time.sleep)
     return recorder
 
 
 def tell_what_is_left_out(recorder: Recorder, reporter: Reporter) -> None:
     """A trace that is not whole must say so."""
     if recorder.left_out:
-        reporter.note(f"the trace has the first {MAX_EVENTS:,} operations of each rank")
+        reporter.note(f"the trace has the first {MAX_EVENTS:,} events of each rank")
 
 
 def shared_store(rank: int, options: Mapping[str, Any]) -> Store:

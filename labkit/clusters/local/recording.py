@@ -1,232 +1,214 @@
-"""What a real rank sends and receives, recorded by a process group that notes each call and passes it on."""
+"""What a real rank does, as it happens: events for the trace, and what is under way for its supervisor to read."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
+import time
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isnan, nan
+from operator import itemgetter
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
-
+from labkit.clusters.local.computing import Computing
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import Work, dress_group
-from labkit.trace import Event, Kind, Trace
+from labkit.clusters.torch_versions import run_after_backward
+from labkit.clusters.warm.progress import COLLECTIVE, OTHER, RECEIVE, SEND, KindCode, Slot
+from labkit.trace import Kind, Trace, events_from
 
 MAX_EVENTS = 200_000
 """Of one rank. What comes later is counted and left out, so that a long training does not fill the memory."""
+_CODES: dict[Kind, KindCode] = {Kind.SEND: SEND, Kind.RECEIVE: RECEIVE, Kind.COLLECTIVE: COLLECTIVE}
+_TAG_BITS = 31
+monotonic = time.monotonic
 
 
 class Recorder:
-    """The events of this rank; `now` gives the seconds since the job began. Safe to use from any thread."""
+    """This rank's events. Safe to use from any thread; the one that makes it runs the rank's program."""
 
-    def __init__(self, rank: int, world_size: int, now: Callable[[], float]) -> None:
+    def __init__(self, rank: int, world_size: int, seconds: Callable[[], float], slot: Slot, tracing: bool) -> None:
+        """`seconds` gives those since the job began. Without `tracing` only `slot` is written."""
         self.rank = rank
+        self.slot = slot
         self.left_out = 0
         self._world_size = world_size
-        self._now = now
+        self._origin = monotonic() - seconds()
+        self._tracing = tracing
+        self._computing = Computing(self._computed) if tracing else None
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._collectives: defaultdict[str, int] = defaultdict(int)
-        self._started: list[Operation] = []
+        self._names: set[str] = set()
+        """Of the groups since the last `init_process_group`: they come again after another one."""
+        self._inits = 1
         self._lock = threading.Lock()
+        self._starts, self._ends = array("d"), array("d")
+        # the rest of each event, as tuples of plain values: the garbage collector forgets about those
+        self._rows: list[tuple[str, str, int, int | None, str, int, str]] = []
+        self._awaited: list[Operation] = []
+        """What the backward pass that is running will wait for, when it is through."""
 
-    def group(self, name: str, ranks: tuple[int, ...]) -> None:
+    def joined(self, name: str, ranks: tuple[int, ...]) -> Group:
         """A process group was made."""
-        self._groups[name] = ranks
+        if name in self._names:
+            self._inits += 1
+            self._names.clear()
+        self._names.add(name)
+        label = name if self._inits == 1 else f"{name} of init {self._inits}"
+        self._groups[label] = ranks
+        self.slot.group(label, ranks)
+        return Group(label, ranks, self)
 
-    def collective(self, group: str, name: str, nbytes: int) -> Operation:
-        """A collective begins."""
+    @contextmanager
+    def making_a_group(self) -> Iterator[None]:
+        """Waiting for the other members is neither computing nor an operation of the trace."""
+        entry = self.slot.begin(OTHER, *call_site())
+        self.rests()
+        try:
+            yield
+        finally:
+            self.slot.end(entry)
+            self.computes()
+
+    def computes(self) -> None:
+        """The rank's program goes on."""
+        if self._computing is not None:
+            self._computing.begin(monotonic())
+
+    def rests(self) -> None:
+        """The rank's program waits, or has ended."""
+        if self._computing is not None:
+            self._computing.end(monotonic())
+
+    def without_sleep(self, sleep: Callable[..., None]) -> Callable[..., None]:
+        """`sleep`, with no computing meanwhile."""
+
+        @functools.wraps(sleep)
+        def sleeping(seconds: float, /) -> None:
+            self.rests()
+            try:
+                sleep(seconds)
+            finally:
+                self.computes()
+
+        return sleeping
+
+    def begin(
+        self, kind: Kind, name: str, nbytes: int, peer: int | None, group: str, sequence: int, tag: int, line: str
+    ) -> Operation:
+        """An operation begins; until `computes` the program waits for it."""
+        entry = self.slot.begin(_CODES[kind], name, line, group, sequence, peer, tag, nbytes)
+        if self._computing is None:
+            return Operation(self, -1, entry)
+        now = monotonic()
+        self._computing.end(now)
+        return Operation(self, self._add(now, nan, (kind.value, name, nbytes, peer, group, sequence, line)), entry)
+
+    def ended(self, row: int, peer: int | None, sequence: int) -> None:
+        """The operation in `row` is complete; `peer`: the rank that had sent, where nobody knew before."""
+        if row >= 0 and isnan(self._ends[row]):
+            self._ends[row] = monotonic()
+            if peer is not None:
+                kind, name, nbytes, _, group, _, line = self._rows[row]
+                self._rows[row] = kind, name, nbytes, peer, group, sequence, line
+
+    def awaited_after_backward(self, operation: Operation) -> None:
+        """Whoever asks for a future in a backward pass, as DDP does, waits for it when the pass is through."""
+        # what is asked for now comes before what DDP will ask for, and what is asked for then comes after it
+        if any(not earlier.over for earlier in self._awaited) or run_after_backward(self._backward_is_through):
+            self._awaited.append(operation)
+
+    def _backward_is_through(self) -> None:
+        for operation in self._awaited:
+            operation.wait()
+        self._awaited.clear()
+        if self._computing is not None:
+            self._computing.pause()
+            run_after_backward(self._computing.resume)
+
+    def _computed(self, start: float, end: float) -> None:
+        self._add(start, end, (Kind.COMPUTE.value, "compute", 0, None, "", -1, ""))
+
+    def _add(self, start: float, end: float, row: tuple[str, str, int, int | None, str, int, str]) -> int:
         with self._lock:
-            sequence = self._collectives[group]
-            self._collectives[group] += 1
-        return self._start(Kind.COLLECTIVE, name, nbytes, None, group, sequence, call_site()[1])
-
-    def message(self, group: str, kind: Kind, fallback: str, nbytes: int, peer: int | None) -> Operation:
-        """A send or receive begins; `fallback` names it when none of torch.distributed's functions was called."""
-        name, line = call_site()
-        return self._start(kind, name or fallback, nbytes, peer, group, -1, line)
-
-    def _start(self, *what: Any) -> Operation:
-        operation = Operation(self._now, *what)
-        with self._lock:
-            if len(self._started) < MAX_EVENTS:
-                self._started.append(operation)
-            else:
+            number = len(self._rows)
+            if number >= MAX_EVENTS:
                 self.left_out += 1
-        return operation
+                return -1
+            self._rows.append(row)
+            self._starts.append(start)
+            self._ends.append(end)
+            return number
 
     def trace(self) -> Trace:
         """All until now. What nobody has waited for ends now."""
-        now = self._now()
-        events = [operation.event(self.rank, now) for operation in list(self._started)]
-        return Trace(self._world_size, events, "measured", dict(self._groups))
+        self.rests()
+        now, origin, rank = monotonic(), self._origin, self.rank
+        columns = zip(list(self._starts), list(self._ends), list(self._rows), strict=False)
+        rows = [
+            (rank, what[0], what[1], start - origin, (now if isnan(end) else end) - origin, *what[2:])
+            for start, end, what in columns
+        ]
+        # computing is known when it ends
+        rows.sort(key=itemgetter(3))
+        return Trace(self._world_size, events_from(rows), "measured", dict(self._groups))
 
 
 class Operation:
     """One operation under way."""
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        kind: Kind,
-        name: str,
-        nbytes: int,
-        peer: int | None,
-        group: str,
-        sequence: int,
-        line: str,
-    ) -> None:
-        self.peer = peer
-        self.from_anybody = kind is Kind.RECEIVE and peer is None
-        self._what = (kind, name, nbytes, group, sequence, line)
-        self._now = now
-        self._start = now()
-        self._end: float | None = None
+    __slots__ = ("_entry", "_recorder", "_row", "over")
 
-    def end(self, *_: object) -> None:
-        """It is complete; the first time counts."""
-        if self._end is None:
-            self._end = self._now()
-
-    def event(self, rank: int, now: float) -> Event:
-        kind, name, nbytes, group, sequence, line = self._what
-        end = now if self._end is None else self._end
-        return Event(rank, kind, name, self._start, end, nbytes, self.peer, group, sequence, line)
-
-
-class RecordedWork(Work):  # type: ignore[misc]  # a C++ class without types
-    """Something under way that does not say when it ends: as far as anybody can know, when it is waited for."""
-
-    def __init__(self, real: Any, operation: Operation, ranks: tuple[int, ...]) -> None:
-        super().__init__()
-        self._real = real
-        self._operation = operation
-        self._ranks = ranks
-
-    def wait(self, *timeout: Any) -> bool:
-        done: bool = self._real.wait(*timeout)
-        self._ended()
-        return done
-
-    def is_completed(self) -> bool:
-        done: bool = self._real.is_completed()
-        if done:
-            self._ended()
-        return done
-
-    def _ended(self) -> None:
-        if self._operation.from_anybody:
-            self._operation.peer = self._ranks[self._real._source_rank()]
-        self._operation.end()
-
-    def _source_rank(self) -> int:
-        return int(self._real._source_rank())
-
-    source_rank = _source_rank
-
-    def is_success(self) -> bool:
-        return bool(self._real.is_success())
-
-    def exception(self) -> Any:
-        return self._real.exception()
-
-    def synchronize(self) -> None:
-        self._real.synchronize()
-
-    def result(self) -> Any:
-        return self._real.result()
-
-    def get_future(self) -> Any:
-        return self._real.get_future()
-
-
-class RecordingProcessGroup(dist.ProcessGroup):
-    """A gloo group whose calls are recorded, those of DDP's C++ reducer and of functional collectives too."""
-
-    def __init__(self, real: dist.ProcessGroup, ranks: tuple[int, ...], recorder: Recorder) -> None:
-        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # as torch's own Python groups do
-        self._real = real
-        self._ranks = ranks
+    def __init__(self, recorder: Recorder, row: int, entry: int) -> None:
         self._recorder = recorder
-        self._label = real.group_name
-        dress_group(self, real)
-        recorder.group(self._label, ranks)
+        self._row = row
+        self._entry = entry
+        self.over = False
 
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> RecordedWork:
-        operation = self._message(Kind.SEND, "send", tensors, self._ranks[to])
-        return RecordedWork(self._real.send(tensors, to, tag), operation, self._ranks)
+    def wait(self) -> None:
+        """From now on somebody waits for it."""
+        if not self.over:
+            self._recorder.slot.wait(self._entry)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:
-        operation = self._message(Kind.RECEIVE, "recv", tensors, self._ranks[source])
-        return RecordedWork(self._real.recv(tensors, source, tag), operation, self._ranks)
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RecordedWork:
-        operation = self._message(Kind.RECEIVE, "recv", tensors, None)
-        return RecordedWork(self._real.recv_anysource(tensors, tag), operation, self._ranks)
-
-    def _message(self, kind: Kind, fallback: str, tensors: list[Tensor], peer: int | None) -> Operation:
-        return self._recorder.message(self._label, kind, fallback, _nbytes(tensors), peer)
-
-    def _collective(self, name: str, inputs: Any, waited_for_at_once: bool, call: Callable[[], Any]) -> Any:
-        operation = self._recorder.collective(self._label, name, _nbytes(inputs))
-        work = call()
-        if waited_for_at_once:
-            # a callback costs much: gloo's thread must get hold of the interpreter for it
-            return RecordedWork(work, operation, self._ranks)
-        try:
-            work.get_future().add_done_callback(operation.end)
-        except RuntimeError:  # gloo has no future for some
-            return RecordedWork(work, operation, self._ranks)
-        return work
-
-    def shutdown(self) -> None:
-        self._real.shutdown()
-
-    def abort(self) -> None:
-        self._real.abort()
+    def end(self, peer: int | None = None, sequence: int = -1) -> None:
+        """It is complete; the first time counts."""
+        if not self.over:
+            self.over = True
+            self._recorder.ended(self._row, peer, sequence)
+            self._recorder.slot.end(self._entry)
 
 
-def _recorded(method: str, name: str, input_index: int | None) -> Callable[..., Any]:
-    def call(self: RecordingProcessGroup, *args: Any, **options: Any) -> Any:
-        inputs = () if input_index is None else args[input_index]
-        waited_for_at_once = any(getattr(arg, "asyncOp", None) is False for arg in (*args[-1:], *options.values()))
-        return self._collective(name, inputs, waited_for_at_once, lambda: getattr(self._real, method)(*args, **options))
+class Group:
+    """The operations of one process group, which number themselves."""
 
-    call.__name__ = method
-    return call
+    def __init__(self, label: str, ranks: tuple[int, ...], recorder: Recorder) -> None:
+        self.label = label
+        self.ranks = ranks
+        self.recorder = recorder
+        self._collectives = itertools.count()
+        self._messages: defaultdict[tuple[Kind, int, int], Iterator[int]] = defaultdict(itertools.count)
 
+    def collective(self, name: str, nbytes: int) -> Operation:
+        """A collective begins."""
+        number = next(self._collectives)
+        return self.recorder.begin(Kind.COLLECTIVE, name, nbytes, None, self.label, number, 0, call_site()[1])
 
-# method of a process group -> what the field calls it, and which argument holds this rank's input
-for _method, _name, _input_index in (
-    ("allreduce", "all_reduce", 0),
-    ("allreduce_coalesced", "all_reduce", 0),
-    ("reduce", "reduce", 0),
-    ("broadcast", "broadcast", 0),
-    ("barrier", "barrier", None),
-    ("allgather", "all_gather", 1),
-    ("allgather_coalesced", "all_gather", 1),
-    ("all_gather_single", "all_gather", 1),
-    ("_allgather_base", "all_gather", 1),
-    ("all_gather_single_coalesced", "all_gather", 1),
-    ("allgather_into_tensor_coalesced", "all_gather", 1),
-    ("gather", "gather", 1),
-    ("scatter", "scatter", 1),
-    ("reduce_scatter", "reduce_scatter", 1),
-    ("reduce_scatter_single", "reduce_scatter", 1),
-    ("_reduce_scatter_base", "reduce_scatter", 1),
-    ("reduce_scatter_single_coalesced", "reduce_scatter", 1),
-    ("reduce_scatter_tensor_coalesced", "reduce_scatter", 1),
-    ("alltoall", "all_to_all", 1),
-    ("all_to_all_single", "all_to_all", 1),
-    ("alltoall_base", "all_to_all", 1),
-):
-    if hasattr(dist.ProcessGroup, _method):
-        setattr(RecordingProcessGroup, _method, _recorded(_method, _name, _input_index))
+    def message(self, kind: Kind, fallback: str, nbytes: int, peer: int | None, tag: int) -> Operation:
+        """A send or receive begins; `fallback` names it when none of torch.distributed's functions was called.
+
+        peer: global rank at the other end, None for anybody's message.
+        """
+        name, line = call_site()
+        number = -1 if peer is None else self.number(kind, peer, tag)
+        return self.recorder.begin(kind, name or fallback, nbytes, peer, self.label, number, tag, line)
+
+    def number(self, kind: Kind, peer: int, tag: int) -> int:
+        """What the send and the receive of one message have in common: those of one tag arrive in their order."""
+        return (tag << _TAG_BITS) + next(self._messages[kind, peer, tag])
 
 
-def _nbytes(tensors: Any) -> int:
-    if isinstance(tensors, torch.Tensor):
-        return tensors.numel() * tensors.element_size()
-    return sum(map(_nbytes, tensors)) if isinstance(tensors, Iterable) else 0
+def ends(operation: Operation) -> Callable[[Any], None]:
+    """A callback for a future."""
+    return lambda _: operation.end()

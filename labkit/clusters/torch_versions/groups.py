@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -161,25 +162,28 @@ ProcessGroup: Any = dist.ProcessGroup
 
 
 def replace_groups_with(
-    backend: Callable[[str], str], replacement: Callable[[dist.ProcessGroup, str, tuple[int, ...]], dist.ProcessGroup]
+    backend: Callable[[str], str],
+    replacement: Callable[[dist.ProcessGroup, str, tuple[int, ...]], dist.ProcessGroup],
+    making: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """From now on each process group is made by torch, for `backend(asked for)`, and replaced for all of torch.
 
     `asked for` is empty where the program names no backend. `replacement(group, its backend, global ranks)` may return
-    the group itself.
+    the group itself. All this is done within `making()`.
     """
     original = c10d._new_process_group_helper
 
     @functools.wraps(original)
     def helper(size: int, rank: int, ranks: list[int], asked: Any, *args: Any, **options: Any) -> Any:
-        chosen = dist.Backend(backend("" if str(asked) == "undefined" else str(asked)) or "undefined")
-        group, store = original(size, rank, ranks, chosen, *args, **options)
-        if store is None:  # this rank is no member
-            return group, store
-        replaced = replacement(group, str(chosen), tuple(ranks) or tuple(range(size)))
-        if replaced is not group:
-            _replace_group(group, replaced)
-        return replaced, store
+        with making():
+            chosen = dist.Backend(backend("" if str(asked) == "undefined" else str(asked)) or "undefined")
+            group, store = original(size, rank, ranks, chosen, *args, **options)
+            if store is None:  # this rank is no member
+                return group, store
+            replaced = replacement(group, str(chosen), tuple(ranks) or tuple(range(size)))
+            if replaced is not group:
+                _replace_group(group, replaced)
+            return replaced, store
 
     c10d._new_process_group_helper = helper  # type: ignore[assignment]  # the same signature, less typed
 
