@@ -132,6 +132,14 @@ class Trace:
         samples = samples_from(zip(holders, moments, categories, held, strict=True))
         return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()}, samples)
 
+    def later(self, seconds: float) -> Trace:
+        """The same trace, all of it `seconds` later."""
+        if not seconds:
+            return self
+        events = [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events]
+        memory = tuple(s._replace(time=s.time + seconds) for s in self.memory)
+        return Trace(self.world_size, events, self.clock, self.groups, memory)
+
     @classmethod
     def merged(cls, traces: Iterable[Trace]) -> Trace:
         """One trace out of those that single ranks recorded."""

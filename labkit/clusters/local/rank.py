@@ -26,14 +26,14 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` as one rank and report how it ended.
 
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
-    `backend`, used where the program names none (torch's own choice when empty); `master`, the address and port at
-    which rank 0 keeps the store, None when all ranks are on this machine; `recorded`, False for groups as torch makes
+    `backend`, used where the program names none (torch's own choice when empty); `master`, address and port of the
+    store that all nodes share, and this run's name in it, None when all ranks are on this machine; `recorded`, False for groups as torch makes
     them, beside which the lab's own are measured.
     """
     rank: int = options["first_rank"] + index
     world_size: int = options["world_size"]
     attempts = itertools.count()
-    shared = functools.cache(lambda: shared_store(rank, options))
+    shared = functools.cache(lambda: shared_store(options))
     # a program may destroy its group and make another: it must not read what the first one left
     recorder = record_groups(rank, options, reporter, job.trace, lambda: PrefixStore(f"{next(attempts)}", shared()))
     # what a cell defines can be pickled: object collectives and torch.save look it up in this module
@@ -45,8 +45,6 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         tell_what_is_left_out(recorder, reporter)
         reporter.trace(recorder.trace())
     reporter.result(result)
-    if options["master"] and shared.cache_info().currsize:
-        _keep_store_for_others(shared(), rank, world_size)
 
 
 def record_groups(
@@ -91,17 +89,10 @@ def tell_what_is_left_out(recorder: Recorder, reporter: Reporter) -> None:
         reporter.note(f"the trace has the first {MAX_EVENTS:,} events of each rank")
 
 
-def shared_store(rank: int, options: Mapping[str, Any]) -> Store:
+def shared_store(options: Mapping[str, Any]) -> Store:
     """Where all ranks of the run meet."""
     world_size: int = options["world_size"]
     if options["master"] is None:
         return FileStore(shared_file(), world_size)
-    address, port = options["master"]
-    return TCPStore(address, port, world_size, is_master=rank == 0, wait_for_workers=False)
-
-
-def _keep_store_for_others(store: Store, rank: int, world_size: int) -> None:
-    """Rank 0 keeps the store: others that are not done need it. When one dies, the supervisor ends this wait."""
-    store.add("labkit/ended", 1)
-    while rank == 0 and store.add("labkit/ended", 0) < world_size:
-        time.sleep(0.05)
+    address, port, run = options["master"]
+    return PrefixStore(run, TCPStore(address, port, world_size, is_master=False))

@@ -21,13 +21,21 @@ _MAX_NOTES = 20
 
 
 class Collector:
-    """Takes in what the supervisor sends. `max_bytes` bounds all values and traces of the run together."""
+    """Takes in what the supervisor sends. `max_bytes` bounds all values and traces of the run together.
+
+    ranks[i]: the global ranks of process i; `world_size` when there are others elsewhere.
+    """
 
     def __init__(
-        self, ranks: Sequence[Sequence[int]], timeout: float | None, on_output: OnOutput | None, max_bytes: int
+        self,
+        ranks: Sequence[Sequence[int]],
+        timeout: float | None,
+        on_output: OnOutput | None,
+        max_bytes: int,
+        world_size: int | None = None,
     ) -> None:
         self._ranks = [list(hosted) for hosted in ranks]
-        self._world_size = sum(map(len, self._ranks))
+        self._world_size = world_size or sum(map(len, self._ranks))
         self._timeout = timeout
         self._on_output = on_output
         self._max_bytes = max_bytes
@@ -116,6 +124,11 @@ class Collector:
         self._output[rank].add(text)
         if self._on_output is not None:
             self._on_output(rank, stream, text)
+
+    @property
+    def failed(self) -> bool:
+        """Has a process ended otherwise than well, so far?"""
+        return any(status != 0 for status in self._exits.values())
 
     def run(self, wall_seconds: float, stopped: str = "") -> Run:
         """All that is known. `stopped` is the client's own reason for stopping the run, if it had one."""

@@ -185,10 +185,14 @@ class Supervisor:
             self._obey(header, payload)
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """What the client may ask for: `input` and `interrupt` of one process, `stacks` of all."""
+        """What the client may ask for: `input` and `interrupt` of one process, `stacks` and the `end` of all."""
         kind = header["kind"]
         if kind == "stacks":
             self._report_stacks()
+            return
+        if kind == "end":
+            # as if one of these processes had failed: all are told where they were
+            self._deadlines["failure"] = time.monotonic()
             return
         process = self._processes[header["process"]]
         if process.status is not None:

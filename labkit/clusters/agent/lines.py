@@ -1,0 +1,52 @@
+"""What an agent and its client say to each other: lines of JSON, so that they travel through srun and a pod's log.
+
+An agent's lines are numbered: a reader that comes back to a log knows which ones it has. Bytes are in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class LineError(ValueError):
+    """A line that claims to be an agent's and is not."""
+
+
+def line(kind: str, data: bytes = b"", **fields: Any) -> str:
+    """One line, with its end."""
+    content: dict[str, Any] = {"kind": kind, **fields}
+    if data:
+        content["data"] = base64.b64encode(data).decode()
+    return json.dumps(content) + "\n"
+
+
+def read(text: str) -> tuple[dict[str, Any], bytes] | None:
+    """The fields and the data of one line; None for a line that something else printed. Raises `LineError`."""
+    if not text.startswith('{"kind": '):
+        return None
+    try:
+        content: dict[str, Any] = json.loads(text)
+        return content, base64.b64decode(content.pop("data", ""), validate=True)
+    except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+        raise LineError(f"a line of a node that cannot be read: {error}"[:300]) from None
+
+
+class Numbered:
+    """Tells an agent's new lines from those that were read before."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def is_new(self, fields: Mapping[str, Any]) -> bool:
+        """Raises `LineError` when lines before this one are missing."""
+        number = fields.get("n")
+        if type(number) is not int or number > self._next:
+            raise LineError(f"line {self._next} of a node is missing: line {number!r} came")
+        if number < self._next:
+            return False
+        self._next += 1
+        return True

@@ -1,0 +1,144 @@
+"""A node's end: keeps a warm process, and passes on what its client and the supervisors of its runs say."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import IO
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from labkit.clusters.agent import lines
+from labkit.clusters.agent.plan import Plan
+from labkit.clusters.warm import Session, WarmProcess
+
+_CHUNK_BYTES = 256 << 10
+
+
+class NodeAgent:
+    """Node `node` of `nnodes`. What it has to say goes to `out`, line by line; the ranks' own output is in it."""
+
+    def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0) -> None:
+        """port: for the store, which node 0 keeps when there are several nodes; 0: one that is free."""
+        self._node = node
+        self._out = out
+        self._lock = threading.Lock()
+        self._said = 0
+        self._warm = WarmProcess()
+        # it imports torch while this process does
+        self._warm.start()
+        self._sessions: dict[str, Session] = {}
+        self._selector = selectors.DefaultSelector()
+        self._store = TCPStore("0.0.0.0", port, None, True, wait_for_workers=False) if nnodes > 1 and not node else None
+        self._text = bytearray()
+        self._heard = 0.0
+        self._ending = False
+
+    def serve(self, commands: int, silence: float) -> None:
+        """Obey the lines that come in on descriptor `commands`, until they end or none comes for `silence` seconds."""
+        self._say_ready()
+        self._heard = time.monotonic()
+        self._selector.register(commands, selectors.EVENT_READ, lambda: self._hear(commands))
+        try:
+            while not self._ending and (left := self._heard + silence - time.monotonic()) > 0:
+                self._step(left)
+        finally:
+            self.close()
+
+    def run_once(self, plan: Plan) -> None:
+        """Run one plan to its end, or until SIGTERM."""
+        self._say_ready()
+        signal.signal(signal.SIGTERM, self._end_runs)
+        try:
+            self._begin(plan)
+            while self._sessions:
+                self._step(None)
+        finally:
+            self.close()
+
+    def _end_runs(self, *_: object) -> None:
+        for session in self._sessions.values():
+            session.send({"kind": "end"})
+
+    def close(self) -> None:
+        """End every run, and the warm process."""
+        for session in self._sessions.values():
+            session.close()
+        self._warm.close()
+
+    def _say_ready(self) -> None:
+        self._say(
+            "ready",
+            node=self._node,
+            host=socket.gethostname(),
+            port=self._store.port if self._store else 0,
+            cpus=len(os.sched_getaffinity(0)),
+            gpus=torch.cuda.device_count(),
+            torch=torch.__version__,
+        )
+
+    def _say(self, kind: str, data: bytes = b"", **fields: object) -> None:
+        with self._lock:
+            self._out.write(lines.line(kind, data, n=self._said, **fields))
+            self._out.flush()
+            self._said += 1
+
+    def _step(self, seconds: float | None) -> None:
+        for key, _ in self._selector.select(seconds):
+            call: Callable[[], None] = key.data
+            call()
+
+    def _hear(self, commands: int) -> None:
+        data = os.read(commands, _CHUNK_BYTES)
+        self._heard = time.monotonic()
+        self._ending = not data
+        self._text += data
+        *whole, self._text = self._text.split(b"\n")
+        for text in whole:
+            found = lines.read(text.decode())
+            if found is not None:  # an empty line only says that the client is there
+                self._obey(*found)
+
+    def _obey(self, fields: dict[str, str], data: bytes) -> None:
+        if fields["kind"] == "run":
+            self._begin(pickle.loads(data))
+            return
+        session = self._sessions.get(fields["run"])
+        if session is None:  # it has ended meanwhile
+            return
+        if fields["kind"] == "frames":
+            session.connection.sendall(data)
+        elif fields["kind"] == "stop":
+            self._end(fields["run"])
+
+    def _begin(self, plan: Plan) -> None:
+        try:
+            session = self._warm.open(plan.request(self._node, torch.cuda.device_count(), self._warm))
+        except (RuntimeError, OSError) as error:  # what keeps it from starting is told where the learner sits
+            self._say("refused", run=plan.run, text=f"{type(error).__name__}: {error}"[:2000])
+            return
+        self._sessions[plan.run] = session
+        self._say("began", run=plan.run, time=time.time())
+
+        def pass_on() -> None:
+            data = session.receive(0)
+            for start in range(0, len(data or b""), _CHUNK_BYTES):
+                self._say("frames", (data or b"")[start : start + _CHUNK_BYTES], run=plan.run)
+            if data == b"":
+                self._end(plan.run)
+
+        self._selector.register(session.connection, selectors.EVENT_READ, pass_on)
+        pass_on()
+
+    def _end(self, run: str) -> None:
+        session = self._sessions.pop(run)
+        self._selector.unregister(session.connection)
+        session.close()
+        self._say("ended", run=run)

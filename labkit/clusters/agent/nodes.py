@@ -1,0 +1,229 @@
+"""The client's end: what the agents of all nodes say, put together into one `Run`."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit.clusters.agent import lines
+from labkit.clusters.agent.plan import Plan
+from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.run import RankResult, Run, ranges
+from labkit.clusters.warm import frames, reports
+from labkit.clusters.warm.collector import Collector
+from labkit.trace import Trace
+
+_END_SECONDS = 10.0
+"""For all nodes to say how they ended, once one has failed or the run was stopped."""
+_OVERTIME_SECONDS = 15.0
+"""After its time-out a run is ended by the nodes themselves; this is for nodes that do not."""
+_MAX_BYTES = 2 << 30
+
+
+class NodesLost(RuntimeError):
+    """A node ended, or did not come up, before the job began; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a node's agent says of its machine."""
+
+    host: str
+    port: int
+    """Of the store that it keeps; 0 when it keeps none."""
+    cpus: int
+    gpus: int
+    torch: str
+
+
+class Nodes:
+    """The agents of one job's nodes. Whoever reads their lines calls `feed` and `lost`, from any thread."""
+
+    def __init__(self, names: Sequence[str], writers: Sequence[Callable[[str], object]] = ()) -> None:
+        """names[i]: node i's name, for people. writers[i]: sends a line to it; none where nobody can speak to them."""
+        self.names = list(names)
+        self._writers = list(writers)
+        self._events: queue.SimpleQueue[tuple[int, str | None, str]] = queue.SimpleQueue()
+        self._numbered = [lines.Numbered() for _ in names]
+        self._ready: dict[int, Ready] = {}
+        self._lost: dict[int, str] = {}
+
+    def feed(self, node: int, line: str) -> None:
+        """A line that came from node `node`."""
+        self._events.put((node, line, ""))
+
+    def lost(self, node: int, reason: str) -> None:
+        """Nothing more will come from node `node`. Only the first reason counts."""
+        self._events.put((node, None, reason))
+
+    def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[Ready]:
+        """What every node says of itself, once all have come up. Raises `NodesLost`."""
+        limit = time.monotonic() + seconds
+        told = -1
+        while True:
+            for node, reason in self._lost.items():
+                raise NodesLost(f"{self.names[node]} was lost before the job began: {reason}")
+            if len(self._ready) == len(self.names):
+                return [self._ready[node] for node in range(len(self.names))]
+            if on_state and told != len(self._ready):
+                told = len(self._ready)
+                on_state(State("starting", f"{told} of {len(self.names)} nodes are ready"))
+            if not self._take(limit) and time.monotonic() >= limit:
+                missing = ", ".join(self.names[i] for i in range(len(self.names)) if i not in self._ready)
+                raise NodesLost(f"no answer from {missing} within {seconds:g} s")
+
+    def run(self, plan: Plan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
+        """Run `plan` on all nodes, or follow it where agents run it by themselves; return when all have ended.
+
+        When a rank fails, or a node is lost, the other nodes are stopped. `KeyboardInterrupt` and errors of `on_output`
+        stop all nodes and are raised on. Raises `NodesLost` when a node refuses.
+        """
+        under_way = _RunUnderWay(plan, self.names, on_output, on_state)
+        self._send_all(lines.line("run", pickle.dumps(plan)))
+        began = time.monotonic()
+        limit = None if plan.timeout is None else began + plan.timeout + _OVERTIME_SECONDS
+        told_to_end = False
+        try:
+            for node, reason in self._lost.items():
+                under_way.lose(node, reason)
+            while not under_way.is_over() and (limit is None or time.monotonic() < limit):
+                if under_way.must_end and not told_to_end:
+                    told_to_end = True
+                    self._send_frames_to_all(plan.run, {"kind": "end"})
+                    limit = time.monotonic() + _END_SECONDS
+                self._take(limit, under_way)
+        except BaseException:
+            self.stop(plan.run, under_way)
+            raise
+        if not under_way.is_over():
+            self.stop(plan.run, under_way)
+        return under_way.run(time.monotonic() - began)
+
+    def stop(self, run: str, under_way: _RunUnderWay | None = None) -> None:
+        """End a run's processes on all nodes, and wait until they have said so."""
+        self._send_all(lines.line("stop", run=run))
+        limit = time.monotonic() + _END_SECONDS
+        while self._writers and under_way and not under_way.is_over() and time.monotonic() < limit:
+            under_way.on_output = under_way.on_state = None
+            self._take(limit, under_way)
+
+    def _send_frames_to_all(self, run: str, header: Mapping[str, Any]) -> None:
+        self._send_all(lines.line("frames", frames.encode(header), run=run))
+
+    def _send_all(self, text: str) -> None:
+        for node, write in enumerate(self._writers):
+            if node not in self._lost:
+                try:
+                    write(text)
+                except OSError as error:
+                    self.lost(node, str(error))
+
+    def _take(self, limit: float | None, under_way: _RunUnderWay | None = None) -> bool:
+        """Take in the next line or loss; False when nothing came until `limit`."""
+        try:
+            node, text, reason = self._events.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+        except queue.Empty:
+            return False
+        if text is None:
+            if node not in self._lost:
+                self._lost[node] = reason
+                if under_way:
+                    under_way.lose(node, reason)
+            return True
+        found = lines.read(text)
+        if found is None or not self._numbered[node].is_new(found[0]):
+            return True
+        fields, data = found
+        if fields["kind"] == "ready":
+            self._ready[node] = Ready(*(fields[name] for name in ("host", "port", "cpus", "gpus", "torch")))
+        elif under_way and fields.get("run") == under_way.plan.run:
+            under_way.take(node, fields, data)
+        return True
+
+
+class _RunUnderWay:
+    """What is known of one run so far."""
+
+    def __init__(self, plan: Plan, names: Sequence[str], on_output: OnOutput | None, on_state: OnState | None) -> None:
+        self.plan = plan
+        self.on_output = on_output
+        self.on_state = on_state
+        self._names = names
+        self._collectors = [
+            Collector(plan.ranks(node), plan.timeout, self._print, _MAX_BYTES, world_size=plan.world_size)
+            for node in range(plan.nnodes)
+        ]
+        self._began: dict[int, float] = {}
+        self._ended: set[int] = set()
+        self._lost: dict[int, str] = {}
+
+    def _print(self, rank: int, stream: str, text: str) -> None:
+        if self.on_output is not None:
+            self.on_output(rank, stream, text)
+
+    @property
+    def must_end(self) -> bool:
+        """Has a node failed, so that the others wait for it in vain?"""
+        return bool(self._lost) or any(self._collectors[node].failed for node in self._ended)
+
+    def is_over(self) -> bool:
+        return len(self._ended | self._lost.keys()) == self.plan.nnodes
+
+    def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:
+        kind = fields["kind"]
+        if kind == "began":
+            self._began[node] = float(fields["time"])
+            if len(self._began) == self.plan.nnodes and self.on_state:
+                self.on_state(State("running"))
+        elif kind == "frames":
+            try:
+                self._collectors[node].feed(data)
+            except (frames.FrameError, reports.ReportError) as error:
+                self.lose(node, f"it sent something malformed: {error}")
+        elif kind == "ended":
+            self._ended.add(node)
+        elif kind == "refused":
+            raise NodesLost(f"{self._names[node]} could not start its ranks: {fields['text']}")
+
+    def lose(self, node: int, reason: str) -> None:
+        if node not in self._ended:
+            self._lost.setdefault(node, reason)
+
+    def run(self, wall_seconds: float) -> Run:
+        """All nodes' runs as one."""
+        first = min(self._began.values(), default=0.0)
+        parts = [
+            _later(collector.run(wall_seconds), self._began.get(node, first) - first)
+            for node, collector in enumerate(self._collectors)
+        ]
+        lost = [f"{self._names[node]} with {self._hosted(node)} was lost: {why}" for node, why in self._lost.items()]
+        silent = [self._names[i] for i in range(self.plan.nnodes) if i not in self._ended | self._lost.keys()]
+        if silent and not lost:
+            lost = [f"{', '.join(silent)} did not say how it ended"]
+        stopped = "; ".join(lost) or next((part.stopped for part in parts if part.stopped), "")
+        return Run(
+            ranks=[result for part in parts for result in part.ranks],
+            trace=Trace.merged(part.trace for part in parts),
+            wall_seconds=wall_seconds,
+            stopped=stopped,
+            notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        )
+
+    def _hosted(self, node: int) -> str:
+        ranks = [rank for process in self.plan.ranks(node) for rank in process]
+        return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def _later(run: Run, seconds: float) -> Run:
+    """The same run by a clock that began `seconds` earlier: that of the node which began first."""
+    return replace(run, ranks=[_result_later(r, seconds) for r in run.ranks], trace=run.trace.later(seconds))
+
+
+def _result_later(result: RankResult, seconds: float) -> RankResult:
+    if result.error is None:
+        return result
+    return replace(result, error=replace(result.error, time=result.error.time + seconds))

@@ -1,0 +1,84 @@
+"""What every node is told about a job. Each works out for itself which ranks it has, and what their environment is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.clusters import torchrun
+from labkit.clusters.agent.interface import interface_to
+from labkit.clusters.job import Job
+from labkit.clusters.warm import WarmProcess
+from labkit.clusters.warm.request import Request
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One job on `nnodes` nodes, of `nproc_per_node` ranks each. Pickled; it comes from the learner's own notebook."""
+
+    run: str
+    """Tells the lines of this run from those of others."""
+    entry: str
+    """Called in each process; see `WarmProcess.run`."""
+    job: Job
+    nnodes: int
+    nproc_per_node: int
+    master_addr: str = "127.0.0.1"
+    """Where node 0 can be reached from the others: an address, or a name that all can look up."""
+    master_port: int = 0
+    """Of the store that node 0's agent keeps; 0 when there is one node only."""
+    backend: str | None = None
+    """For `init_process_group()` without one; None: nccl when every rank of the node has a GPU."""
+    timeout: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """For every rank, beside torchrun's."""
+    commands: bool = False
+    """See `Request.commands`."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc_per_node
+
+    def ranks(self, node: int) -> list[list[int]]:
+        """The global ranks of a node's processes."""
+        first = node * self.nproc_per_node
+        return [[rank] for rank in range(first, first + self.nproc_per_node)]
+
+    def request(self, node: int, gpus: int, warm: WarmProcess) -> Request:
+        """What node `node`, which has `gpus` GPUs, asks of its own warm process."""
+        options: dict[str, Any] = {
+            "backend": self.backend or ("" if gpus >= self.nproc_per_node else "gloo"),
+            "gpus": gpus,
+            "world_size": self.world_size,
+            "first_rank": node * self.nproc_per_node,
+            "local_world_size": self.nproc_per_node,
+            "master": (self.master_addr, self.master_port, self.run) if self.master_port else None,
+        }
+        return warm.prepare(
+            self.entry,
+            self.job,
+            options=options,
+            ranks=self.ranks(node),
+            environments=[self._environment(rank) for (rank,) in self.ranks(node)],
+            timeout=self.timeout,
+            commands=self.commands,
+        )
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        between = {}
+        if self.nnodes > 1:
+            between = {"GLOO_SOCKET_IFNAME": interface_to(self.master_addr), "RES_OPTIONS": "timeout:1"}
+        return {
+            **between,
+            **torchrun.environment(
+                rank,
+                nnodes=self.nnodes,
+                nproc_per_node=self.nproc_per_node,
+                master_addr=self.master_addr,
+                master_port=self.master_port,
+                run_id=self.run,
+            ),
+            **self.environment,
+            **self.job.environment,
+        }

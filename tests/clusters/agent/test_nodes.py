@@ -1,0 +1,180 @@
+"""One job over several agents is one `Run`, however it ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from agents import Agents, agents  # beside this file
+
+from labkit import Job
+from labkit.clusters import State
+from labkit.clusters.agent import Nodes, NodesLost, Plan
+from labkit.clusters.warm.processes import descendants
+
+RANK = "labkit.clusters.local.rank:main"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Agents]:
+    with agents(2) as started:
+        yield started
+
+
+def plan(started: Agents, source: str, **options: Any) -> Plan:
+    ready = started.nodes.wait_until_ready(60)
+    job = Job(source=source, filename="Cell In[1]")
+    return Plan(f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options)
+
+
+SUM = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group()
+x = torch.ones(3) * dist.get_rank()
+dist.all_reduce(x)
+print("node", os.environ["GROUP_RANK"], "local rank", os.environ["LOCAL_RANK"], flush=True)
+x
+"""
+
+
+def test_ranks_of_two_nodes_compute_together(pair: Agents) -> None:
+    printed: list[tuple[int, str]] = []
+    states: list[State] = []
+    run = pair.nodes.run(plan(pair, SUM), lambda rank, stream, text: printed.append((rank, text)), states.append)
+    assert run.raise_if_failed().values[3].tolist() == [6, 6, 6]
+    assert sorted(printed) == [(rank, f"node {rank // 2} local rank {rank % 2}\n") for rank in range(4)]
+    assert len(run.trace.collectives()) >= 4 and {e.rank for e in run.trace.events} == {0, 1, 2, 3}
+    # one clock for all nodes: what all ranks take part in overlaps
+    last = [
+        max(e.start for e in run.trace.events if e.rank == rank and e.operation == "all_reduce") for rank in range(4)
+    ]
+    assert max(last) < min(e.end for e in run.trace.events if e.start in last)
+    assert states[-1] == State("running")
+
+
+def test_a_node_that_fails_stops_the_other(pair: Agents) -> None:
+    source = SUM + "if dist.get_rank() == 3:\n    raise ValueError('no data')\nimport time\ntime.sleep(600)"
+    run = pair.nodes.run(plan(pair, source))
+    assert run.first_failure is not None and run.first_failure.rank == 3
+    assert "ValueError on rank 3 at Cell In[1], line 8: no data" in run.diagnosis()
+    assert "ranks 0-2 stopped because of it" in run.diagnosis()
+    assert run.ranks[0].output == "node 0 local rank 0\n"
+
+
+def test_a_time_out_says_where_every_rank_was(pair: Agents) -> None:
+    run = pair.nodes.run(plan(pair, SUM + "import time\ntime.sleep(600)", timeout=3))
+    assert run.stopped == "timeout after 3 s"
+    assert [result.error.where for result in run.ranks if result.error] == ["Cell In[1], line 8"] * 4
+
+
+def test_an_interrupt_leaves_agents_that_serve_on(pair: Agents) -> None:
+    before = [len(descendants(process.pid)) for process in pair.processes]
+
+    def interrupt(rank: int, stream: str, text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pair.nodes.run(plan(pair, SUM + "import time\ntime.sleep(600)"), interrupt)
+    assert [len(descendants(process.pid)) for process in pair.processes] == before
+    assert pair.nodes.run(plan(pair, SUM)).ok, "and late lines of the run before do no harm"
+
+
+def test_a_node_that_is_lost_is_named_with_its_ranks() -> None:
+    with agents(2) as started:
+
+        def kill(rank: int, stream: str, text: str) -> None:
+            started.processes[1].kill()
+
+        run = started.nodes.run(plan(started, SUM + "import time\ntime.sleep(600)"), kill)
+        assert run.stopped == "node1 with ranks 2-3 was lost: its agent ended with exit code -9"
+        assert not run.ok
+        with pytest.raises(NodesLost, match="node1 was lost before the job began"):
+            started.nodes.wait_until_ready(5)
+
+
+def test_an_agent_ends_when_its_client_is_silent() -> None:
+    with agents(1, silence=2) as started:
+        started.nodes.wait_until_ready(60)
+        agent = psutil.Process(started.processes[0].pid)
+        below = agent.children(recursive=True)
+        assert below, "its warm process"
+        assert started.processes[0].wait(30) == 0
+        assert psutil.wait_procs(below, timeout=10)[1] == []
+
+
+def alone(request: Path) -> list[str]:
+    """The command of a job's only node, which nobody speaks to."""
+    options = ["--node", "0", "--nnodes", "1", "--request", str(request)]
+    return [sys.executable, "-P", "-m", "labkit.clusters.agent", *options]
+
+
+def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
+    request = tmp_path / "plan"
+    source = "import os\nprint('hello', flush=True)\nint(os.environ['WORLD_SIZE'])"
+    asked = Plan("once", RANK, Job(source=source), nnodes=1, nproc_per_node=2)
+    request.write_bytes(pickle.dumps(asked))
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "labkit.clusters.agent",
+        "--node",
+        "0",
+        "--nnodes",
+        "1",
+        "--request",
+        request,
+    ]
+    log = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
+    nodes = Nodes(["pod"])
+    whole = log.splitlines(keepends=True)
+    # a reader that lost its connection begins again further up, and something else has printed into the log
+    for line in [*whole[:3], "Warning: something\n", *whole[1:]]:
+        nodes.feed(0, line)
+    run = nodes.run(asked)
+    assert run.raise_if_failed().values == [2, 2]
+    assert run.ranks[1].output == "hello\n"
+
+
+def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Path) -> None:
+    request = tmp_path / "plan"
+    asked = Plan("once", RANK, Job(source="import time\nprint('on', flush=True)\ntime.sleep(600)"), 1, 1)
+    request.write_bytes(pickle.dumps(asked))
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "labkit.clusters.agent",
+        "--node",
+        "0",
+        "--nnodes",
+        "1",
+        "--request",
+        request,
+    ]
+    agent = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    nodes = Nodes(["pod"])
+
+    for line in agent.stdout:
+        nodes.feed(0, line)
+        if '"frames"' in line:
+            time.sleep(1)
+            break
+    os.kill(agent.pid, signal.SIGTERM)
+    for line in agent.stdout:
+        nodes.feed(0, line)
+    assert agent.wait(20) == 0
+    run = nodes.run(asked)
+    assert not run.ok and run.ranks[0].error is not None and run.ranks[0].error.where == "<cell>, line 3"
