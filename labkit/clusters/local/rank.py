@@ -27,11 +27,10 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
     `backend`, used where the program names none (torch's own choice when empty); `master`, address and port of the
-    store that all nodes share, and this run's name in it, None when all ranks are on this machine; `recorded`, False for groups as torch makes
-    them, beside which the lab's own are measured.
+    store that all nodes share, and this run's name in it, None when all ranks are on this machine; `recorded`, False
+    for groups as torch makes them, beside which the lab's own are measured.
     """
     rank: int = options["first_rank"] + index
-    world_size: int = options["world_size"]
     attempts = itertools.count()
     shared = functools.cache(lambda: shared_store(options))
     # a program may destroy its group and make another: it must not read what the first one left
