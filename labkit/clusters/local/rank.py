@@ -7,6 +7,7 @@ import itertools
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,9 @@ from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
 from labkit.clusters.torch_versions import rendezvous_with, replace_groups_with
 from labkit.clusters.warm import Reporter, seconds, shared_file, slot
+
+_GROUPS_KEPT = 16
+"""gloo takes 10 ms for each connection that it closes, one after the other; a process that ends closes all at once."""
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
@@ -64,11 +68,13 @@ def record_groups(
         return chosen
 
     recorder = Recorder(rank, world_size, seconds, slot(), tracing)
+    destroyed_later: deque[dist.ProcessGroup] = deque(maxlen=_GROUPS_KEPT)
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if backend == "gloo":
             # a rank whose program ends here must not break the connections that others are still making
             group.barrier().wait()
+            destroyed_later.append(group)
         if not options.get("recorded", True):
             return group
         if backend != "gloo":

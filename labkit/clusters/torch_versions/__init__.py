@@ -26,6 +26,7 @@ from labkit.clusters.torch_versions.ranks import (
     tensor_handlers_per_thread,
     worlds_per_thread,
 )
+from labkit.clusters.torch_versions.rehearsal import rehearse_groups
 from labkit.clusters.torch_versions.tensors import (
     ddp_of_shapes,
     fake_tensor,
@@ -54,6 +55,7 @@ __all__ = [
     "plain_tensors",
     "reduction_name",
     "refuse_cuda",
+    "rehearse_groups",
     "rendezvous_with",
     "replace_function",
     "replace_groups_with",

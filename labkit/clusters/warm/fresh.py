@@ -187,7 +187,8 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
         torch.set_num_threads(int(threads))
     # forked copies of one generator would draw the same numbers on every rank
     numpy.random.seed()
-    torch.seed()
+    # torch.seed() would look for GPUs; theirs are made, and seeded, when they are first used
+    torch.default_generator.seed()
 
 
 def _end_as_a_program_does() -> None:

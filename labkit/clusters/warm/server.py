@@ -9,9 +9,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 
 # imported here so that no rank has to; DistributedDataParallel brings in _dynamo when it is first used
 import torch
@@ -21,7 +23,8 @@ import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.optim  # noqa: F401
 
-from labkit.clusters.warm import processes
+from labkit.clusters.torch_versions import rehearse_groups
+from labkit.clusters.warm import huge_pages, processes
 from labkit.clusters.warm.fresh import entry_function
 from labkit.clusters.warm.supervisor import supervise
 
@@ -33,7 +36,9 @@ def serve(control: socket.socket) -> None:
     # what a supervisor leaves behind when it is itself killed comes to this process
     processes.adopt_orphans()
     known: set[str] = set()
+    collapsing = huge_pages.collapse()
     while True:
+        _until_something_comes(control, collapsing)
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             return
@@ -56,6 +61,12 @@ def serve(control: socket.socket) -> None:
         connection.close()
 
 
+def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None:
+    for _ in work:
+        if select.select([control], [], [], 0)[0]:
+            return
+
+
 def _reap(supervisors: set[int]) -> None:
     while True:
         try:
@@ -72,4 +83,5 @@ def _reap(supervisors: set[int]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rehearse_groups()
     serve(socket.socket(fileno=int(sys.argv[1])))
