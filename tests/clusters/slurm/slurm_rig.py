@@ -1,0 +1,305 @@
+"""A real Slurm on one machine: munge, a controller, and nodes that are each a network, host name and process namespace.
+
+Nothing outlives the program that starts it, however that ends: the daemons die with it, and the network with the daemons.
+Where namespaces may not be made, all nodes have one address, and differ by their ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "ip", "nsenter", "unshare")
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_START_LIMIT_SECONDS = 60.0
+
+
+def missing_programs() -> list[str]:
+    """What is not installed of what a rig needs."""
+    return [name for name in PROGRAMS if shutil.which(name, path=_search_path()) is None]
+
+
+def _search_path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+@dataclass
+class Node:
+    """A node of the rig. `process` is its slurmd, in namespaces the first process, with which all others end."""
+
+    name: str
+    address: str
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    link: str = ""
+    """Its cable's end in the switch."""
+
+
+class SlurmRig:
+    """Start with `with SlurmRig(folder, nodes=2) as rig`; programs find it by `rig.environment`."""
+
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 2) -> None:
+        self._folder = folder
+        self._cpus, self._gpus = cpus, gpus
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._switch: subprocess.Popen[bytes] | None = None
+        self._cables = f"lab{secrets.token_hex(3)}"
+        self.namespaces = self._may_make_namespaces()
+        self._network = f"10.77.{secrets.randbelow(250) + 1}"
+        self.address = f"{self._network}.254" if self.namespaces else "127.0.0.1"
+        self._port = _free_port()
+        self.nodes = [
+            Node(f"node{i}", f"{self._network}.{i}" if self.namespaces else "127.0.0.1", _free_port())
+            for i in range(1, nodes + 1)
+        ]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What clients need."""
+        return {"SLURM_CONF": str(self._folder / "slurm.conf")}
+
+    def __enter__(self) -> SlurmRig:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def ask(self, *command: str) -> str:
+        """What a Slurm client prints."""
+        done = subprocess.run(
+            command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        )
+        return (done.stdout + done.stderr).decode().strip()
+
+    def jobs(self) -> list[str]:
+        """Ids of the jobs that wait or run."""
+        return self.ask("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING", "--format=%i").split()
+
+    def processes_on(self, node: Node) -> list[str]:
+        """Command lines of what runs on a node, its slurmd left out."""
+        assert node.process is not None
+        if not self.namespaces:
+            raise NotImplementedError("nodes without namespaces of their own share their processes")
+        namespace = os.readlink(f"/proc/{self._first_process(node)}/ns/pid")
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                    command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    if command and not command.startswith(("slurmd", "/usr/sbin/slurmd")):
+                        found.append(command)
+        return found
+
+    def cut_off(self, node: Node) -> None:
+        """The node loses power: nobody hears of it again, and nobody is told."""
+        assert node.process is not None
+        if node.link:
+            self._in_switch("ip", "link", "set", node.link, "down")
+        node.process.kill()
+        node.process.wait()
+
+    def revive(self, node: Node) -> None:
+        """The node comes back, empty."""
+        self._start_node(node)
+        self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
+        _wait(lambda: self.ask("sinfo", "--noheader", "--nodes", node.name, "--format=%T") == "idle", "a node")
+
+    def _start(self) -> None:
+        for name in ("run", "log", "state", "gpus", *(f"spool/{node.name}" for node in self.nodes)):
+            (self._folder / name).mkdir(parents=True)
+        if self.namespaces:
+            self._lay_network()
+        self._configure()
+        run, key = self._folder / "run", self._folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o600)
+        self._spawn(
+            *("munged", "--force", "--foreground", f"--key-file={key}", f"--socket={run}/munge.socket"),
+            *(f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"),
+            *(f"--log-file={self._folder}/log/munged.log", "--num-threads=2"),
+        )
+        _wait((run / "munge.socket").exists, "munged")
+        self._spawn("slurmctld", "-D", "-c", "-f", str(self._folder / "slurm.conf"))
+        for node in self.nodes:
+            self._start_node(node)
+        _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
+
+    def _all_idle(self) -> bool:
+        states = self.ask("sinfo", "--noheader", "--Node", "--partition=lab", "--format=%T").split()
+        return states == ["idle"] * len(self.nodes)
+
+    def _start_node(self, node: Node) -> None:
+        slurmd = ["slurmd", "-D", "-f", str(self._folder / "slurm.conf"), "-N", node.name]
+        if not self.namespaces:
+            node.process = self._spawn(*slurmd)
+            return
+        hosts = self._folder / f"hosts.{node.name}"
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{n.address} {n.name}\n" for n in self.nodes))
+        # the cable comes when the namespace stands
+        script = f"""
+            set -e
+            hostname {node.name}
+            mount --bind {hosts} /etc/hosts
+            ip link set lo up
+            until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
+            ip address add {node.address}/24 dev eth0
+            ip link set eth0 up
+            exec "$@"
+        """
+        namespaces = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        node.process = self._spawn(*namespaces, "bash", "-c", script, "node", *slurmd)
+        node.link = f"{self._cables}n{self.nodes.index(node) + 1}"
+        _wait(lambda: self._first_process(node) is not None, "a node's namespaces")
+        self._in_switch("ip", "link", "add", node.link, "type", "veth", "peer", "name", "eth0", "netns",
+                        str(self._first_process(node)))  # fmt: skip
+        self._in_switch("ip", "link", "set", node.link, "master", "switch", "up")
+
+    def _first_process(self, node: Node) -> int | None:
+        assert node.process is not None
+        children = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
+        with contextlib.suppress(OSError):
+            first = children.read_text().split()
+            if first and os.readlink(f"/proc/{first[0]}/ns/net") != os.readlink("/proc/self/ns/net"):
+                return int(first[0])
+        return None
+
+    def _lay_network(self) -> None:
+        """A switch in a namespace of its own, and a cable from it to this machine."""
+        self._switch = self._spawn("unshare", "--net", "sleep", "infinity")
+        namespace = f"/proc/{self._switch.pid}/ns/net"
+        _wait(lambda: os.readlink(namespace) != os.readlink("/proc/self/ns/net"), "the switch")
+        self._in_switch("ip", "link", "add", "switch", "type", "bridge")
+        self._in_switch("ip", "link", "set", "switch", "up")
+        ours = f"{self._cables}h"
+        self._in_switch("ip", "link", "add", "host", "type", "veth", "peer", "name", ours, "netns", str(os.getpid()))
+        self._in_switch("ip", "link", "set", "host", "master", "switch", "up")
+        self._command("ip", "address", "add", f"{self.address}/24", "dev", ours)
+        self._command("ip", "link", "set", ours, "up")
+
+    def _in_switch(self, *command: str) -> None:
+        assert self._switch is not None
+        self._command("nsenter", f"--net=/proc/{self._switch.pid}/ns/net", *command)
+
+    def _configure(self) -> None:
+        for index in range(self._gpus):
+            # any character device will do: Slurm counts them, and tells jobs which are theirs
+            os.mknod(self._folder / "gpus" / f"nvidia{index}", 0o666 | 0o020000, os.makedev(1, 3))
+        names = f"{self.nodes[0].name.rstrip('0123456789')}[1-{len(self.nodes)}]"
+        files = f"{self._folder}/gpus/nvidia[0-{self._gpus - 1}]"
+        (self._folder / "gres.conf").write_text(f"NodeName={names} Name=gpu File={files}\n")
+        addresses = "".join(
+            f"NodeName={node.name} NodeHostname={node.name if self.namespaces else socket.gethostname()} "
+            f"NodeAddr={node.address} Port={node.port} "
+            f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{self._gpus} State=UNKNOWN\n"
+            for node in self.nodes
+        )
+        (self._folder / "slurm.conf").write_text(
+            f"""\
+ClusterName=lab
+SlurmctldHost={socket.gethostname()}({self.address})
+SlurmctldPort={self._port}
+SlurmUser={_user()}
+SlurmdUser={_user()}
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={self._folder}/run/munge.socket
+SlurmctldPidFile={self._folder}/run/slurmctld.pid
+SlurmdPidFile={self._folder}/run/slurmd.%n.pid
+SlurmctldLogFile={self._folder}/log/slurmctld.log
+SlurmdLogFile={self._folder}/log/slurmd.%n.log
+StateSaveLocation={self._folder}/state
+SlurmdSpoolDir={self._folder}/spool/%n
+SwitchType=switch/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_min_interval=10000
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmctldTimeout=30
+SlurmdTimeout=6
+MessageTimeout=5
+TCPTimeout=2
+InactiveLimit=0
+KillWait=2
+GresTypes=gpu
+{addresses}PartitionName=lab Nodes={names} Default=YES MaxTime=00:30:00 State=UP OverSubscribe=NO
+PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
+"""
+        )
+
+    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
+        log = self._folder / "log" / "daemons.log"
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "PATH": _search_path()},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self._processes.append(process)
+        return process
+
+    def _command(self, *command: str) -> None:
+        done = subprocess.run(command, env={**os.environ, "PATH": _search_path()}, capture_output=True, timeout=30)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode().strip()}")
+
+    @staticmethod
+    def _may_make_namespaces() -> bool:
+        trial = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
+        trial += ["sh", "-c", "ip link add end1 type veth peer name end2 && ip link add switch type bridge && hostname node1"]
+        environment = {**os.environ, "PATH": _search_path()}
+        return os.geteuid() == 0 and subprocess.run(trial, env=environment, capture_output=True).returncode == 0
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(reached: Callable[[], bool], what: str, seen: Callable[[], str] = str) -> None:
+    limit = time.monotonic() + _START_LIMIT_SECONDS
+    while not reached():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what} did not come up: {seen()}")
+        time.sleep(0.02)
