@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from labkit.clusters.device import to_host as to_host
     from labkit.clusters.device import write as write
     from labkit.clusters.local import local as local
+    from labkit.clusters.slurm import slurm as slurm
     from labkit.clusters.virtual import virtual as virtual
     from labkit.trace import Trace as Trace
 
@@ -39,6 +40,7 @@ _PUBLIC = {
     "max_memory_allocated": "labkit.clusters.device",
     "memory_allocated": "labkit.clusters.device",
     "reset_peak_memory_stats": "labkit.clusters.device",
+    "slurm": "labkit.clusters.slurm",
     "to_device": "labkit.clusters.device",
     "to_host": "labkit.clusters.device",
     "virtual": "labkit.clusters.virtual",

@@ -11,22 +11,28 @@ from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob
 from labkit.clusters.local import local
+from labkit.clusters.slurm import SlurmCluster, slurm
 from labkit.clusters.virtual import virtual
 from labkit.clusters.virtual.faults import Fault, parse
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
-from labkit.notebook.magics import Magic, at_least_one
+from labkit.notebook.magics import Magic, at_least_one, duration
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-KINDS = ("virtual", "local")
+KINDS = ("virtual", "local", "slurm")
 _OPTIONS = {
     "virtual": (
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
         *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults", "fake"),
     ),
     "local": ("nnodes", "nproc_per_node", "backend"),
+    "slurm": (
+        *("nnodes", "nproc_per_node", "backend", "partition", "account", "time", "gpus_per_node", "cpus_per_task"),
+        *("qos", "constraint", "sbatch_options", "keep", "python"),
+    ),
 }
+_DRY_RUN = ("slurm",)
 
 
 @dataclass
@@ -39,6 +45,10 @@ class Choice:
     def cluster(self) -> Cluster:
         return self.chosen or local(nproc_per_node=2)
 
+    def release(self) -> bool:
+        """Give back the nodes that are kept between cells; False when there are none."""
+        return isinstance(self.chosen, SlurmCluster) and self.chosen.release()
+
     def describe(self) -> str:
         """One line for people; says so when nothing was chosen."""
         return self.cluster.describe() + ("" if self.chosen else " (nothing else was chosen with %cluster)")
@@ -49,9 +59,17 @@ def magics(choice: Choice) -> list[Magic]:
 
     def run(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
         given = {name: value for name, value in vars(options).items() if value is not None}
-        kind = given.pop("kind", None)
+        kind, dry_run = given.pop("kind", None), given.pop("dry_run", False)
+        if kind == "release" and not given:
+            print("the nodes are given back" if choice.release() else "no nodes are kept")
+            return
+        if dry_run:
+            print(_dry_run(kind, given), end="")
+            return
         if kind is not None:
-            choice.chosen = make(kind, given)
+            chosen = make(kind, given)
+            choice.release()
+            choice.chosen = chosen
         elif given:
             raise InvalidJob(f"say which kind of cluster: %cluster {' or %cluster '.join(KINDS)}")
         print(choice.describe())
@@ -63,10 +81,12 @@ def magics(choice: Choice) -> list[Magic]:
 
         %cluster virtual dgx-a100 --nnodes 4
         %cluster local --nproc-per-node 4
+        %cluster slurm --partition gpu --nnodes 2 --gpus-per-node 4 --time 30 --keep 10m
+        %cluster release
         """,
-        words=lambda: [*KINDS, *PRESETS],
+        words=lambda: [*KINDS, "release", *PRESETS],
     )
-    magic.option("kind", nargs="?", help=f"{' or '.join(KINDS)}")
+    magic.option("kind", nargs="?", help=f"{' or '.join(KINDS)}; or release: give back nodes that are kept")
     magic.option("preset", nargs="?", help=f"virtual only: a machine by name ({', '.join(PRESETS)})")
     magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes")
     magic.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="ranks on each node")
@@ -87,8 +107,37 @@ def magics(choice: Choice) -> list[Magic]:
         "--fake", action="store_const", const=True,
         help="virtual only: tensors have shapes only, so that a model of any size runs",
     )  # fmt: skip
-    magic.option("--backend", help="local only: gloo or nccl")
+    magic.option("--backend", help="real ranks only: gloo or nccl")
+    magic.option("--gpus-per-node", type=at_least_one, metavar="N", help="slurm only: GPUs of each node")
+    magic.option("--partition", metavar="NAME", help="slurm only, as for sbatch, like the next six")
+    magic.option("--account", metavar="NAME", help="slurm only: who pays")
+    magic.option("--time", metavar="LIMIT", help="slurm only: how long the nodes may be held, minutes or HH:MM:SS")
+    magic.option("--cpus-per-task", type=at_least_one, metavar="N", help="slurm only: cores of each rank")
+    magic.option("--qos", metavar="NAME", help="slurm only: quality of service")
+    magic.option("--constraint", metavar="FEATURES", help="slurm only: what nodes must have")
+    magic.option(
+        "--sbatch", dest="sbatch_options", action="append", metavar="OPTION",
+        help='slurm only, repeatable: any other option of sbatch, "--sbatch=--reservation=course"',
+    )  # fmt: skip
+    magic.option(
+        "--keep", type=duration, metavar="TIME", help="slurm only: keep the nodes so long for the next cell, 10m"
+    )
+    magic.option("--python", metavar="PATH", help="slurm only: the interpreter on the nodes, if not this one's path")
+    magic.option(
+        "--dry-run",
+        action="store_const",
+        const=True,
+        help="slurm only: show what would be submitted, and choose nothing",
+    )
     return [magic]
+
+
+def _dry_run(kind: str | None, options: dict[str, object]) -> str:
+    if kind not in _DRY_RUN:
+        raise UsageError(f"%cluster: --dry-run is for {' and '.join(_DRY_RUN)}, where something is submitted")
+    cluster = make(kind, options)
+    assert isinstance(cluster, SlurmCluster)
+    return cluster.dry_run()
 
 
 def _fault(text: str) -> Fault:
@@ -105,11 +154,13 @@ def make(kind: str, options: dict[str, object]) -> Cluster:
         offer = f"did you mean %cluster {near[0]}?" if near else f"there are: {', '.join(KINDS)}"
         raise UsageError(f"%cluster: {kind!r} is no kind of cluster; {offer}")
     preset = options.pop("preset", None)
-    if kind == "local" and preset is not None:
+    if kind != "virtual" and preset is not None:
         raise UsageError(f"%cluster: {preset!r} is one argument too many; presets are for virtual clusters")
     for name in options:
         if name not in _OPTIONS[kind]:
             raise UsageError(f"%cluster: --{name.replace('_', '-')} is no option of {kind} clusters")
     if kind == "local":
         return local(**options)  # type: ignore[arg-type]  # checked by the parser, and by local()
+    if kind == "slurm":
+        return slurm(**options)  # type: ignore[arg-type]  # checked by the parser, and by slurm()
     return virtual(preset, **options)  # type: ignore[arg-type]  # checked by the parser, and by virtual()

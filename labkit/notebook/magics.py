@@ -128,6 +128,18 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float:
+    """A time in seconds, or as `90s`, `10m`, `2h`."""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        value = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a time such as 90s, 10m or 2h is needed, got {text!r}")
+    return value
+
+
 def variable(text: str) -> str:
     """A name for a variable of the notebook."""
     if not text.isidentifier():

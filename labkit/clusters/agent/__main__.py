@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pickle
 import signal
@@ -31,8 +32,11 @@ def main() -> None:
     if options.request is not None:
         agent.run_once(pickle.loads(options.request.read_bytes()))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    agent.serve(0, options.silence)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with contextlib.suppress(SystemExit):
+        agent.serve(0, options.silence)
+    # torch takes a second to be torn down, for which somebody would wait who has interrupted a cell
+    os._exit(0)
 
 
 if __name__ == "__main__":

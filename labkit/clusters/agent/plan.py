@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.clusters import torchrun
@@ -35,6 +36,10 @@ class Plan:
     """For every rank, beside torchrun's."""
     commands: bool = False
     """See `Request.commands`."""
+    folder: str | None = None
+    """Working directory, on nodes that have it: the notebook's, where the file system is shared."""
+    path: Sequence[str] | None = None
+    """`sys.path`, likewise; the agent's own when None."""
 
     @property
     def world_size(self) -> int:
@@ -55,7 +60,7 @@ class Plan:
             "local_world_size": self.nproc_per_node,
             "master": (self.master_addr, self.master_port, self.run) if self.master_port else None,
         }
-        return warm.prepare(
+        asked = warm.prepare(
             self.entry,
             self.job,
             options=options,
@@ -64,6 +69,8 @@ class Plan:
             timeout=self.timeout,
             commands=self.commands,
         )
+        folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
+        return replace(asked, folder=folder, path=asked.path if self.path is None else self.path)
 
     def _environment(self, rank: int) -> dict[str, str]:
         between = {}

@@ -1,6 +1,6 @@
-"""A real Slurm on one machine: munge, a controller, and nodes that are each a network, host name and process namespace.
+"""A real Slurm on one machine: munge, a controller, and nodes with network, name and processes of their own.
 
-Nothing outlives the program that starts it, however that ends: the daemons die with it, and the network with the daemons.
+Nothing outlives the program that starts it, however that ends: the daemons die with it, and the network with them.
 Where namespaces may not be made, all nodes have one address, and differ by their ports.
 """
 
@@ -15,11 +15,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "ip", "nsenter", "unshare")
+_GPUS = ("/dev/null", "/dev/zero")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _START_LIMIT_SECONDS = 60.0
@@ -49,9 +50,9 @@ class Node:
 class SlurmRig:
     """Start with `with SlurmRig(folder, nodes=2) as rig`; programs find it by `rig.environment`."""
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 2) -> None:
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4) -> None:
         self._folder = folder
-        self._cpus, self._gpus = cpus, gpus
+        self._cpus = cpus
         self._processes: list[subprocess.Popen[bytes]] = []
         self._switch: subprocess.Popen[bytes] | None = None
         self._cables = f"lab{secrets.token_hex(3)}"
@@ -92,7 +93,13 @@ class SlurmRig:
 
     def jobs(self) -> list[str]:
         """Ids of the jobs that wait or run."""
-        return self.ask("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING", "--format=%i").split()
+        return self.ask("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").split()
+
+    def clear(self) -> None:
+        """Cancel all jobs, and return when nodes are free of what they left."""
+        if jobs := self.jobs():
+            self.ask("scancel", *jobs)
+        _wait(lambda: not self.ask("squeue", "--noheader", "--format=%i"), "an empty queue")
 
     def processes_on(self, node: Node) -> list[str]:
         """Command lines of what runs on a node, its slurmd left out."""
@@ -124,7 +131,7 @@ class SlurmRig:
         _wait(lambda: self.ask("sinfo", "--noheader", "--nodes", node.name, "--format=%T") == "idle", "a node")
 
     def _start(self) -> None:
-        for name in ("run", "log", "state", "gpus", *(f"spool/{node.name}" for node in self.nodes)):
+        for name in ("run", "log", "state", *(f"spool/{node.name}" for node in self.nodes)):
             (self._folder / name).mkdir(parents=True)
         if self.namespaces:
             self._lay_network()
@@ -200,16 +207,14 @@ class SlurmRig:
         self._command("nsenter", f"--net=/proc/{self._switch.pid}/ns/net", *command)
 
     def _configure(self) -> None:
-        for index in range(self._gpus):
-            # any character device will do: Slurm counts them, and tells jobs which are theirs
-            os.mknod(self._folder / "gpus" / f"nvidia{index}", 0o666 | 0o020000, os.makedev(1, 3))
         names = f"{self.nodes[0].name.rstrip('0123456789')}[1-{len(self.nodes)}]"
-        files = f"{self._folder}/gpus/nvidia[0-{self._gpus - 1}]"
-        (self._folder / "gres.conf").write_text(f"NodeName={names} Name=gpu File={files}\n")
+        # any device will do: Slurm counts them, and tells jobs which are theirs
+        gpus = "".join(f"NodeName={names} Name=gpu File={device}\n" for device in _GPUS)
+        (self._folder / "gres.conf").write_text(gpus)
         addresses = "".join(
             f"NodeName={node.name} NodeHostname={node.name if self.namespaces else socket.gethostname()} "
             f"NodeAddr={node.address} Port={node.port} "
-            f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{self._gpus} State=UNKNOWN\n"
+            f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{len(_GPUS)} State=UNKNOWN\n"
             for node in self.nodes
         )
         (self._folder / "slurm.conf").write_text(
@@ -275,7 +280,11 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
     @staticmethod
     def _may_make_namespaces() -> bool:
         trial = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
-        trial += ["sh", "-c", "ip link add end1 type veth peer name end2 && ip link add switch type bridge && hostname node1"]
+        trial += [
+            "sh",
+            "-c",
+            "ip link add end1 type veth peer name end2 && ip link add switch type bridge && hostname node1",
+        ]
         environment = {**os.environ, "PATH": _search_path()}
         return os.geteuid() == 0 and subprocess.run(trial, env=environment, capture_output=True).returncode == 0
 

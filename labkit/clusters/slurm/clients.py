@@ -1,0 +1,215 @@
+"""Slurm's own clients: squeue and the others are asked, and what they say is put into words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+
+from labkit.clusters.job import InvalidJob
+
+_LIMIT_SECONDS = 60.0
+_FIELDS = "%T|%S|%P|%N|%r"
+
+_REASONS = {
+    "Priority": "other jobs come first",
+    "Resources": "for nodes to become free",
+    "Dependency": "for another job to end",
+    "Licenses": "for licences",
+    "Reservation": "for its reservation to begin",
+    "BeginTime": "for the time at which it may begin",
+    "JobArrayTaskLimit": "for other tasks of its array",
+    "QOSMaxJobsPerUserLimit": "for your other jobs to end: the QOS allows no more at a time",
+    "AssocMaxJobsLimit": "for your account's other jobs to end: it may run no more at a time",
+    "ReqNodeNotAvail": "nodes are down, drained or reserved",
+    "JobHeldUser": "it is held: scontrol release",
+    "JobHeldAdmin": "an administrator holds it",
+    "PartitionDown": "the partition takes no jobs now",
+    "PartitionInactive": "the partition takes no jobs now",
+}
+_NEVER = {
+    "PartitionNodeLimit": "the partition has fewer nodes, or allows fewer",
+    "PartitionTimeLimit": "--time is more than the partition allows",
+    "PartitionConfig": "the partition has fewer nodes, smaller ones, or allows less --time",
+    "BadConstraints": "no nodes have what is asked for",
+    "InvalidAccount": "the account is not known",
+    "InvalidQOS": "the QOS is not known",
+    "AccountNotAllowed": "the account may not use this partition",
+    "QOSNotAllowed": "the QOS may not be used here",
+    "QOSMaxNodePerUserLimit": "the QOS allows fewer nodes",
+    "QOSMaxWallDurationPerJobLimit": "the QOS allows less --time",
+    "AssocMaxWallDurationPerJobLimit": "your account allows less --time",
+    "AssocMaxNodePerJobLimit": "your account allows fewer nodes",
+}
+
+
+_ENDINGS = {
+    "TIMEOUT": "job {job} reached its time limit, --time {limit}",
+    "CANCELLED": "job {job} was cancelled with scancel, or by an administrator",
+    "NODE_FAIL": "Slurm ended job {job} because one of its nodes failed",
+    "PREEMPTED": "Slurm ended job {job} in favour of another one (preempted)",
+    "OUT_OF_MEMORY": "job {job} used more memory than it asked for: --sbatch --mem=...",
+    "DEADLINE": "job {job} reached its deadline",
+    "BOOT_FAIL": "a node of job {job} did not boot",
+}
+
+
+_TOLD = {"DUE TO TIME LIMIT": "TIMEOUT", "DUE TO NODE FAILURE": "NODE_FAIL", "DUE TO PREEMPTION": "PREEMPTED"}
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How a job stands: a line of squeue."""
+
+    state: str
+    """Slurm's word: `PENDING`, `RUNNING`, `TIMEOUT`, ...; `UNKNOWN` when it has forgotten the job."""
+    start: str = ""
+    """When it began, or is expected to: `2026-11-21T16:06:08`, or `N/A`."""
+    partition: str = ""
+    nodes: str = ""
+    reason: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "STOPPED")
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "RUNNING"
+
+    def why_never(self) -> str:
+        """Why the job will not start however long it waits, empty when it may."""
+        if self.state != "PENDING":
+            return ""
+        if self.reason in _NEVER:
+            return f"{_NEVER[self.reason]} ({self.reason})"
+        # of accounts and partitions Slurm speaks in sentences
+        return self.reason if self.reason.startswith(("Job's account", "Job's QOS")) else ""
+
+    def why_it_ended(self, messages: str) -> str:
+        """Why Slurm ended it, with places for `{job}` and its time `{limit}`; empty when that is not known.
+
+        messages: what srun printed, which knows it first.
+        """
+        told = next((state for words, state in _TOLD.items() if words in messages), self.state)
+        return _ENDINGS.get(told, "")
+
+    def why_it_waits(self) -> str:
+        """`Priority, other jobs come first`; empty as long as Slurm has not looked at it."""
+        if self.reason == "None":
+            return ""
+        if self.state != "PENDING":
+            return {"CONFIGURING": "its nodes are started"}.get(self.state, self.state.lower())
+        known = _REASONS.get(self.reason.split(",")[0].strip("()"), "")
+        return f"{self.reason}, {known}" if known else self.reason
+
+
+def environment() -> dict[str, str]:
+    """For Slurm's clients. A notebook that itself runs in a job must not hand on that job's number of nodes."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
+    if "SLURM_CONF" in os.environ:
+        kept["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    return {**kept, "SLURM_TIME_FORMAT": "standard"}
+
+
+def submitting_environment() -> dict[str, str]:
+    """For sbatch, which stores it with the job: without whatever secrets the notebook's has."""
+    wanted = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF", "SLURM_TIME_FORMAT")
+    return {n: v for n, v in environment().items() if n in wanted or n.startswith("SBATCH_")}
+
+
+def require_slurm() -> None:
+    """Raise `InvalidJob` where Slurm's commands are not installed."""
+    missing = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
+    if missing:
+        raise InvalidJob(
+            f"Slurm is not installed here: there is no {missing[0]}. Start Jupyter on a machine from which you can "
+            "submit jobs, or use %cluster local or %cluster virtual"
+        )
+
+
+def ask(*command: str) -> str:
+    """What a client prints. Raises `InvalidJob` with its own words when it fails."""
+    done = subprocess.run(
+        command,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_LIMIT_SECONDS,
+    )
+    if done.returncode != 0:
+        raise InvalidJob(f"{command[0]} failed: {said(done.stderr)}")
+    return done.stdout
+
+
+def said(text: str) -> str:
+    """A client's messages without its name, in one line."""
+    lines = [line.partition(": ")[2].removeprefix("error: ").removeprefix("fatal: ") for line in text.splitlines()]
+    told = "; ".join(dict.fromkeys(line.removeprefix("Batch job submission failed: ") for line in lines if line))
+    if "establish a configuration source" in told or "fetch_config" in told:
+        return "Slurm's commands are here, but do not know of a cluster (no slurm.conf, no DNS record)"
+    return told or "it gave no reason"
+
+
+def job_state(job_id: str) -> JobState:
+    """How the job stands. `UNKNOWN` some minutes after its end, when Slurm's controller has forgotten it."""
+    try:
+        lines = ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format={_FIELDS}").splitlines()
+    except InvalidJob as error:
+        if "Invalid job id" in str(error):
+            return JobState("UNKNOWN")
+        raise
+    return JobState(*lines[0].split("|", 4)) if lines else JobState("UNKNOWN")
+
+
+def partitions() -> str:
+    """What the cluster has, for those who asked for something else: `lab: 2 nodes of 4 CPUs, gpu:2, at most 30:00`."""
+    try:
+        rows = ask("sinfo", "--noheader", "--format=%R|%D|%c|%G|%l").splitlines()
+    except InvalidJob:
+        return ""
+    found = []
+    for row in dict.fromkeys(rows):
+        name, nodes, cpus, gres, limit = row.split("|")
+        gpus = "" if gres == "(null)" else f", {gres}"
+        found.append(f"{name}: {nodes} node{'s' * (nodes != '1')} of {cpus} CPUs{gpus}, time limit {limit}")
+    return "; ".join(found)
+
+
+def place_in_queue(job_id: str, partition: str) -> int:
+    """How many-th it is among the jobs that wait for the partition, by priority; 0 when that is not shown."""
+    waiting = ask(
+        "squeue", "--noheader", "--states=PENDING", f"--partition={partition}", "--sort=-p,i", "--format=%i"
+    ).split()
+    return waiting.index(job_id) + 1 if job_id in waiting else 0
+
+
+def node_names(nodes: str) -> list[str]:
+    """`node[1-2]` as names."""
+    return ask("scontrol", "show", "hostnames", nodes).split()
+
+
+def node_address(name: str) -> str:
+    """An address at which other nodes reach the node, as Slurm itself does."""
+    shown = ask("scontrol", "show", "node", name, "--oneliner")
+    address = next((word.partition("=")[2] for word in shown.split() if word.startswith("NodeAddr=")), name)
+    try:
+        return socket.gethostbyname(address)
+    except OSError:
+        # only nodes know that name
+        return address
+
+
+def node_troubles(nodes: str) -> dict[str, str]:
+    """What Slurm says of those of the nodes that do not work: `{"node2": "down, Not responding"}`."""
+    rows = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines()
+    found = {}
+    for row in rows:
+        name, state, reason = row.split("|", 2)
+        if state.startswith(("down", "drain", "fail")) or state.endswith("*"):
+            found[name] = state.rstrip("*") + (f", {reason}" if reason not in ("none", "") else "")
+    return found

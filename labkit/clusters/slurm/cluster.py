@@ -1,0 +1,267 @@
+"""The Slurm cluster: ranks on the nodes of a job that Slurm gave to this notebook."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from labkit.clusters.agent import Nodes, NodesLost, Plan, Ready
+from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.run import Run
+from labkit.clusters.slurm import clients
+from labkit.clusters.slurm.allocation import Allocation
+from labkit.clusters.slurm.script import Asked, job_script, step_command
+from labkit.clusters.slurm.steps import Step, Steps
+
+_READY_LIMIT_SECONDS = 300.0
+"""For Python and torch to be read from the nodes' file system, which may be slow."""
+_ENDING_SECONDS = 5.0
+
+
+class SlurmCluster:
+    """Nodes of a Slurm cluster; made by `slurm`. Runs go one at a time."""
+
+    kind = "slurm"
+
+    def __init__(self, asked: Asked, keep: float, python: str, backend: str | None, timeout: float | None) -> None:
+        self._asked = asked
+        self._keep = keep
+        self._agent = [python, "-P", "-m", "labkit.clusters.agent"]
+        self._backend = backend
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._held: _Held | None = None
+        self._timer: threading.Timer | None = None
+
+    @property
+    def nnodes(self) -> int:
+        return self._asked.nnodes
+
+    @property
+    def nproc_per_node(self) -> int:
+        return self._asked.nproc_per_node
+
+    def describe(self) -> str:
+        """`slurm: 2 nodes of 4 ranks each, partition gpu; job 17 keeps node1, node2`."""
+        asked = self._asked
+        text = f"slurm: {asked.nnodes} node{'s' * (asked.nnodes > 1)} of {asked.nproc_per_node} ranks each"
+        if asked.gpus_per_node:
+            text += f" and {asked.gpus_per_node} GPU{'s' * (asked.gpus_per_node > 1)}"
+        text += f", partition {asked.partition}" if asked.partition else ""
+        held = self._held
+        return text + (f"; job {held.job_id} keeps {', '.join(held.names)}" if held else "")
+
+    def dry_run(self) -> str:
+        """What would be submitted, and what would then be started on the first node."""
+        step = shlex.join(step_command("JOB", 0, self._agent))
+        return (
+            f"# sbatch gets this script:\n{job_script(self._asked)}\n# and each node, here the first, this:\n{step}\n"
+        )
+
+    def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
+        """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` when Slurm does not give the nodes."""
+        asked = self._asked_for(job)
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            try:
+                held = self._hold(asked, on_state)
+                run = held.run(self._plan(job, asked, held), on_output, on_state)
+                if held.lost:
+                    self._let_go()
+                return run
+            except NodesLost as error:
+                self._let_go()
+                raise InvalidJob(str(error)) from None
+            except BaseException:
+                # after an interrupt the nodes stay where they were to be kept
+                if self._held is not None and (self._held.lost or not self._held.ready):
+                    self._let_go()
+                raise
+            finally:
+                self._keep_or_let_go()
+
+    def release(self) -> bool:
+        """Give the nodes back, if any are kept; False when there were none."""
+        with self._lock:
+            return self._let_go()
+
+    def _asked_for(self, job: Job) -> Asked:
+        if job.max_restarts or job.min_nnodes is not None:
+            raise InvalidJob("restarts and a changing number of nodes are not possible on slurm; they are on local")
+        nproc_per_node = job.nproc_per_node or self._asked.nproc_per_node
+        if isinstance(nproc_per_node, str):
+            gpus = self._asked.gpus_per_node
+            if nproc_per_node == "cpu" or not gpus:
+                raise InvalidJob(f"nproc_per_node={nproc_per_node}: on slurm, say how many, or --gpus-per-node")
+            nproc_per_node = gpus
+        asked = replace(self._asked, nnodes=job.nnodes or self._asked.nnodes, nproc_per_node=nproc_per_node)
+        if job.call is not None and len(job.arguments) != asked.nnodes * nproc_per_node:
+            raise InvalidJob(
+                f"arguments for {len(job.arguments)} ranks, but {asked.nnodes * nproc_per_node} are asked for"
+            )
+        return asked
+
+    def _hold(self, asked: Asked, on_state: OnState | None) -> _Held:
+        if self._held is not None and (self._held.asked != asked or self._held.lost):
+            self._let_go()
+        if self._held is None:
+            allocation = Allocation(asked)
+            try:
+                allocation.wait(on_state)
+                self._held = _Held(allocation, self._agent)
+            except BaseException:
+                allocation.release()
+                raise
+            self._held.wait_until_ready(on_state)
+        return self._held
+
+    def _plan(self, job: Job, asked: Asked, held: _Held) -> Plan:
+        return Plan(
+            run=uuid.uuid4().hex,
+            entry="labkit.clusters.local.rank:main",
+            job=job,
+            nnodes=asked.nnodes,
+            nproc_per_node=asked.nproc_per_node,
+            master_addr=held.address,
+            master_port=held.ready[0].port,
+            backend=self._backend,
+            timeout=job.timeout or self._timeout,
+            environment={
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(asked.cpus_per_task)),
+                **held.changes(),
+            },
+            folder=os.getcwd(),
+            path=list(sys.path),
+        )
+
+    def _keep_or_let_go(self) -> None:
+        if self._held is None:
+            return
+        if self._keep <= 0:
+            self._let_go()
+            return
+        timer = threading.Timer(self._keep, lambda: self._let_go_unless_used(timer))
+        timer.daemon = True
+        self._timer = timer
+        timer.start()
+
+    def _let_go_unless_used(self, timer: threading.Timer) -> None:
+        with self._lock:
+            if self._timer is timer and not timer.finished.is_set():
+                self._let_go()
+
+    def _let_go(self) -> bool:
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+        return held is not None
+
+
+class _Held:
+    """Nodes that Slurm has given, with an agent on each."""
+
+    def __init__(self, allocation: Allocation, agent: Sequence[str]) -> None:
+        self.asked = allocation.asked
+        self.job_id = allocation.job_id
+        self.names = allocation.nodes
+        self.address = clients.node_address(self.names[0])
+        self.ready: list[Ready] = []
+        self.lost = False
+        self._allocation = allocation
+        self._environment = clients.environment()
+        self._steps = Steps(self.job_id, self.names, agent)
+        writers = [self._steps.writer(node) for node in range(len(self.names))]
+        self._nodes = Nodes(self.names, writers)
+        self._steps.begin(self._nodes.feed, self._on_end)
+
+    def wait_until_ready(self, on_state: OnState | None) -> None:
+        if on_state is not None:
+            on_state(State("starting", f"job {self.job_id} has {', '.join(self.names)}: Python starts there"))
+        self.ready = self._nodes.wait_until_ready(_READY_LIMIT_SECONDS, on_state)
+
+    def changes(self) -> dict[str, str]:
+        """What has become of the notebook's environment since the agents, which have it, were started."""
+        now = clients.environment()
+        return {name: value for name, value in now.items() if self._environment.get(name) != value}
+
+    def run(self, plan: Plan, on_output: OnOutput | None, on_state: OnState | None) -> Run:
+        return self._nodes.run(plan, on_output, on_state)
+
+    def close(self) -> None:
+        self._steps.close()
+        self._allocation.release()
+
+    def _on_end(self, step: Step) -> None:
+        self.lost = True
+        self._nodes.lost(step.node, self._why(step))
+
+    def _why(self, step: Step) -> str:
+        """Why a step ended that should not have: in Slurm's words, as far as it has any."""
+        limit = time.monotonic() + _ENDING_SECONDS
+        try:
+            while (state := self._allocation.state()).state == "COMPLETING" and time.monotonic() < limit:
+                time.sleep(0.2)
+            trouble = clients.node_troubles(step.name).get(step.name)
+        except (InvalidJob, OSError) as error:
+            return str(error)
+        if trouble:
+            return f"Slurm says that the node is {trouble}"
+        if ending := state.why_it_ended(step.messages):
+            return ending.format(job=self.job_id, limit=self.asked.time or "of the partition")
+        return f"{clients.said(step.messages)} (srun ended with {step.process.returncode})"
+
+
+def slurm(
+    nnodes: int = 1,
+    nproc_per_node: int | None = None,
+    *,
+    partition: str | None = None,
+    account: str | None = None,
+    time: str | None = None,
+    gpus_per_node: int | None = None,
+    cpus_per_task: int = 1,
+    qos: str | None = None,
+    constraint: str | None = None,
+    sbatch_options: Sequence[str] = (),
+    keep: float = 0.0,
+    python: str | None = None,
+    backend: str | None = None,
+    timeout: float | None = None,
+) -> SlurmCluster:
+    """Nodes of the Slurm cluster that this machine can submit jobs to.
+
+    nproc_per_node: ranks on each node; as many as GPUs when None, 1 without GPUs.
+    partition, account, time, gpus_per_node, cpus_per_task, qos, constraint: as sbatch takes them. A task is a rank, and
+        `cpus_per_task` its OMP_NUM_THREADS.
+    sbatch_options: more of them: `["--reservation=course"]`.
+    keep: seconds for which the nodes are kept for the next run; 0: every run is a job of its own.
+    python: the interpreter on the nodes, with the lab installed; this one's path when None, on a shared file system.
+    backend, timeout: see `local`.
+    Raises `InvalidJob` for a value that makes no sense, and where Slurm's commands are missing.
+    """
+    clients.require_slurm()
+    if keep < 0:
+        raise InvalidJob(f"keep must be 0 or more seconds, got {keep!r}")
+    if timeout is not None and not timeout > 0:
+        raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
+    asked = Asked(
+        nnodes=nnodes,
+        nproc_per_node=gpus_per_node or 1 if nproc_per_node is None else nproc_per_node,
+        cpus_per_task=cpus_per_task,
+        gpus_per_node=gpus_per_node,
+        partition=partition,
+        account=account,
+        time=time,
+        qos=qos,
+        constraint=constraint,
+        sbatch_options=tuple(sbatch_options),
+    )
+    return SlurmCluster(asked, keep, python or sys.executable, backend, timeout)

@@ -1,0 +1,32 @@
+"""One Slurm for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_rig import SlurmRig, missing_programs  # beside this file
+
+
+@pytest.fixture(scope="session")
+def running_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRig]:
+    if missing := missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}: apt install slurm-wlm munge iproute2")
+    folder: Path = tmp_path_factory.mktemp("slurm")
+    with SlurmRig(folder) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running_rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmRig]:
+    """Slurm as this program's clients find it, with nothing in the queue before and after."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]:
+        monkeypatch.delenv(name)
+    for name, value in running_rig.environment.items():
+        monkeypatch.setenv(name, value)
+    yield running_rig
+    left = running_rig.jobs()
+    running_rig.clear()
+    assert not left, "jobs were left in the queue"
