@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import cloudpickle
 
@@ -152,10 +152,13 @@ def _into_sys_modules(module: ModuleType) -> None:
 _place: Callable[[ModuleType], None] = _into_sys_modules
 
 
-def load(exercise: Exercise, source: str) -> ModuleType:
-    """Run a module's text and return the module; tracebacks show its lines under `exercise.filename`."""
+def load(exercise: Exercise, source: str, module: ModuleType | None = None) -> ModuleType:
+    """Run a module's text and return the module; tracebacks show its lines under `exercise.filename`.
+
+    module: run it in this one again, as `importlib.reload` does; a new one when None.
+    """
     linecache.cache[exercise.filename] = (len(source), None, source.splitlines(keepends=True), exercise.filename)
-    module = ModuleType(f"labkit.exercises.{exercise.short_name}")
+    module = module or ModuleType(f"labkit.exercises.{exercise.short_name}")
     module.__file__ = exercise.filename
     # dataclasses and pickle look a class's module up by name
     _place(module)
@@ -179,6 +182,24 @@ def install(sources: Mapping[str, str]) -> None:
     """On a rank: `from labkit.exercises import NAME` gives these modules from now on, to this thread."""
     _shipped.sources = dict(sources)
     _shipped.modules = {}
+
+
+def renew(sources: Mapping[str, str]) -> list[tuple[ModuleType, dict[str, Any]]]:
+    """On a rank that stays: these modules have changed, so those of them that are in use are run again, in place.
+
+    Returns each of these with what it held before. What a module's text raises is raised on.
+    """
+    _shipped.sources = {**(_shipped.sources or {}), **sources}
+    renewed = []
+    for name, source in sources.items():
+        exercise = Exercise(name)
+        # until its text has run to its end, the module is not there
+        module = _shipped.modules.pop(exercise.short_name, None)
+        if module is not None:
+            before = dict(module.__dict__)
+            _shipped.modules[exercise.short_name] = load(exercise, source, module)
+            renewed.append((module, before))
+    return renewed
 
 
 def hand_on() -> Callable[[], None]:

@@ -43,9 +43,18 @@ def execute(job: Job, rank: int, now: Callable[[], float], main: ModuleType | No
     `now` gives the seconds since the job began. A cell runs in the module `main`, a new one when None. `SystemExit`
     counts as torchrun counts it: its code is the exit code.
     """
-    try:
+
+    def run() -> RankResult:
         exercises.install(job.modules)
         return _run(job, rank, main or ModuleType("__main__"))
+
+    return outcome(rank, now, run)
+
+
+def outcome(rank: int, now: Callable[[], float], run: Callable[[], RankResult]) -> RankResult:
+    """What `run` returns, or how it failed; never raises. See `execute`."""
+    try:
+        return run()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         return RankResult(rank, exit=code)

@@ -108,7 +108,7 @@ class Run:
             return self.stopped
         lines = [f"stopped: {self.stopped}"] if self.stopped else []
         if first.error is None:
-            lines.append(f"rank {first.rank} {_ending(first.exit)}")
+            lines.append(f"rank {first.rank} {ending(first.exit)}")
         else:
             error = first.error
             places: dict[str, list[int]] = {}
@@ -168,7 +168,8 @@ def ranges(ranks: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def _ending(exit_code: int | None) -> str:
+def ending(exit_code: int | None) -> str:
+    """How a process ended, after its name: `was killed by SIGSEGV`."""
     if exit_code is None:
         return "was stopped"
     if exit_code < 0:

@@ -83,13 +83,29 @@ def _encode(value: Any, buffers: list[bytes], depth: int) -> Any:
         return {"dict": [[_encode(k, buffers, depth + 1), _encode(v, buffers, depth + 1)] for k, v in value.items()]}
     if kind is bytes:
         return {"bytes": _buffer(value, buffers)}
-    if kind in (torch.Tensor, torch.nn.Parameter) and str(value.dtype) in _DTYPES and not value.is_sparse:
+    if _is_plain_tensor(value):
         plain = value.detach().cpu().contiguous()
         data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
         return {"tensor": [str(value.dtype), list(value.shape), *_buffer(data, buffers)]}
     if kind is Opaque:
         return {"opaque": [value.type, value.text]}
     return _opaque(value)
+
+
+def what_stays(value: Any, depth: int = 0) -> Opaque | None:
+    """The first part of `value` that `dumps` would encode as `Opaque`; None when all of it can travel."""
+    kind = type(value)
+    if depth <= MAX_DEPTH:
+        if kind in (list, tuple, set, dict):
+            parts = [part for item in value.items() for part in item] if kind is dict else value
+            return next((found for part in parts if (found := what_stays(part, depth + 1))), None)
+        if value is None or kind in (bool, str, int, float, bytes) or _is_plain_tensor(value):
+            return None
+    return Opaque(*_opaque(value)["opaque"])
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and str(value.dtype) in _DTYPES and not value.is_sparse
 
 
 def _opaque(value: Any) -> dict[str, list[str]]:

@@ -18,11 +18,12 @@ __all__ = ["load_ipython_extension", "step_through"]
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Make the magics known to `shell`. Loading twice does no harm."""
     from labkit.clusters.warm import shared
-    from labkit.notebook import choosing, exercising, failures, helping, running
+    from labkit.notebook import choosing, exercising, failures, helping, ranks, running
 
     failures.install()
     choice = choosing.Choice()
-    for magic in (*choosing.magics(choice), *running.magics(choice), *exercising.magics(), *helping.magics()):
+    run = (*running.magics(choice), *ranks.magics(choice))
+    for magic in (*choosing.magics(choice), *run, *exercising.magics(), *helping.magics()):
         magic.register(shell)
     # it imports torch while the learner reads the first paragraph
     shared().start()

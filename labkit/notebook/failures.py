@@ -22,7 +22,7 @@ def render(run: Run) -> list[str]:
     """The lines that IPython shows in place of a traceback."""
     first = run.first_failure
     if run.stopped or first is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *_where_all_were(run)]
+        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *where_all_were(run)]
     return [*_failure(run, first), *_others(run, first)]
 
 
@@ -84,7 +84,7 @@ def _named(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
 
 
-def _where_all_were(run: Run) -> list[str]:
+def where_all_were(run: Run) -> list[str]:
     """Where every rank stood when the lab stopped them all."""
     places: dict[str, list[int]] = defaultdict(list)
     for result in run.ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,20 @@ _LONGEST = 400
 
 
 class RankValues(list[Any]):
-    """Each rank's value; `values[2]` is rank 2's. Shows itself in few lines."""
+    """Each rank's value; where all ranks have one, `values[2]` is rank 2's. Shows itself in few lines."""
+
+    def __init__(self, values: Iterable[Any], ranks: Sequence[int] | None = None) -> None:
+        """`ranks` are those that the values belong to, 0 and up when None."""
+        super().__init__(values)
+        self.ranks = list(range(len(self)) if ranks is None else ranks)
 
     def __repr__(self) -> str:
         alike: dict[bytes, list[int]] = {}
-        for rank, value in enumerate(self):
-            alike.setdefault(wire.dumps(value), []).append(rank)
-        return "\n".join(f"[{ranges(ranks)}] {summary(self[ranks[0]])}" for ranks in alike.values())
+        for index, value in enumerate(self):
+            alike.setdefault(wire.dumps(value), []).append(index)
+        return "\n".join(
+            f"[{ranges([self.ranks[index] for index in same])}] {summary(self[same[0]])}" for same in alike.values()
+        )
 
 
 def summary(value: Any) -> str:

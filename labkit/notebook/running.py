@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import linecache
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit import exercises
 from labkit.clusters import Job, OnOutput, OnState, Run, State
@@ -46,20 +46,7 @@ def magics(choice: Choice) -> list[Magic]:
 
 def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespace, cell: str) -> RankValues | None:
     """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`, `CellSyntaxError`."""
-    filename, first_line = cell_name(shell), len(lines_above(shell, cell)) + 1
-    require_syntax(cell, filename, first_line)
-    # for the lines around the one that fails
-    padded = "\n" * (first_line - 1) + cell
-    linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
-    job = Job(
-        source=cell,
-        filename=filename,
-        first_line=first_line,
-        modules=modules_under_work(),
-        nnodes=options.nnodes,
-        nproc_per_node=options.nproc_per_node,
-        timeout=options.timeout,
-    )
+    job = cell_job(shell, cell, nnodes=options.nnodes, nproc_per_node=options.nproc_per_node, timeout=options.timeout)
     cluster = choice.cluster
     if choice.chosen is None:
         print(choice.describe())
@@ -77,6 +64,16 @@ def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespac
         shell.user_ns[options.output] = run
     run.raise_if_failed()
     return shown_values(run, cell)
+
+
+def cell_job(shell: InteractiveShell, cell: str, **options: Any) -> Job:
+    """The running cell as a job, with the other fields of `Job` as `options`. Raises `CellSyntaxError`."""
+    filename, first_line = cell_name(shell), len(lines_above(shell, cell)) + 1
+    require_syntax(cell, filename, first_line)
+    # for the lines around the one that fails
+    padded = "\n" * (first_line - 1) + cell
+    linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
+    return Job(source=cell, filename=filename, first_line=first_line, modules=modules_under_work(), **options)
 
 
 def run_shown(
@@ -118,7 +115,7 @@ def run_shown(
 def shown_values(run: Run, cell: str) -> RankValues | None:
     """Each rank's value as the result of `cell`; None when it ends in a semicolon, or no rank has any."""
     silent = cell.rstrip().endswith(";") or all(value is None for value in run.values)
-    return None if silent else RankValues(run.values)
+    return None if silent else RankValues(run.values, [result.rank for result in run.ranks])
 
 
 def modules_under_work() -> dict[str, str]:

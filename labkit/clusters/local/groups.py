@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters.local.recording import Group, Operation, ends
-from labkit.clusters.torch_versions import Work, dress_group
+from labkit.clusters.torch_versions import Work, dress_group, gloo_group
 from labkit.trace import Kind
 
 
@@ -141,6 +141,10 @@ class RecordingProcessGroup(dist.ProcessGroup):
             operation.end()
             self._group.recorder.computes()
             raise
+
+    def connect_again(self, store: Any) -> None:
+        """Make new connections, at a new `store`; what was under way is forgotten. All members must do it."""
+        self._real = gloo_group(store, self._real)
 
     def shutdown(self) -> None:
         self._real.shutdown()

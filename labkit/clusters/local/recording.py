@@ -47,6 +47,9 @@ class Recorder:
         self._starts, self._ends = array("d"), array("d")
         # the rest of each event, as tuples of plain values: the garbage collector forgets about those
         self._rows: list[tuple[str, str, int, int | None, str, int, str]] = []
+        self._first_row = 0
+        """Number of the first of these rows: what began before `start_over` has a lower one."""
+        self._joined: list[Group] = []
         self._awaited: list[Operation] = []
         """What the backward pass that is running will wait for, when it is through."""
 
@@ -59,7 +62,8 @@ class Recorder:
         label = name if self._inits == 1 else f"{name} of init {self._inits}"
         self._groups[label] = ranks
         self.slot.group(label, ranks)
-        return Group(label, ranks, self)
+        self._joined.append(Group(label, ranks, self))
+        return self._joined[-1]
 
     @contextmanager
     def making_a_group(self) -> Iterator[None]:
@@ -108,6 +112,7 @@ class Recorder:
 
     def ended(self, row: int, peer: int | None, sequence: int) -> None:
         """The operation in `row` is complete; `peer`: the rank that had sent, where nobody knew before."""
+        row -= self._first_row
         if row >= 0 and isnan(self._ends[row]):
             self._ends[row] = monotonic()
             if peer is not None:
@@ -140,7 +145,17 @@ class Recorder:
             self._rows.append(row)
             self._starts.append(start)
             self._ends.append(end)
-            return number
+            return self._first_row + number
+
+    def start_over(self) -> None:
+        """Forget all until now, but for the groups, in which operations count from 0 again: another cell begins."""
+        with self._lock:
+            self._first_row += len(self._rows)
+            self._starts, self._ends, self._rows = array("d"), array("d"), []
+            self._awaited.clear()
+            self.left_out = 0
+            for group in self._joined:
+                group.count_anew()
 
     def trace(self) -> Trace:
         """All until now. What nobody has waited for ends now."""
@@ -187,6 +202,10 @@ class Group:
         self.label = label
         self.ranks = ranks
         self.recorder = recorder
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """The next collective is number 0, and so is the next message of each peer and tag."""
         self._collectives = itertools.count()
         self._messages: defaultdict[tuple[Kind, int, int], Iterator[int]] = defaultdict(itertools.count)
 

@@ -206,6 +206,59 @@ def _replace_group(group: dist.ProcessGroup, replaced: dist.ProcessGroup) -> Non
     c10d_bindings._register_process_group(group.group_name, replaced)
 
 
+def follow_groups(begins: Callable[[], None], is_made: Callable[[dist.ProcessGroup | None], None]) -> None:
+    """From now on `begins` is called before this process makes a group or meets others for one, `is_made` with it.
+
+    `is_made(None)`: this process is no member, or the making failed. To be called after `replace_groups_with`.
+    """
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def helper(*args: Any, **options: Any) -> Any:
+        begins()
+        made = None
+        try:
+            group, store = original(*args, **options)
+            made = None if store is None else group
+            return group, store
+        finally:
+            is_made(made)
+
+    c10d._new_process_group_helper = helper
+
+
+def groups_of_this_rank() -> list[dist.ProcessGroup]:
+    """Every process group that this process is a member of and has not destroyed."""
+    return list(c10d._world.pg_map)
+
+
+def group_count() -> int:
+    """How many groups have been made since the last default group: the next one's name."""
+    return int(c10d._world.group_count)
+
+
+def count_groups_from(number: int) -> None:
+    """The next group's name is `number`, unless the count is already beyond it. All ranks must count alike."""
+    c10d._world.group_count = max(number, group_count())
+
+
+def gloo_group(store: Any, real: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A new process group of gloo alone, with the members, name and time limit of `real`; they meet at `store`."""
+    rank, size = real.rank(), real.size()
+    options = real._get_backend(real._device_types[0]).options
+    backend = dist.ProcessGroupGloo(store, rank, size, timeout=options._timeout)
+    backend.options.global_ranks_in_group = options.global_ranks_in_group
+    backend.options.group_name = options.group_name
+    group = dist.ProcessGroup(store, rank, size)
+    for device in real._device_types:
+        group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    backend._set_sequence_number_for_group()
+    group._set_group_name(real.group_name)
+    group._set_group_desc(real.group_desc)
+    return group
+
+
 def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> None:
     """Give `group`, a process group written in Python, the name and the gloo backend of `real`.
 

@@ -6,7 +6,7 @@ import codecs
 import json
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
@@ -129,6 +129,26 @@ class Collector:
     def failed(self) -> bool:
         """Has a process ended otherwise than well, so far?"""
         return any(status != 0 for status in self._exits.values())
+
+    def start_over(self, on_output: OnOutput | None) -> None:
+        """What comes from now on is of another cell, in the same processes."""
+        self._on_output = on_output
+        self._received_bytes = 0
+        self._output = {rank: _KeptOutput() for rank in self._output}
+        self._results.clear()
+        self._traces.clear()
+        self._notes.clear()
+        self._hanging.clear()
+
+    @property
+    def results(self) -> Mapping[int, RankResult]:
+        """What ranks have reported so far."""
+        return self._results
+
+    @property
+    def exits(self) -> Mapping[int, int | None]:
+        """How processes have ended: exit code, minus the signal's number, or None when they were stopped."""
+        return self._exits
 
     def run(self, wall_seconds: float, stopped: str = "") -> Run:
         """All that is known. `stopped` is the client's own reason for stopping the run, if it had one."""

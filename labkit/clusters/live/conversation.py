@@ -1,0 +1,280 @@
+"""The client's end of live ranks: a thread that alone speaks with their supervisor, so that nothing can cut it short.
+
+A `KeyboardInterrupt` may strike the notebook's thread anywhere, also in the middle of a frame. Here it is a message.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.live.messages import Message, encode
+from labkit.clusters.run import Run
+from labkit.clusters.warm import frames, reports
+from labkit.clusters.warm.collector import Collector
+
+GRACE_SECONDS = 1.0
+"""How long the other ranks may go on when one has failed: enough to notice it themselves."""
+ANSWER_SECONDS = 2.0
+"""A rank that does not answer an interrupt within this time is killed."""
+_MAX_BYTES = 4 << 30
+_DEATH_SECONDS = 10.0
+
+
+class Line(Protocol):
+    """A way to processes and back: `labkit.clusters.warm.Session`, or one that leads to several machines.
+
+    Process i is rank i.
+    """
+
+    @property
+    def connection(self) -> Any:
+        """To select on."""
+
+    def receive(self, seconds: float | None = None) -> bytes | None: ...
+
+    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a question."""
+
+    run: Run
+    """Of all ranks; those that were not asked have nothing to say."""
+    interrupted: str = ""
+    """Why the ranks were interrupted: `interrupted` by the learner, `timeout`, `failure` of a rank. Or empty."""
+    killed: frozenset[int] = frozenset()
+    """Ranks that did not answer the interrupt."""
+    died: frozenset[int] = frozenset()
+    """Ranks that ended by themselves."""
+
+
+@dataclass
+class _Question:
+    messages: Mapping[int, bytes]
+    on_output: OnOutput | None
+    timeout: float | None
+    answer: Future[Outcome] = field(default_factory=Future)
+    began: float = 0.0
+    waiting: set[int] = field(default_factory=set)
+    interrupt_at: dict[str, float] = field(default_factory=dict)
+    """Reason -> when."""
+    interrupted: str = ""
+    kill_at: float | None = None
+    killed: set[int] = field(default_factory=set)
+    error: BaseException | None = None
+    """What `on_output` raised."""
+
+
+class Conversation:
+    """Questions to ranks, one after the other."""
+
+    def __init__(self, line: Line, world_size: int) -> None:
+        self._line = line
+        self._world_size = world_size
+        self._collector = Collector([[rank] for rank in range(world_size)], None, self._printed_meanwhile, _MAX_BYTES)
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._woken, self._wake_up = os.pipe()
+        self._question: _Question | None = None
+        self._meanwhile: list[tuple[int, str, str]] = []
+        self._lock = threading.Lock()
+        self._ended = False
+        self._closed = False
+        self.exits: dict[int, int | None] = {}
+        """Of ranks that are dead: exit code, or minus the signal's number."""
+        self._thread = threading.Thread(target=self._serve, name="labkit live ranks", daemon=True)
+        self._thread.start()
+
+    def ask(
+        self, messages: Mapping[int, Message], on_output: OnOutput | None = None, timeout: float | None = None
+    ) -> Outcome:
+        """Send each rank its message and return when all have answered or are dead.
+
+        When one fails, the others are interrupted after `GRACE_SECONDS`, all after `timeout` seconds or on
+        `KeyboardInterrupt` here, which is not raised. `on_output` is called in another thread; its errors are raised.
+        """
+        encoded = {id(message): encode(message) for message in messages.values()}
+        question = _Question({rank: encoded[id(message)] for rank, message in messages.items()}, on_output, timeout)
+        interrupted = False
+        while True:
+            try:
+                if not interrupted and not self._order(lambda: self._begin(question)):
+                    return Outcome(Run([]))
+                while not question.answer.done():
+                    with suppress(TimeoutError):
+                        return question.answer.result(timeout=60)
+                return question.answer.result()
+            except KeyboardInterrupt:
+                interrupted = True
+                self._order(lambda: self._interrupt_or_refuse(question))
+
+    def printed_meanwhile(self) -> list[tuple[int, str, str]]:
+        """What ranks have printed since they were last asked: (rank, stream, text). It is handed out once."""
+        with self._lock:
+            taken, self._meanwhile = self._meanwhile, []
+        return taken
+
+    def close(self) -> None:
+        """End all ranks."""
+        self._order(self._end)
+        self._thread.join()
+
+    def _order(self, order: Callable[[], None]) -> bool:
+        """Have the thread do something; False when it has ended."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._orders.put(order)
+            os.write(self._wake_up, b".")
+            return True
+
+    # what follows is this thread's alone
+
+    def _serve(self) -> None:
+        try:
+            data = self._line.receive(0)  # the line may hold something back that it has received already
+            if data is not None:
+                self._hear(data)
+            while not self._ended:
+                data = self._wait()
+                if data is not None:
+                    self._hear(data)
+                while not self._orders.empty():
+                    self._orders.get()()
+                self._look()
+        finally:
+            self._line.close()
+            for rank in range(self._world_size):
+                self.exits.setdefault(rank, None)
+            with self._lock:
+                self._closed = True
+                os.close(self._wake_up)
+                os.close(self._woken)
+            while not self._orders.empty():
+                self._orders.get()()
+                self._look()
+            self._look()
+
+    def _wait(self) -> bytes | None:
+        question = self._question
+        times = [] if question is None else [*question.interrupt_at.values(), question.kill_at]
+        soonest = min((at for at in times if at is not None), default=None)
+        seconds = None if soonest is None else max(0.0, soonest - time.monotonic())
+        ready = select.select([self._line.connection, self._woken], [], [], seconds)[0]
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        return self._line.receive(0) if self._line.connection in ready else None
+
+    def _hear(self, data: bytes) -> None:
+        try:
+            self._collector.feed(data)
+        except (frames.FrameError, reports.ReportError):
+            data = b""
+        self._ended = not data
+
+    def _begin(self, question: _Question) -> None:
+        if question.answer.done():
+            return
+        assert self._question is None
+        self._question = question
+        question.began = time.monotonic()
+        question.waiting = set(question.messages) - set(self.exits)
+        if question.timeout is not None:
+            question.interrupt_at["timeout"] = question.began + question.timeout
+
+        def on_output(rank: int, stream: str, text: str) -> None:
+            try:
+                if question.on_output is not None and question.error is None:
+                    question.on_output(rank, stream, text)
+            except BaseException as error:
+                question.error = error
+                question.interrupt_at["error"] = 0.0
+
+        self._collector.start_over(on_output)
+        for rank, message in question.messages.items():
+            self._send({"kind": "input", "process": rank}, message)
+
+    def _interrupt_or_refuse(self, question: _Question) -> None:
+        if question is self._question:
+            if not question.interrupted:
+                self._interrupt("interrupted")
+        elif not question.answer.done():  # it was interrupted before it was asked
+            question.answer.set_result(Outcome(Run([]), "interrupted"))
+
+    def _interrupt(self, reason: str) -> None:
+        question = self._question
+        assert question is not None
+        question.interrupted = reason
+        question.interrupt_at.clear()
+        question.kill_at = time.monotonic() + ANSWER_SECONDS
+        for rank in question.waiting:
+            self._send({"kind": "interrupt", "process": rank})
+
+    def _kill(self) -> None:
+        question = self._question
+        assert question is not None
+        if question.killed:  # they do not even die: the supervisor is not there any more
+            self._ended = True
+            return
+        question.killed = set(question.waiting)
+        question.kill_at = time.monotonic() + _DEATH_SECONDS
+        self._send({"kind": "stacks"})
+        for rank in question.killed:
+            self._send({"kind": "kill", "process": rank})
+
+    def _look(self) -> None:
+        """What has to be done now."""
+        self.exits.update(self._collector.exits)
+        question = self._question
+        if question is None:
+            return
+        results = self._collector.results
+        failed = any(result.error is not None or result.exit != 0 for result in results.values())
+        question.waiting -= set(results) | set(self.exits)
+        died = set(self.exits) & set(question.messages) - question.killed
+        if not question.waiting:
+            self._finish(question, died)
+            return
+        now = time.monotonic()
+        if (failed or died) and not question.interrupted:
+            question.interrupt_at.setdefault("failure", now + GRACE_SECONDS)
+        reason = next((reason for reason, at in question.interrupt_at.items() if at <= now), "")
+        if reason:
+            self._interrupt(reason)
+        elif question.kill_at is not None and question.kill_at <= now:
+            self._kill()
+
+    def _finish(self, question: _Question, died: set[int]) -> None:
+        self._question = None
+        run = self._collector.run(time.monotonic() - question.began, " ")
+        self._collector.start_over(self._printed_meanwhile)
+        if question.error is not None:
+            question.answer.set_exception(question.error)
+        else:
+            outcome = Outcome(run, question.interrupted, frozenset(question.killed), frozenset(died))
+            question.answer.set_result(outcome)
+
+    def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        try:
+            self._line.send(header, payload)
+        except OSError:
+            self._ended = True
+
+    def _printed_meanwhile(self, rank: int, stream: str, text: str) -> None:
+        with self._lock:
+            self._meanwhile.append((rank, stream, text))
+
+    def _end(self) -> None:
+        self._ended = True

@@ -1,0 +1,152 @@
+"""A rank that stays: runs one cell after the other in one `__main__`, in its own process, until the client is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from socket import socket
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from labkit import exercises
+from labkit.clusters import torch_versions
+from labkit.clusters.job import Job
+from labkit.clusters.live.interrupts import Interrupts
+from labkit.clusters.live.meetings import Meetings
+from labkit.clusters.live.messages import Answer, Cell, Mend, Message, Report, decode
+from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is_left_out
+from labkit.clusters.program import outcome, run_cell
+from labkit.clusters.run import RankResult
+from labkit.clusters.warm import Reporter, commands, frames, seconds
+
+_READ_BYTES = 1 << 20
+_MAX_MESSAGE_BYTES = 8 << 30
+
+
+def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
+    """Do what the client sends, as one rank, until it sends no more. `options` are those of `local.rank.main`."""
+    exercises.install(job.modules)
+    _LiveRank(options["first_rank"] + index, options, reporter).serve()
+
+
+class _LiveRank:
+    def __init__(self, rank: int, options: Mapping[str, Any], reporter: Reporter) -> None:
+        self._rank = rank
+        self._pid = os.getpid()
+        self._reporter = reporter
+        self._meetings = Meetings(shared_store(options), options["world_size"])
+        self._recorder = record_groups(rank, options, reporter, True, self._meetings.store)
+        self._meetings.install()
+        self._interrupts = Interrupts(self._meetings.cut)
+        self._main = sys.modules["__main__"] = ModuleType("__main__")
+
+    def serve(self) -> None:
+        for message in _messages():
+            began = seconds()
+            doing: Callable[[], RankResult] = functools.partial(self._do, message)
+            try:
+                with self._interrupts.allowed(anywhere=not isinstance(message, Cell)):
+                    result = outcome(self._rank, seconds, doing)
+            except KeyboardInterrupt as interrupt:
+                # just when all was done, or before anything was
+                result = outcome(self._rank, seconds, functools.partial(_raise, interrupt))
+            if os.getpid() != self._pid:
+                # a process that the cell has forked, and that came here by the same way
+                _flush()
+                os._exit(result.exit or 0)
+            self._answer(message, began, result)
+
+    def _do(self, message: Message) -> RankResult:
+        if isinstance(message, Cell):
+            return RankResult(self._rank, value=self._run(message))
+        if isinstance(message, Mend):
+            self._meetings.mend(message)
+        return RankResult(self._rank)
+
+    def _run(self, cell: Cell) -> Any:
+        self._recorder.start_over()
+        self._meetings.begin(cell)
+        self._renew(cell.modules)
+        self._main.__dict__.update(cell.values)
+        self._recorder.computes()
+        try:
+            return run_cell(cell.source, cell.filename, self._main, cell.first_line)
+        finally:
+            self._recorder.rests()
+
+    def _renew(self, changed: Mapping[str, str]) -> None:
+        """Exercise modules that the learner has edited: also where the cells hold a function or class of them."""
+        for module, before in exercises.renew(changed):
+            own = {id(value): name for name, value in before.items() if _is_defined_in(value, module)}
+            for name, value in list(self._main.__dict__.items()):
+                if id(value) in own and own[id(value)] in module.__dict__:
+                    self._main.__dict__[name] = module.__dict__[own[id(value)]]
+            short_name = module.__name__.rpartition(".")[2]
+            self._reporter.note(f"{short_name} has changed since the last cell: it was loaded again")
+
+    def _answer(self, message: Message, began: float, result: RankResult) -> None:
+        _flush()
+        error = result.error
+        if error is not None and self._interrupts.came and error.consequence:
+            # torn out of a collective, which knows of closed connections only
+            result = replace(result, error=replace(error, type="KeyboardInterrupt", message="interrupted"))
+        pulled = {}
+        if isinstance(message, Cell):
+            pulled = {name: self._main.__dict__[name] for name in message.wanted if name in self._main.__dict__}
+            if message.trace:
+                tell_what_is_left_out(self._recorder, self._reporter)
+                self._reporter.trace(self._recorder.trace())
+        standing = Answer(
+            began=began,
+            pid=self._pid,
+            groups=self._meetings.names(),
+            default=dist.group.WORLD.group_name if dist.group.WORLD is not None else "",
+            group_count=torch_versions.group_count(),
+            pulled=pulled,
+            memory=_memory() if isinstance(message, Report) else 0,
+        )
+        self._reporter.result(replace(result, value=standing.with_value(result.value)))
+
+
+def _messages() -> Iterator[Message]:
+    """What the client sends, until it is gone."""
+    decoder = frames.Decoder(_MAX_MESSAGE_BYTES)
+    while data := os.read(commands(), _READ_BYTES):
+        for header, payload in decoder.feed(data):
+            yield decode(header, payload)
+
+
+def _is_defined_in(value: Any, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _raise(error: BaseException) -> RankResult:
+    raise error
+
+
+def _flush() -> None:
+    """What was printed stands before the answer, what C code has printed too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # the learner may have replaced or closed it
+            continue
+    _libc.fflush(None)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _memory() -> int:
+    """Bytes that this process holds alone, and its share of what it has in common with the others."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0

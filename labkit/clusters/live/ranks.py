@@ -1,0 +1,325 @@
+"""Live ranks: processes that stay, and run one cell after the other in the same namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from labkit.clusters import wire
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Line, Outcome
+from labkit.clusters.live.messages import Answer, Cell, Mend, Message, Report, answer_of
+from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
+from labkit.trace import Trace
+
+_ENTRY = "labkit.clusters.live.rank:main"
+_SUPERVISOR = "labkit.clusters.live.supervisor:LiveSupervisor"
+_MEND_SECONDS = 10.0
+
+
+class KeepsRanks(Protocol):
+    """A cluster whose processes can be sent something."""
+
+    @property
+    def nnodes(self) -> int: ...
+
+    @property
+    def nproc_per_node(self) -> int: ...
+
+    def open(self, job: Job, entry: str, supervisor: str) -> Line: ...
+
+
+class Interrupted(KeyboardInterrupt):
+    """The learner has interrupted a cell on live ranks; `run` says where each rank was, and which had to be killed."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__("the ranks were interrupted")
+        self.run = run
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One live rank, for people."""
+
+    rank: int
+    alive: bool
+    pid: int
+    """0 when not known."""
+    memory: int
+    """Bytes that it holds alone, and its share of what it has in common with others."""
+    last: str
+    """What it ran last: `Cell In[3]`. Empty: nothing yet."""
+    ended: str = ""
+    """How it ended, and in which cell, if it has: `was killed by SIGSEGV in Cell In[4]`."""
+
+
+class LiveRanks:
+    """The ranks of `cluster`, kept. To be closed; they end with this program at the latest."""
+
+    def __init__(self, cluster: KeepsRanks, job: Job) -> None:
+        """`job` gives what every rank is started with: exercise modules, environment. Its code is not run."""
+        self.world_size = cluster.nnodes * cluster.nproc_per_node
+        self._conversation = Conversation(cluster.open(job, _ENTRY, _SUPERVISOR), self.world_size)
+        self._modules = {rank: dict(job.modules) for rank in range(self.world_size)}
+        self._answers: dict[int, Answer] = {}
+        """The last one of each rank that lives."""
+        self._last: dict[int, str] = {}
+        self._ended: dict[int, str] = {}
+        self._generation = 0
+        self._to_mend = False
+        """The process groups may hold what was left half done."""
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that live."""
+        return [rank for rank in range(self.world_size) if rank not in self._conversation.exits]
+
+    def run(
+        self,
+        job: Job,
+        ranks: Sequence[int] | None = None,
+        on_output: OnOutput | None = None,
+        *,
+        push: Mapping[str, Any] | None = None,
+        pull: Sequence[str] = (),
+    ) -> tuple[Run, dict[str, dict[int, Any]]]:
+        """Run a job's cell on `ranks`, all when None. Returns its `Run` and the values of `pull`, by name and rank.
+
+        push: values that the ranks' names have before the cell begins; see `push`.
+        An error in the cell is in the `Run` and leaves the ranks alive. So does a time-out. `Run.notes` says what was
+        lost, if anything was. Raises `InvalidJob` when a rank is asked for that is dead, or not there, and
+        `Interrupted` on `KeyboardInterrupt`. A rank that does not answer an interrupt within 2 seconds is killed.
+        """
+        assert job.source is not None
+        chosen = self._chosen(ranks)
+        require_plain(push or {})
+        self._mend()
+        messages = self._cells(job, chosen, push or {}, pull)
+        before = set(self._conversation.exits)
+        # if this is interrupted where it should not be, there is something to mend
+        self._to_mend = True
+        outcome = self._conversation.ask(messages, on_output, job.timeout)
+        for rank in chosen:
+            if job.source:
+                self._last[rank] = job.filename
+            if rank in self._conversation.exits and rank not in before:
+                self._ended[rank] = f"{self._how_it_ended(rank, outcome)} in {job.filename}"
+        run, pulled = self._told(outcome, chosen, job)
+        self._to_mend = not run.ok
+        self._mend()
+        run = replace(run, notes=[*run.notes, *self._losses(outcome)])
+        if outcome.interrupted == "interrupted":
+            raise Interrupted(run)
+        return run, pulled
+
+    def push(self, values: Mapping[str, Any]) -> None:
+        """Set names in every rank's `__main__`. Raises `InvalidJob` naming what cannot travel, or when a rank is dead.
+
+        Plain data and tensors travel; each rank has its own copy, without history of gradients.
+        """
+        self.run(_nothing(), push=values)
+
+    def pull(self, names: Sequence[str], ranks: Sequence[int] | None = None) -> dict[str, dict[int, Any]]:
+        """The values of names in the ranks' `__main__`, by name and rank. What cannot travel comes as `Opaque`.
+
+        Raises `InvalidJob` when a rank has no such name.
+        """
+        chosen = self._chosen(ranks)
+        _, pulled = self.run(_nothing(), chosen, pull=names)
+        for name, values in pulled.items():
+            missing = [rank for rank in chosen if rank not in values]
+            if missing:
+                raise InvalidJob(f"{name} is not defined on rank{'s' * (len(missing) > 1)} {ranges(missing)}")
+        return pulled
+
+    def states(self) -> list[RankState]:
+        """How each rank stands."""
+        self._ask_all(Report())
+        return [self._state(rank) for rank in range(self.world_size)]
+
+    def printed_meanwhile(self) -> list[tuple[int, str, str]]:
+        """What ranks have printed since the last cell, in threads that it left running: (rank, stream, text)."""
+        return self._conversation.printed_meanwhile()
+
+    def close(self) -> None:
+        """End all ranks; what they hold is gone."""
+        self._conversation.close()
+
+    def _chosen(self, ranks: Sequence[int] | None) -> list[int]:
+        chosen = sorted(set(range(self.world_size) if ranks is None else ranks))
+        unknown = [rank for rank in chosen if not 0 <= rank < self.world_size]
+        if unknown or not chosen:
+            raise InvalidJob(f"there is no rank {ranges(unknown)}: ranks are 0 to {self.world_size - 1}")
+        dead = [rank for rank in chosen if rank in self._conversation.exits]
+        if dead:
+            raise InvalidJob(f"{self._obituary(dead)}; {self._way_out()}")
+        return chosen
+
+    def _cells(
+        self, job: Job, chosen: Sequence[int], push: Mapping[str, Any], pull: Sequence[str]
+    ) -> dict[int, Message]:
+        """One cell for each rank; the same object for those that need the same modules."""
+        defaults = [answer.default for answer in self._answers.values()]
+        alike: dict[frozenset[str], Message] = {}
+        messages = {}
+        for rank in chosen:
+            known = self._modules[rank]
+            changed = {name: source for name, source in job.modules.items() if known.get(name) != source}
+            known.update(changed)
+            messages[rank] = alike.setdefault(
+                frozenset(changed),
+                Cell(
+                    source=job.source or "",
+                    filename=job.filename,
+                    first_line=job.first_line,
+                    ranks=tuple(chosen),
+                    modules=changed,
+                    values=dict(push),
+                    wanted=tuple(pull),
+                    trace=job.trace,
+                    standing=len(defaults) == self.world_size and len(set(defaults)) == 1 and defaults[0] != "",
+                    group_count=max((answer.group_count for answer in self._answers.values()), default=0),
+                    dead=tuple(sorted(self._conversation.exits)),
+                ),
+            )
+        return messages
+
+    def _told(self, outcome: Outcome, chosen: Sequence[int], job: Job) -> tuple[Run, dict[str, dict[int, Any]]]:
+        """The run of the ranks that were asked, with times from the beginning of the cell."""
+        own, answers = {}, {}
+        for result in outcome.run.ranks:
+            value, answer = answer_of(result.value)
+            own[result.rank] = replace(result, value=value)
+            if answer is not None:
+                answers[result.rank] = answer
+        self._answers.update(answers)
+        for rank in self._conversation.exits:
+            self._answers.pop(rank, None)
+        origin = min((answer.began for answer in answers.values()), default=0.0)
+        stopped = f"timeout after {job.timeout:g} s" if outcome.interrupted == "timeout" else ""
+        run = Run(
+            ranks=[_seen_from(self._result(own.get(rank), rank, outcome), origin, stopped) for rank in chosen],
+            trace=_moved(outcome.run.trace, -origin),
+            wall_seconds=outcome.run.wall_seconds,
+            stopped="interrupted" if outcome.interrupted == "interrupted" else stopped,
+            notes=outcome.run.notes,
+        )
+        pulled = {rank: answer.pulled for rank, answer in answers.items()}
+        names = dict.fromkeys(name for values in pulled.values() for name in values)
+        return run, {name: {rank: values[name] for rank, values in pulled.items() if name in values} for name in names}
+
+    def _result(self, result: RankResult | None, rank: int, outcome: Outcome) -> RankResult:
+        """What is to be said of one rank."""
+        if result is None:
+            return RankResult(rank, exit=None)
+        if rank in outcome.killed:
+            frames = result.error.frames if result.error is not None else ()
+            message = f"did not answer an interrupt within {ANSWER_SECONDS:g} s and was killed"
+            return replace(result, exit=None, error=RankError("Killed", message, frames, consequence=True))
+        if outcome.interrupted == "failure" and result.error is not None and _is_interrupt(result.error):
+            return replace(result, error=replace(result.error, consequence=True))
+        return result
+
+    def _losses(self, outcome: Outcome) -> list[str]:
+        gone = sorted(outcome.killed | outcome.died)
+        return [f"{self._obituary(gone)}; {self._way_out()}"] if gone else []
+
+    def _how_it_ended(self, rank: int, outcome: Outcome) -> str:
+        if rank in outcome.killed:
+            return f"did not answer an interrupt within {ANSWER_SECONDS:g} s and was killed"
+        return ending(self._conversation.exits[rank])
+
+    def _obituary(self, gone: Sequence[int]) -> str:
+        """`rank 2 was killed by SIGSEGV in Cell In[4], and what it held is gone`."""
+        alike: dict[str, list[int]] = {}
+        for rank in gone:
+            alike.setdefault(self._ended.get(rank, ending(self._conversation.exits[rank])), []).append(rank)
+        said = ", ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {how}" for how, ranks in alike.items())
+        return f"{said}, and what {'they' if len(gone) > 1 else 'it'} held is gone"
+
+    def _way_out(self) -> str:
+        alive = self.alive
+        others = f", and %%ranks --ranks {ranges(alive).replace(' ', '')} still reaches the others" if alive else ""
+        return f"%ranks restart starts all ranks afresh{others}"
+
+    def _mend(self) -> None:
+        """After a failure: connect the process groups anew, that none holds what was left half done."""
+        if not self._to_mend:
+            return
+        alive = self.alive
+        names = {
+            name: members
+            for rank in alive
+            if rank in self._answers
+            for name, members in self._answers[rank].groups.items()
+        }
+        whole = [
+            name
+            for name, members in names.items()
+            if all(m in self._answers and self._answers[m].groups.get(name) == members for m in members)
+        ]
+        defaults = {self._answers[rank].default if rank in self._answers else "" for rank in alive}
+        lost = bool(defaults - {""}) and not (len(defaults) == 1 and defaults <= set(whole))
+        self._generation += 1
+        # a group with a dead member stays as it is, and says so itself when it is used
+        mend = Mend(self._generation, tuple(whole), without_default=lost and len(alive) == self.world_size)
+        self._ask_all(mend, _MEND_SECONDS)
+        self._to_mend = False
+
+    def _ask_all(self, message: Message, timeout: float | None = None) -> None:
+        outcome = self._conversation.ask(dict.fromkeys(self.alive, message), timeout=timeout)
+        for result in outcome.run.ranks:
+            _, answer = answer_of(result.value)
+            if answer is not None:
+                self._answers[result.rank] = answer
+        for rank in self._conversation.exits:
+            self._answers.pop(rank, None)
+
+    def _state(self, rank: int) -> RankState:
+        answer = self._answers.get(rank)
+        dead = rank in self._conversation.exits
+        ended = self._ended.get(rank, ending(self._conversation.exits[rank])) if dead else ""
+        return RankState(
+            rank=rank,
+            alive=not dead,
+            pid=answer.pid if answer else 0,
+            memory=answer.memory if answer else 0,
+            last=self._last.get(rank, ""),
+            ended=ended,
+        )
+
+
+def require_plain(values: Mapping[str, Any]) -> None:
+    """Raise `InvalidJob` that names the values that cannot travel to live ranks."""
+    for name, value in values.items():
+        stays = wire.what_stays(value)
+        if stays is not None:
+            part = "" if stays.type == type(value).__name__ else f"{type(value).__name__} that holds a "
+            raise InvalidJob(
+                f"{name} cannot be pushed: it is a {part}{stays.type}, and only tensors and plain data travel"
+            )
+
+
+def _nothing() -> Job:
+    return Job(source="", filename="%ranks", trace=False)
+
+
+def _is_interrupt(error: RankError) -> bool:
+    return error.type == "KeyboardInterrupt"
+
+
+def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
+    """With times since `origin`; an interrupt for a time-out is called one."""
+    error = result.error
+    if error is None:
+        return result
+    if stopped and _is_interrupt(error):
+        error = replace(error, type="Timeout", message=f"still running: {stopped}")
+    return replace(result, error=replace(error, time=max(0.0, error.time - origin)))
+
+
+def _moved(trace: Trace, seconds: float) -> Trace:
+    events = [event._replace(start=event.start + seconds, end=event.end + seconds) for event in trace.events]
+    return replace(trace, events=events)

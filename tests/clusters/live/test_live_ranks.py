@@ -1,0 +1,260 @@
+"""Ranks that stay: what one cell leaves is there in the next, whatever went wrong in between."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from labkit import Job, local
+from labkit.clusters import InvalidJob, RankResult, Run
+from labkit.clusters.live import Interrupted, LiveRanks
+from labkit.clusters.warm import WarmProcess
+
+SETUP = """
+import os, signal, sys, threading, time
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+x = torch.ones(4)
+dist.all_reduce(x)
+"""
+TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmProcess]:
+    started = WarmProcess()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def live(warm: WarmProcess) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(local(nproc_per_node=3, warm=warm), Job(source=""))
+    run_on(ranks, SETUP).raise_if_failed()
+    yield ranks
+    ranks.close()
+
+
+def run_on(live: LiveRanks, source: str, ranks: list[int] | None = None, **options: Any) -> Run:
+    run, _ = live.run(Job(source=source, filename="Cell In[7]", **options), ranks)
+    return run
+
+
+def pids(live: LiveRanks) -> list[int]:
+    return [state.pid for state in live.states()]
+
+
+def interrupt_soon(live: LiveRanks, source: str) -> Run:
+    """Run a cell that prints `begun` on every rank; when all have, this thread gets a KeyboardInterrupt."""
+    begun: set[int] = set()
+
+    def on_output(rank: int, stream: str, text: str) -> None:
+        begun.add(rank)
+        if len(begun) == live.world_size:
+            # from a thread that is not the main one, as a front end's Stop button does it
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
+
+    with pytest.raises(Interrupted) as caught:
+        live.run(Job(source=source, filename="Cell In[7]"), on_output=on_output)
+    return caught.value.run
+
+
+def errors(run: Run) -> dict[int, str]:
+    return {result.rank: result.error.type for result in run.ranks if result.error is not None}
+
+
+def test_names_groups_and_processes_stay(live: LiveRanks) -> None:
+    before = pids(live)
+    assert run_on(live, "x += rank").ok
+    run = run_on(live, "dist.all_reduce(x)\nx.tolist()")
+    assert run.values == [[12.0] * 4] * 3
+    # a cell that makes the process group, as one under torchrun does, keeps the one that stands
+    assert run_on(live, "dist.init_process_group()\n" + TOGETHER).values == [[3.0, 3.0]] * 3
+    assert pids(live) == before
+
+
+def test_a_run_holds_what_its_own_cell_printed_and_did(live: LiveRanks) -> None:
+    run_on(live, "dist.barrier()\nprint('earlier')")
+    run = run_on(live, f"print('now', rank)\ntime.sleep(0.2)\n{TOGETHER}")
+    assert [result.output for result in run.ranks] == ["now 0\n", "now 1\n", "now 2\n"]
+    calls = run.trace.collectives()
+    assert [call.operation for call in calls] == ["all_reduce"] * 3 and {call.sequence for call in calls} == {0}
+    assert all(call.line == "Cell In[7], line 4" for call in calls)
+    assert all(0.2 <= call.start <= call.end <= run.wall_seconds for call in calls), "seconds since the cell began"
+
+
+def test_a_subset_runs_and_the_others_keep_what_they_have(live: LiveRanks) -> None:
+    run = run_on(live, "x = 'changed'\nrank", [0, 2])
+    assert run.values == [0, 2] and [result.rank for result in run.ranks] == [0, 2]
+    assert run_on(live, "str(x)[:7]").values == ["changed", "tensor(", "changed"]
+    with pytest.raises(InvalidJob, match="there is no rank 3, 7: ranks are 0 to 2"):
+        run_on(live, "rank", [0, 3, 7])
+
+
+def test_process_groups_need_all_ranks_and_say_so(live: LiveRanks) -> None:
+    run_on(live, "dist.destroy_process_group()")
+    error = run_on(live, "dist.init_process_group()", [0, 2]).ranks[0].error
+    assert error is not None
+    assert "needs all 3 ranks, and this cell runs on ranks 0, 2 alone: leave out --ranks" in error.message
+    assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").ok
+    # on one rank the group is gone: the others meet it again
+    run_on(live, "dist.destroy_process_group()", [1])
+    assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
+
+
+def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) -> None:
+    before = pids(live)
+    run_on(
+        live, "pair = dist.new_group([0, 1])\nmodel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))"
+    )
+    run = run_on(live, "z = rank\nif rank == 1:\n    raise ValueError('no')\ndist.all_reduce(x)")
+    assert errors(run) == {0: "KeyboardInterrupt", 1: "ValueError", 2: "KeyboardInterrupt"}
+    assert run.diagnosis().splitlines()[0] == "ValueError on rank 1 at Cell In[7], line 3: no"
+    assert run.diagnosis().splitlines()[-1] == "ranks 0, 2 stopped because of it"
+    assert run.ranks[0].error is not None and run.ranks[0].error.where == "Cell In[7], line 4"
+    # everybody lives, with what was defined, and the groups work: the default one, one of two, the one that DDP holds
+    assert run_on(live, f"z\n{TOGETHER}").values == [[3.0, 3.0]] * 3
+    assert (
+        run_on(live, "model(torch.ones(5, 2)).sum().backward()\nmodel.module.weight.grad.tolist()").values
+        == [[[5.0, 5.0]]] * 3
+    )
+    assert run_on(live, "p = torch.ones(1)\ndist.all_reduce(p, group=pair)\np.item()", [0, 1]).values == [2.0, 2.0]
+    assert run_on(live, "late = dist.new_group([0, 2])\ndist.barrier()").ok
+    assert pids(live) == before
+
+
+def test_ranks_that_wait_for_one_that_never_joins_are_brought_back(live: LiveRanks) -> None:
+    run_on(live, "dist.destroy_process_group()")
+    run = run_on(live, "if rank == 2:\n    1 / 0\ndist.init_process_group()")
+    assert errors(run) == {0: "KeyboardInterrupt", 1: "KeyboardInterrupt", 2: "ZeroDivisionError"}
+    assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
+
+
+def test_a_time_out_interrupts_and_keeps_all(live: LiveRanks) -> None:
+    run = run_on(live, "if rank == 0:\n    time.sleep(60)\ndist.barrier()", timeout=0.5)
+    assert run.stopped == "timeout after 0.5 s"
+    assert [result.error and result.error.where for result in run.ranks] == [
+        "Cell In[7], line 2", "Cell In[7], line 3", "Cell In[7], line 3",
+    ]  # fmt: skip
+    assert run_on(live, TOGETHER).ok
+
+
+def test_the_learners_interrupt_reaches_python_and_collectives(live: LiveRanks) -> None:
+    before = pids(live)
+    run = interrupt_soon(live, "print('begun')\nif rank == 0:\n    time.sleep(60)\ndist.barrier()")
+    assert errors(run) == dict.fromkeys(range(3), "KeyboardInterrupt")
+    assert run_on(live, TOGETHER).ok and pids(live) == before
+    # a cell may clean up
+    run = interrupt_soon(live, "print('begun')\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(0.3); saved = True")
+    assert run_on(live, "saved").values == [True] * 3
+
+
+def test_a_rank_that_does_not_answer_an_interrupt_is_killed_and_named(live: LiveRanks) -> None:
+    run = interrupt_soon(
+        live, "print('begun')\nif rank == 1:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
+    )
+    assert errors(run) == {0: "KeyboardInterrupt", 1: "Killed", 2: "KeyboardInterrupt"}
+    assert run.ranks[1].error is not None and run.ranks[1].error.where == "Cell In[7], line 4"
+    (note,) = run.notes
+    assert "rank 1 did not answer an interrupt within 2 s and was killed in Cell In[7]" in note
+    assert "%ranks restart starts all ranks afresh, and %%ranks --ranks 0,2 still reaches the others" in note
+    assert run_on(live, "rank", [0, 2]).values == [0, 2]
+    with pytest.raises(InvalidJob, match="rank 1 did not answer"):
+        run_on(live, "rank")
+
+
+def test_a_death_is_told_and_the_others_live(live: LiveRanks) -> None:
+    run = run_on(live, "if rank == 2:\n    os._exit(5)\ndist.barrier()")
+    assert run.first_failure is not None and run.first_failure.rank == 2
+    assert "rank 2 ended with exit code 5 in Cell In[7], and what it held is gone" in run.notes[0]
+    assert run_on(live, "x.tolist()", [0, 1]).values == [[3.0] * 4] * 2
+    error = run_on(live, "dist.destroy_process_group()\ndist.init_process_group()", [0, 1]).ranks[0].error
+    assert error is not None and "rank 2 has died; %ranks restart starts all afresh" in error.message
+    assert [state.alive for state in live.states()] == [True, True, False]
+    assert live.states()[2].ended == "ended with exit code 5 in Cell In[7]"
+
+
+def test_a_death_between_cells_is_told_before_the_next(live: LiveRanks) -> None:
+    os.kill(pids(live)[1], 11)
+    while len(live.alive) == 3:
+        time.sleep(0.01)
+    with pytest.raises(InvalidJob, match="rank 1 was killed by SIGSEGV, and what it held is gone"):
+        run_on(live, "rank")
+
+
+def test_sys_exit_ends_the_cell_alone(live: LiveRanks) -> None:
+    run = run_on(live, "sys.exit(4 * (rank == 1))")
+    assert [result.exit for result in run.ranks] == [0, 4, 0]
+    assert run_on(live, "rank").values == [0, 1, 2]
+
+
+def test_a_forked_child_that_comes_to_the_cells_end_is_no_second_rank(live: LiveRanks) -> None:
+    run = run_on(live, "child = os.fork()\nif child:\n    os.waitpid(child, 0)\nchild > 0")
+    assert run.values == [True] * 3
+    assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
+
+
+def test_values_go_to_the_ranks_and_come_back_by_name(live: LiveRanks) -> None:
+    live.push({"batch": torch.arange(3), "options": {"lr": 0.5, "sizes": (1, 2)}})
+    assert run_on(live, "(batch + rank).sum().item(), options['sizes']").values == [
+        (3, (1, 2)),
+        (6, (1, 2)),
+        (9, (1, 2)),
+    ]
+    _, pulled = live.run(Job(source="c = rank + k"), push={"k": 10}, pull=["c"])
+    assert pulled == {"c": {0: 10, 1: 11, 2: 12}}
+    assert live.pull(["c"], [0, 2]) == {"c": {0: 10, 2: 12}}
+    run_on(live, "only = 1", [1])
+    with pytest.raises(InvalidJob, match="only is not defined on ranks 0, 2"):
+        live.pull(["only"])
+    with pytest.raises(InvalidJob, match="f cannot be pushed: it is a function, and only tensors and plain data"):
+        live.push({"ok": 1, "f": errors})
+    with pytest.raises(InvalidJob, match="d cannot be pushed: it is a dict that holds a RankResult"):
+        live.push({"d": {"a": [RankResult(0)]}})
+
+
+def test_what_a_thread_prints_between_cells_is_kept(live: LiveRanks) -> None:
+    run_on(live, "threading.Timer(0.3, lambda: print('later', rank, flush=True)).start()")
+    printed: list[tuple[int, str, str]] = []
+    while len(printed) < 3:
+        printed += live.printed_meanwhile()
+        time.sleep(0.01)
+    assert sorted(printed) == [(rank, "stdout", f"later {rank}\n") for rank in range(3)]
+    assert run_on(live, "rank").ranks[0].output == ""
+
+
+def test_output_of_c_code_and_floods_belong_to_their_cell(live: LiveRanks) -> None:
+    run = run_on(live, "import ctypes\nctypes.CDLL(None).printf(b'from C\\n')\nfor i in range(20000): print(i)")
+    assert all("from C\n" in result.output and "19999\n" in result.output for result in run.ranks)
+
+
+def test_edited_exercises_reach_the_ranks_before_the_next_cell(live: LiveRanks) -> None:
+    name = "phase3_multi_node/ring_allreduce"
+    first = {name: "def f():\n    return 1\n"}
+    use = "from labkit.exercises import ring_allreduce\nf = ring_allreduce.f\nf()"
+    assert run_on(live, use, modules=first).values == [1] * 3
+    second = {name: "def f():\n    return 2\n"}
+    run = run_on(live, "f(), ring_allreduce.f()", modules=second)
+    assert run.values == [(2, 2)] * 3
+    assert list(run.notes) == ["ring_allreduce has changed since the last cell: it was loaded again"]
+    assert run_on(live, "f()", modules=second).notes == []
+    run = run_on(live, "f()", modules={name: "def f():\n    return 3\n1 / 0\n"})
+    assert run.ranks[0].error is not None and run.ranks[0].error.where == f"{name}.py, line 3"
+
+
+def test_nothing_is_left_when_they_are_closed_or_their_client_dies(warm: WarmProcess) -> None:
+    ranks = LiveRanks(local(nproc_per_node=2, warm=warm), Job(source=""))
+    run = run_on(ranks, "import os, subprocess\nsubprocess.Popen(['sleep', '600']).pid, os.getpid()")
+    processes = [psutil.Process(pid) for pair in run.values for pid in pair]
+    ranks.close()
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive and ranks.alive == []
