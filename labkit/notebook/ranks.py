@@ -120,6 +120,7 @@ class _Kept:
     def _ready(self) -> LiveRanks:
         """The live ranks, started if there are none on the present cluster."""
         cluster = self._choice.cluster
+        keeping = _keeping(cluster)
         if self._live is not None and self._cluster != cluster:
             print(f"the cluster has changed: new ranks start, and what the {self._live.world_size} before held is gone")
             self._stop()
@@ -130,7 +131,7 @@ class _Kept:
             if self._choice.chosen is None:
                 print(self._choice.describe())
                 self._choice.chosen = cluster
-            self._live, self._cluster = LiveRanks(_keeping(cluster), _beginning()), cluster
+            self._live, self._cluster = LiveRanks(keeping, _beginning()), cluster
         return self._live
 
     def _stop(self) -> bool:

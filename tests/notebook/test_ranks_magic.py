@@ -1,0 +1,180 @@
+"""%%ranks and %ranks in a real kernel."""
+
+import re
+
+import psutil
+import pytest
+
+SETUP = """%%ranks
+import time, torch, torch.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+x = torch.full((2,), float(rank))"""
+
+
+@pytest.fixture
+def ranks(kernel):
+    """Three live ranks, fresh."""
+    kernel.run("%cluster local --nproc-per-node 3")
+    kernel.run("%ranks restart")
+    assert kernel.run(SETUP).error == ""
+    return kernel
+
+
+# first in this file: nothing has been chosen yet
+def test_without_a_choice_two_ranks_start_and_say_so(kernel):
+    assert kernel.run("%ranks").stdout == "there are no live ranks yet: the first %%ranks starts them\n"
+    outputs = kernel.run("%%ranks\nprint('hello')\nimport os\nint(os.environ['WORLD_SIZE'])")
+    assert outputs.stdout == (
+        "local: 2 processes on this machine (nothing else was chosen with %cluster)\n[0-1] hello\n"
+    )
+    assert outputs.result == "[0-1] 2"
+
+
+def test_another_cluster_means_new_ranks_and_is_told(kernel):
+    kernel.run("%%ranks\nx = 1")
+    kernel.run("%cluster local --nproc-per-node 3")
+    outputs = kernel.run("%%ranks\n'x' in globals()")
+    assert outputs.stdout == "the cluster has changed: new ranks start, and what the 2 before held is gone\n"
+    assert outputs.result == "[0-2] False"
+    assert kernel.run("%%ranks\n'x' in globals()").stdout == ""
+
+
+def test_cells_build_on_each_other_on_all_ranks_or_some(ranks):
+    outputs = ranks.run("%%ranks -o run\ndist.all_reduce(x)\nprint('reduced')\nx")
+    assert outputs.stdout == "[0-2] reduced\n" and outputs.result == "[0-2] float32[2] [3, 3]"
+    assert ranks.run("len(run.trace.collectives()), run.ranks[1].output").result == "(3, 'reduced\\n')"
+    assert ranks.run("%%ranks --ranks 0,2\nx += rank\nx[0].item()").result == "[0] 3.0\n[2] 5.0"
+    assert ranks.run("%%ranks --ranks 1-2\nx[0].item()").result == "[1] 3.0\n[2] 5.0"
+
+
+def test_values_go_and_come_by_name(ranks):
+    ranks.run("import torch\nbatch = torch.arange(4.)\nrate, model = 0.5, torch.nn.Linear(2, 2)")
+    ranks.run("%ranks push batch rate")
+    ranks.run("%%ranks --pull loss\nloss = (batch * rate * rank).sum()")
+    assert ranks.run("loss").result == "[0] float32[] 0\n[1] float32[] 3\n[2] float32[] 6"
+    assert ranks.run("loss[2].item(), type(loss).__name__").result == "(6.0, 'RankValues')"
+    assert ranks.run("%%ranks --push rate --ranks 1\nrate").result == "[1] 0.5"
+    ranks.run("%ranks pull rank")
+    assert ranks.run("list(rank)").result == "[0, 1, 2]"
+    refused = ranks.run("%ranks push rate model").stderr
+    assert refused == ("UsageError: model cannot be pushed: it is a Linear, and only tensors and plain data travel\n")
+    assert "missing is not defined in the notebook" in ranks.run("%ranks push missing").stderr
+    assert "batches is not defined on ranks 0-2" in ranks.run("%ranks pull batches").stderr
+
+
+def test_an_error_shows_its_line_and_the_ranks_live_on(ranks):
+    outputs = ranks.run("%%ranks -o run\nseen = rank\nif rank == 1:\n    x.view(7)\ndist.all_reduce(x)")
+    lines = outputs.error.splitlines()
+    assert lines[0] == "RankFailed: RuntimeError on rank 1 of 3" and "----> 4     x.view(7)" in lines
+    assert lines[-1] == "ranks 0, 2 stopped because of it" and "labkit" not in outputs.error
+    assert ranks.run("run.ok").result == "False"
+    assert (
+        ranks.run("%%ranks\ndist.all_reduce(x)\nseen, x[0].item()").result == "[0] (0, 3.0)\n[1] (1, 3.0)\n[2] (2, 3.0)"
+    )
+
+
+def test_a_function_of_an_earlier_cell_shows_its_own_lines(ranks):
+    ranks.run("%%ranks\ndef halve(n):\n    assert n % 2 == 0\n    return n // 2")
+    number = ranks.run("1").messages[0][1]["execution_count"]
+    outputs = ranks.run("%%ranks\nhalve(3)")
+    assert "line 2: halve(3)" in outputs.error and f"Cell In[{number - 1}], line 3, in halve" in outputs.error
+    assert "----> 3     assert n % 2 == 0" in outputs.error
+
+
+def test_interrupting_leaves_the_ranks_well(ranks):
+    before = ranks.run("%ranks").stdout
+    request = ranks.start("%%ranks\nprint('begun')\nif rank:\n    dist.barrier()\ntime.sleep(300)", watched=True)
+    ranks.wait_for_display(request, "begun")
+    ranks.manager.interrupt_kernel()
+    outputs = ranks.collect(request)
+    lines = outputs.error.splitlines()
+    assert lines[0] == "KeyboardInterrupt: 3 ranks interrupted; what they hold is kept"
+    assert re.fullmatch(r"\[0\] was at Cell In\[\d+\], line 5: time.sleep\(300\)", lines[1])
+    assert re.fullmatch(r"\[1-2\] was at Cell In\[\d+\], line 4: dist.barrier\(\)", lines[2])
+    assert ranks.run("%%ranks\ndist.all_reduce(x)\nx[0].item()").result == "[0-2] 3.0"
+    after = ranks.run("%ranks").stdout
+    assert [line.split()[2] for line in before.splitlines()] == [line.split()[2] for line in after.splitlines()]
+
+
+def test_a_time_out_says_where_each_rank_was(ranks):
+    error = ranks.run("%%ranks --timeout 0.5\nif rank == 2:\n    time.sleep(60)\ndist.barrier()").error
+    assert error.splitlines()[0] == "RankFailed: timeout after 0.5 s"
+    assert "line 3: time.sleep(60)" in error and "[0-1] was at" in error and "line 4: dist.barrier()" in error
+    assert ranks.run("%%ranks\nx[0].item() == rank").result == "[0-2] True"
+
+
+def test_status_shows_who_lives_and_restart_begins_afresh(ranks):
+    rows = [line.split() for line in ranks.run("%ranks").stdout.splitlines()]
+    assert rows[0] == ["rank", "state", "process", "memory", "last", "cell"]
+    assert [row[:2] for row in rows[1:]] == [["0", "alive"], ["1", "alive"], ["2", "alive"]]
+    assert all(row[4] == "MB" and row[5] == "Cell" for row in rows[1:])
+    outputs = ranks.run("%%ranks\nimport os\nif rank == 1: os._exit(9)")
+    assert "rank 1 ended with exit code 9" in outputs.error
+    assert "note: rank 1 ended with exit code 9 in Cell In[" in outputs.stdout
+    assert re.search(r"1 +ended with exit code 9 in Cell In\[\d+\]", ranks.run("%ranks").stdout)
+    refused = ranks.run("%%ranks\nrank")
+    assert refused.error == "" and "%ranks restart starts all ranks afresh" in refused.stderr
+    assert ranks.run("%%ranks --ranks 0,2\nrank").result == "[0] 0\n[2] 2"
+    assert ranks.run("%ranks restart").stdout == "3 ranks started, with nothing defined yet\n"
+    assert ranks.run("%%ranks\n'rank' in globals()").result == "[0-2] False"
+
+
+def test_an_edited_exercise_reaches_the_ranks_and_is_told_once(ranks):
+    ranks.run("%%exercise ring_allreduce\ndef ring_all_reduce(tensor):\n    return 'first'")
+    assert ranks.run("%%ranks\nfrom labkit.exercises import ring_allreduce\nring_allreduce.ring_all_reduce(x)").result
+    ranks.run("%%exercise ring_allreduce\ndef ring_all_reduce(tensor):\n    return 'second'")
+    outputs = ranks.run("%%ranks\nring_allreduce.ring_all_reduce(x)")
+    assert outputs.result == "[0-2] 'second'"
+    assert outputs.stdout == "note: ring_allreduce has changed since the last cell: it was loaded again\n"
+    assert ranks.run("%%ranks\nring_allreduce.ring_all_reduce(x)").stdout == ""
+    ranks.run("%reset_exercise ring_allreduce")
+
+
+def test_what_threads_print_between_cells_is_shown(ranks):
+    ranks.run("%%ranks\nimport threading\nthreading.Timer(0.2, lambda: print('later', flush=True)).start()")
+    assert ranks.run("import time\ntime.sleep(1)").stdout == ""
+    assert ranks.run("%%ranks\nprint('now')").stdout == "printed since the last cell:\n[0-2] later\n[0-2] now\n"
+
+
+def test_ranks_end_with_stop_and_with_the_kernel(ranks):
+    process = psutil.Process(ranks.manager.provisioner.process.pid)
+    (warm,) = process.children()
+    running = warm.children(recursive=True)
+    assert len(running) == 4, "a supervisor and three ranks"
+    assert ranks.run("%ranks stop").stdout == "the ranks have ended\n"
+    assert ranks.run("%ranks stop").stdout == "there were no live ranks\n"
+    _, alive = psutil.wait_procs(running, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("cell", "answer"),
+    [
+        ("%%ranks --ranks 7\n1", "there is no rank 7: ranks are 0 to 2"),
+        ("%%ranks --ranks a\n1", "%%ranks: --ranks: ranks such as 0,2 or 0-3 are needed, got 'a'"),
+        ("%%ranks --push a-b\n1", "%%ranks: --push: a variable's name is needed, got 'a-b'"),
+        ("%%ranks -n 2\n1", "there is no option -n; there are:"),
+        ("%ranks begin", "%ranks: action: invalid choice: 'begin'"),
+        ("%ranks push", "%ranks push: name what is to be sent"),
+        ("%ranks stop now", "%ranks stop: 'now' is one argument too many"),
+    ],
+)
+def test_what_cannot_be_is_answered_in_one_line(ranks, cell, answer):
+    outputs = ranks.run(cell)
+    assert outputs.stderr.startswith("UsageError: ") and outputs.stderr.count("\n") == 1
+    assert answer in outputs.stderr and outputs.error == ""
+
+
+def test_clusters_whose_ranks_do_not_stay_say_what_to_do(ranks, kernel):
+    kernel.run("%cluster virtual --nproc-per-node 3")
+    answer = kernel.run("%%ranks\n1").stderr
+    assert "ranks of a virtual cluster do not stay between cells: use %%torchrun there" in answer
+    # those of the cluster before are not lost by that
+    kernel.run("%cluster local --nproc-per-node 3")
+    assert kernel.run("%%ranks\nrank").stdout == ""
+
+
+def test_names_of_options_and_actions_are_completed(kernel):
+    assert kernel.complete("%%ranks --pu") == ["--push", "--pull"]
+    assert set(kernel.complete("%ranks re")) == {"restart"}
