@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.clusters import cycles
@@ -13,6 +13,8 @@ from labkit.clusters.standing import Standing, UnderWay
 _LONGEST_TEXT = 60
 """Characters of a line of code in the table."""
 _MOST_FINDINGS = 5
+_MOST_ROWS = 8
+"""Of the table, before ranks are folded that wait for different ranks."""
 _EXCUSES = {
     "unknown": ("has not said where it is", "have not said where they are"),
     "ended": ("has not come: it has ended", "have not come: they have ended"),
@@ -29,17 +31,29 @@ def is_hang(standings: Iterable[Standing]) -> bool:
     return any(standing.waits_in is not None for standing in standings)
 
 
+def report(standings: Sequence[Standing]) -> list[str]:
+    """The table, then the findings."""
+    return [*table(standings), *findings(standings)]
+
+
 def table(standings: Sequence[Standing]) -> list[str]:
     """A line for each rank, or for all that stand alike: where it is, and what it waits in."""
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for standing in standings:
-        alike[_place(standing), _state(standing)].append(standing.rank)
+    alike = _alike(standings, _state)
+    if len(alike) > _MOST_ROWS:
+        alike = _alike(standings, _roughly)
     who = [f"[{ranges(ranks)}]" for ranks in alike.values()]
     widths = max(map(len, who), default=0), max((len(place) for place, _ in alike), default=0)
     return [
-        f"{name:<{widths[0]}}  {f'{place:<{widths[1]}}  {state}' if place else state}"
+        f"{name:<{widths[0]}}  {f'{place:<{widths[1]}}  {state}' if place else state}".rstrip()
         for name, (place, state) in zip(who, alike, strict=True)
     ]
+
+
+def _alike(standings: Sequence[Standing], state: Callable[[Standing], str]) -> dict[tuple[str, str], list[int]]:
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for standing in standings:
+        alike[_place(standing), state(standing)].append(standing.rank)
+    return alike
 
 
 def findings(standings: Sequence[Standing]) -> list[str]:
@@ -58,11 +72,21 @@ def _place(standing: Standing) -> str:
 def _state(standing: Standing) -> str:
     if standing.exit is not None:
         return "has ended" if standing.exit == 0 else f"has ended with exit code {standing.exit}"
+    if standing.under_way is None:
+        return ""
     operation = standing.waits_in
     if operation is None:
         return "in no operation" if standing.frames else "outside of the cell's code"
     began = f", begun at {operation.line}" if operation.line and operation.line != standing.line else ""
     return f"waits in {_in_full(operation)}{began}"
+
+
+def _roughly(standing: Standing) -> str:
+    """Its state without what many ranks may have, each its own."""
+    operation = standing.waits_in
+    if operation is None or operation.kind not in ("send", "receive"):
+        return _state(standing)
+    return f"waits in {operation.name}, {'to' if operation.kind == 'send' else 'from'} another rank each"
 
 
 def _in_full(operation: UnderWay) -> str:
@@ -100,28 +124,34 @@ def _size(nbytes: int) -> str:
 class _Finding:
     text: str
     advice: str
-    by_nobody_else: bool
-    """Somebody is missing who waits for no one: the cause, not a consequence."""
+    depth: int
+    """0: those who are missing wait for no one, so this is the cause; 1: some of them; 2: all of them wait too."""
+    ranks: tuple[int, ...] = ()
+    """Those who wait for a message."""
 
 
 class _Diagnosis:
     def __init__(self, standings: Sequence[Standing]) -> None:
         self._standings = {standing.rank: standing for standing in standings}
         self._waiting = {s.rank: s.waits_in for s in standings if s.waits_in is not None}
-        lines = {place for s in standings for place in (s.line, *(o.line for o in s.under_way)) if place}
+        lines = {place for s in standings for place in (s.line, *(o.line for o in s.under_way or ())) if place}
         self._files = {place.rpartition(", ")[0] for place in lines}
 
     def lines(self) -> list[str]:
         found = self._meetings() + self._messages() + self._others()
-        causes = [finding for finding in found if finding.by_nobody_else]
-        circle = [] if causes else self._cycle()
-        shown = (causes or found)[:_MOST_FINDINGS]
-        lines = [finding.text for finding in shown]
-        if len(causes or found) > _MOST_FINDINGS:
-            lines.append(f"... and {len(causes or found) - _MOST_FINDINGS} more like these")
+        deepest = min((finding.depth for finding in found), default=0)
+        found = [finding for finding in found if finding.depth == deepest]
+        circle, in_circle = self._cycle() if deepest == 2 else ([], [])
+        # the circle tells it of these
+        found = [finding for finding in found if not finding.ranks or not set(finding.ranks) <= set(in_circle)]
+        lines = [finding.text for finding in found[:_MOST_FINDINGS]]
+        if len(found) > _MOST_FINDINGS:
+            lines.append(f"... and {len(found) - _MOST_FINDINGS} more like these")
         if circle:
             return [*lines, *circle]
-        return [*lines, f"try: {shown[0].advice}"] if shown else lines
+        # of a message it can be said what is missing
+        advice = next((f.advice for f in found if f.ranks), found[0].advice) if found else ""
+        return [*lines, f"try: {advice}"] if lines else []
 
     def _meetings(self) -> list[_Finding]:
         """Collectives that somebody waits in, the earliest first."""
@@ -154,11 +184,10 @@ class _Diagnosis:
             parts.append("with " + ", ".join(f"{_size(o.nbytes)} on rank {r}" for r, o in list(joined.items())[:8]))
         elif len(names) == 1:
             parts.append("nobody is missing")
-        return _Finding(head + ", ".join(parts), advice, len(names) > 1 or self._any_idle(missing))
+        return _Finding(head + ", ".join(parts), advice, 0 if len(names) > 1 else self._depth(missing))
 
     def _taking_part(self, rank: int, sequence: int, group: str, members: tuple[int, ...]) -> UnderWay | None:
-        standing = self._standings.get(rank)
-        for operation in standing.under_way if standing and standing.exit is None else ():
+        for operation in self._under_way(rank):
             key = operation.sequence, operation.group, operation.ranks
             if operation.kind == "collective" and key == (sequence, group, members):
                 return operation
@@ -184,16 +213,11 @@ class _Diagnosis:
                 text = ", ".join([head, *self._excuses(peers, None)])
                 call = f"recv(..., src={rank})" if operation.kind == "send" else f"send(..., dst={rank})"
                 advice = f"every {operation.kind} needs its {other}: {_ranks(peers)} must call {call}"
-            found.append(
-                _Finding(text, advice, self._any_idle(peers) if operation.peer >= 0 else self._all_idle(peers))
-            )
+            found.append(_Finding(text, advice, self._depth(peers), (rank,)))
         return found
 
     def _posted(self, rank: int, kind: str) -> list[UnderWay]:
-        standing = self._standings.get(rank)
-        if standing is None or standing.exit is not None:
-            return []
-        return [operation for operation in standing.under_way if operation.kind == kind]
+        return [operation for operation in self._under_way(rank) if operation.kind == kind]
 
     def _others(self) -> list[_Finding]:
         """What is waited for that is neither a collective nor a message."""
@@ -206,11 +230,12 @@ class _Diagnosis:
             missing = [rank for rank in self._standings if not any(o.name == name for o in self._under_way(rank))]
             head = f"{_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
             text = ", ".join([head, *self._excuses(missing, None)])
-            found.append(_Finding(text, self._advice(missing), self._all_idle(missing)))
+            found.append(_Finding(text, self._advice(missing), self._depth(missing)))
         return found
 
     def _under_way(self, rank: int) -> tuple[UnderWay, ...]:
-        return self._standings[rank].under_way
+        standing = self._standings.get(rank)
+        return (standing.under_way or ()) if standing and standing.exit is None else ()
 
     def _excuses(self, missing: Sequence[int], meeting: tuple[int, str, tuple[int, ...]] | None) -> list[str]:
         """What each of the missing does instead; those that do the same in one."""
@@ -230,7 +255,7 @@ class _Diagnosis:
         if operation is None:
             text = f": {standing.frames[-1][3]}" if standing.frames and standing.frames[-1][3] else ""
             return ("elsewhere", self._at(standing.line) + text) if standing.line else ("outside", "")
-        if meeting is None or (operation.group, operation.ranks) != meeting[1:]:
+        if operation.kind != "collective" or meeting is None or (operation.group, operation.ranks) != meeting[1:]:
             return "waits", f" {_named(operation)}{self._at(operation.line)}"
         place = f" {_numbered(operation)}{self._at(operation.line)}"
         return ("past", place) if operation.sequence > meeting[0] else ("waits", place)
@@ -245,11 +270,9 @@ class _Diagnosis:
     def _idle(self, rank: int) -> bool:
         return rank in self._standings and rank not in self._waiting
 
-    def _any_idle(self, ranks: Iterable[int]) -> bool:
-        return any(map(self._idle, ranks))
-
-    def _all_idle(self, ranks: Iterable[int]) -> bool:
-        return all(map(self._idle, ranks))
+    def _depth(self, missing: Sequence[int]) -> int:
+        idle = [self._idle(rank) for rank in missing]
+        return 0 if all(idle) and idle else 1 if any(idle) else 2
 
     def _advice(self, missing: Sequence[int]) -> str:
         known = [self._standings[rank] for rank in missing if rank in self._standings]
@@ -268,28 +291,21 @@ class _Diagnosis:
             return "all ranks of a group must give tensors of the same shape and dtype"
         return "all are in it and it does not end: see that the nodes reach each other over the network"
 
-    def _cycle(self) -> list[str]:
-        """Who waits for whom in a circle, and what helps."""
+    def _cycle(self) -> tuple[list[str], list[int]]:
+        """Who waits for whom in a circle, with what helps; and the ranks in it that need not be told one by one."""
         waits = {rank: self._waited_for(rank, operation) for rank, operation in self._waiting.items()}
         found = cycles.find(waits)
         operations = [self._waiting[rank] for rank in found]
-        if not found or all(operation.kind == "other" for operation in operations):
-            return []
         kinds = {operation.kind for operation in operations}
-        groups = {operation.group for operation in operations}
-        if kinds == {"collective"} and len(groups) == 1:
-            return []  # the finding of that group has said it
         lines = [cycles.shown(found)]
         if kinds == {"send"} and not any(self._posted(rank, "receive") for rank in found):
-            lines.append(f"try: {cycles.SENDS_FIRST}")
-        elif kinds == {"receive"}:
-            lines.append(f"try: {cycles.RECEIVES_FIRST}")
-        elif kinds == {"collective"}:
+            return [*lines, f"try: {cycles.SENDS_FIRST}"], found
+        if kinds == {"receive"}:
+            return [*lines, f"try: {cycles.RECEIVES_FIRST}"], found
+        if kinds == {"collective"} and len({operation.group for operation in operations}) > 1:
             members = [ranges(operation.ranks) for operation in operations]
-            lines.append(f"try: {cycles.in_other_order(list(dict.fromkeys(members)))}")
-        else:
-            lines.append("try: let them make these calls in an order in which one of them can go on")
-        return lines
+            return [*lines, f"try: {cycles.in_other_order(list(dict.fromkeys(members)))}"], []
+        return [], []
 
     def _waited_for(self, rank: int, operation: UnderWay) -> list[int]:
         if operation.kind == "collective":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.clusters.standing import Standing
 from labkit.trace import Trace
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Run:
     wall_seconds: float = 0.0
     stopped: str = ""
     """Why the lab itself stopped the ranks (`timeout after 30 s`, `deadlock`), or empty."""
+    standings: Sequence[Standing] = ()
+    """Where each real rank was when the lab stopped it; empty when nothing was stopped, or nothing is known."""
     notes: Sequence[str] = ()
     """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
 
@@ -104,6 +107,10 @@ class Run:
     def diagnosis(self) -> str:
         """Which rank failed first, at which line, why, and what became of the others; empty when all went well."""
         first = self.first_failure
+        if self.stopped and self.standings:
+            from labkit.clusters import hangs
+
+            return "\n".join([f"stopped: {self.stopped}", *hangs.report(self.standings)])
         if first is None:
             return self.stopped
         lines = [f"stopped: {self.stopped}"] if self.stopped else []

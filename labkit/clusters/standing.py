@@ -45,15 +45,15 @@ class Standing:
     """The learner's frames of its main thread, outermost first."""
     in_torch: bool = False
     """The innermost frame of all is torch's: it may wait for an operation without having said so."""
-    under_way: tuple[UnderWay, ...] = ()
-    """The oldest first."""
+    under_way: tuple[UnderWay, ...] | None = ()
+    """The oldest first; None when the rank does not say, as virtual ones do not."""
     exit: int | None = None
     """Its exit code when it has ended."""
 
     @property
     def waits_in(self) -> UnderWay | None:
         """The operation that it cannot go on without; None when it is busy with something else."""
-        if self.exit is not None:
+        if self.exit is not None or self.under_way is None:
             return None
         waited_for = next((operation for operation in self.under_way if operation.waited_for), None)
         if waited_for is not None or not self.in_torch:

@@ -75,6 +75,8 @@ class Kernel:
             if kind != "status":
                 outputs.messages.append((kind, content))
         reply = self._client.get_shell_msg(timeout=60)
+        while reply["parent_header"].get("msg_id") != request:  # one that came late, to an earlier question
+            reply = self._client.get_shell_msg(timeout=60)
         outputs.payload = reply["content"].get("payload", [])
         return outputs
 

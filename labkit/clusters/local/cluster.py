@@ -47,6 +47,7 @@ class LocalCluster:
             job,
             **self._processes(job),
             on_output=on_output,
+            on_state=on_state,
             timeout=job.timeout or self.timeout,
         )
 

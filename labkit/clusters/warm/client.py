@@ -16,15 +16,19 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from labkit.clusters.cluster import OnOutput
+from labkit.clusters import hangs
+from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import frames, reports, request
 from labkit.clusters.warm.collector import Collector
+from labkit.clusters.warm.hanging import Hanging
 from labkit.clusters.warm.session import Session
 
 _START_LIMIT_SECONDS = 120.0
 _PATIENCE_SECONDS = 10.0
+_WHERE_SECONDS = 1.0
+"""For all ranks to say where they are, when they are interrupted."""
 # the warm process itself must have no threads; a rank's own number is set when it starts
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -92,6 +96,7 @@ class WarmProcess:
         environments: Sequence[Mapping[str, str]],
         sockets: Sequence[socket.socket] = (),
         on_output: OnOutput | None = None,
+        on_state: OnState | None = None,
         timeout: float | None = None,
     ) -> Run:
         """Run `function(job, i, options, reporter, sock)` in a fresh process for each i, and return when all ended.
@@ -99,10 +104,11 @@ class WarmProcess:
         entry: `package.module:function`, imported in the warm process once.
         ranks[i]: the global ranks that process i hosts; environments[i]: its environment variables beside the usual.
         sockets[i]: given to process i as `sock`; closed here as soon as the run has begun.
-        on_output: called in this thread while the processes run.
+        on_output, on_state: called in this thread while the processes run.
         timeout: seconds after which all are stopped; each rank's error then says where it was.
         When a process fails, the others have a short while to end before they are stopped.
-        `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on.
+        `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on; the first with notes
+        that say where all ranks were.
         Raises `WarmProcessDied` when no process could be started.
         """
         asked = self.prepare(
@@ -116,9 +122,12 @@ class WarmProcess:
         )
         began = time.monotonic()
         session = self.open(asked, sockets)
+        collector = Collector(ranks, timeout, on_output, self._max_bytes)
         try:
-            collector = Collector(ranks, timeout, on_output, self._max_bytes)
-            stopped = _receive(session, collector, timeout)
+            stopped = _receive(session, collector, Hanging(job, [collector], on_state), timeout)
+        except KeyboardInterrupt as interrupt:
+            _say_where_all_are(session, collector, interrupt)
+            raise
         finally:
             # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
             session.close()
@@ -251,7 +260,7 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(session: Session, collector: Collector, timeout: float | None) -> str:
+def _receive(session: Session, collector: Collector, hanging: Hanging, timeout: float | None) -> str:
     """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
     # the supervisor keeps the time; this is for one that the ranks have brought down
     limit = None if timeout is None else time.monotonic() + timeout + _PATIENCE_SECONDS
@@ -265,6 +274,23 @@ def _receive(session: Session, collector: Collector, timeout: float | None) -> s
             collector.feed(data)
         except (frames.FrameError, reports.ReportError) as error:
             return f"the process that watches over the ranks sent something malformed: {error}"
+        if reason := hanging.look():
+            return reason
+
+
+def _say_where_all_are(session: Session, collector: Collector, interrupt: KeyboardInterrupt) -> None:
+    """Add to `interrupt` where each rank is, as far as they say so at once."""
+    limit = time.monotonic() + _WHERE_SECONDS
+    with contextlib.suppress(OSError, frames.FrameError, reports.ReportError):
+        collector.forget_places()
+        session.send({"kind": "stacks"})
+        while not collector.all_places_known and (left := limit - time.monotonic()) > 0:
+            data = session.receive(left)
+            if not data:
+                break
+            collector.feed(data)
+    for line in hangs.report(collector.standings()):
+        interrupt.add_note(line)
 
 
 _all: weakref.WeakSet[WarmProcess] = weakref.WeakSet()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,9 @@ from typing import Any
 
 from labkit.clusters.cluster import OnOutput
 from labkit.clusters.run import RankError, RankResult, Run
+from labkit.clusters.standing import Frame, Standing
 from labkit.clusters.warm import frames, reports
+from labkit.clusters.warm.stacks import Thread
 from labkit.trace import Trace
 
 KEPT_OUTPUT_CHARACTERS = 10_000_000
@@ -51,11 +52,15 @@ class Collector:
         self._notes: dict[str, None] = {}
         self._threads: dict[tuple[int, int], int] = {}
         """(process, thread) -> rank."""
-        self._hanging: dict[int, list[Any]] = {}
+        self._places: dict[int, reports.Place] = {}
+        """Where each process was when it was last asked, or crashed."""
         self._exits: dict[int, int | None] = {}
         self._reason = ""
         self.started = False
         self.ended = False
+        self.quiet = False
+        """Nothing moves any more, as the supervisor sees it; `standings` says where all are."""
+        self._hang = ""
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes. Raises `FrameError` or `ReportError` when the supervisor itself talks nonsense."""
@@ -70,6 +75,9 @@ class Collector:
         if kind == "end":
             self._reason, self.ended = str(header.get("stopped"))[:100], True
             return
+        if kind in ("quiet", "active"):
+            self.quiet = kind == "quiet"
+            return
         process = header.get("process")
         if type(process) is not int or not 0 <= process < len(self._ranks):
             raise reports.ReportError("a frame of no process of this run")
@@ -80,7 +88,7 @@ class Collector:
         elif kind == "report":
             self._take_report_bytes(process, payload)
         elif kind == "stacks":
-            self._hanging[process] = _stacks(payload)
+            self._places[process] = reports.read_place(payload)
         elif kind == "exit":
             status = header.get("status")
             self._exits[process] = status if type(status) is int and abs(status) < 1 << 16 else None
@@ -152,6 +160,7 @@ class Collector:
 
     def run(self, wall_seconds: float, stopped: str = "") -> Run:
         """All that is known. `stopped` is the client's own reason for stopping the run, if it had one."""
+        self._hang = stopped if stopped.startswith("hang") else ""
         if not stopped and self._reason == "timeout":
             stopped = f"timeout after {self._timeout:g} s"
         elif not stopped and self._reason == "terminated":
@@ -168,6 +177,7 @@ class Collector:
             trace=Trace.merged(self._traces) if self._traces else Trace(self._world_size),
             wall_seconds=wall_seconds,
             stopped=stopped,
+            standings=self.standings() if stopped else (),
             notes=tuple(self._notes),
         )
 
@@ -189,17 +199,49 @@ class Collector:
 
     def _where_it_was(self, process: int, rank: int, exit_code: int | None, wall_seconds: float) -> RankError | None:
         """Why a process had to be stopped or crashed, and at which line, as far as that is known."""
-        threads = self._hanging.get(process, [])
-        if len(self._ranks[process]) > 1:
-            threads = [t for t in threads if self._threads.get((process, t[0])) == rank]
-        stack = threads[0][1] if threads else ()
+        stack = self._frames(process, rank)
         if exit_code is not None:
             message = "the process crashed: code below Python failed here"
             return RankError(_signal_name(-exit_code), message, stack, time=wall_seconds) if stack else None
         if self._reason == "timeout":
             return RankError("Timeout", f"still running after {self._timeout:g} s", stack, time=wall_seconds)
+        if self._hang:
+            return RankError("Hang", self._hang, stack, time=wall_seconds)
         message = "was still running when another rank failed"
         return RankError("Stopped", message, stack, time=wall_seconds, consequence=True) if stack else None
+
+    def _frames(self, process: int, rank: int) -> tuple[Frame, ...]:
+        thread = self._thread(process, rank)
+        return thread.frames if thread else ()
+
+    def _thread(self, process: int, rank: int) -> Thread | None:
+        """The one that runs `rank`, as it was last seen."""
+        threads = self._places[process].threads if process in self._places else ()
+        if len(self._ranks[process]) > 1:
+            threads = tuple(t for t in threads if self._threads.get((process, t.identifier)) == rank)
+        return threads[0] if threads else None
+
+    def forget_places(self) -> None:
+        """All are about to be asked anew."""
+        self._places.clear()
+
+    @property
+    def all_places_known(self) -> bool:
+        """Has every process that is still running said where it is?"""
+        return all(process in self._places or process in self._exits for process in range(len(self._ranks)))
+
+    def standings(self) -> list[Standing]:
+        """Where each rank was when all were last asked, or that it had ended by then."""
+        return [self._standing(process, rank) for process, hosted in enumerate(self._ranks) for rank in sorted(hosted)]
+
+    def _standing(self, process: int, rank: int) -> Standing:
+        if rank in self._results:
+            return Standing(rank, exit=self._results[rank].exit)
+        if self._exits.get(process) is not None:
+            return Standing(rank, exit=self._exits[process])
+        thread = self._thread(process, rank)
+        known = self._places[process].under_way if len(self._ranks[process]) == 1 and process in self._places else None
+        return Standing(rank, thread.frames if thread else (), thread is not None and thread.in_torch, known)
 
 
 def _signal_name(number: int) -> str:
@@ -230,12 +272,3 @@ class _KeptOutput:
         dropped = self._dropped + max(0, len(kept) - KEPT_OUTPUT_CHARACTERS)
         note = f"[{dropped} earlier characters are not kept]\n" if dropped else ""
         return note + kept[-KEPT_OUTPUT_CHARACTERS:]
-
-
-def _stacks(payload: bytes) -> list[tuple[int, tuple[tuple[str, int, str, str], ...]]]:
-    """Per thread: its identifier and its learner's frames."""
-    try:
-        rows = json.loads(payload)
-        return [(int(thread), tuple(reports.learner_frame(row) for row in found)) for thread, found in rows]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise reports.ReportError(f"stacks of the wrong form: {error}"[:500]) from None

@@ -122,8 +122,10 @@ class Board:
         self._memory = memoryview(mmap.mmap(-1, max(1, count) * _SLOT_BYTES))
 
     def slot(self, index: int) -> Slot:
-        """Process `index`'s own, for use in that process."""
-        return Slot(self._of(index))
+        """Process `index`'s own, for use in that process; what another one has left there is gone."""
+        memory = self._of(index)
+        memory[:_FIRST_GROUP] = bytes(_FIRST_GROUP)
+        return Slot(memory)
 
     def counts(self, index: int) -> tuple[int, int]:
         """Operations that process `index` has begun, and ended."""

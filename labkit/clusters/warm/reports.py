@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from labkit.clusters import wire
 from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.standing import UnderWay
 from labkit.clusters.warm import frames
+from labkit.clusters.warm.stacks import Thread
 from labkit.trace import Trace
 
 _MAX_TEXT = 200_000
@@ -101,6 +103,59 @@ def _error(data: Any) -> RankError:
         time=found[2],
         consequence=data.get("consequence") is True,
         locals=tuple((_text(name), _text(shown)) for name, shown in _pairs(found[1][:_MAX_LOCALS])),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a process is."""
+
+    threads: tuple[Thread, ...]
+    """Those that run code of the learner's, the main one first."""
+    under_way: tuple[UnderWay, ...]
+    """What it has begun and not ended."""
+
+
+def place_of(threads: Sequence[Thread], under_way: Sequence[UnderWay]) -> bytes:
+    """A `Place` as bytes."""
+    return json.dumps([list(map(dataclasses.asdict, threads)), list(map(dataclasses.asdict, under_way))]).encode()
+
+
+def read_place(payload: bytes) -> Place:
+    """The inverse of `place_of`; raises `ReportError`."""
+    found = _guarded(lambda: json.loads(payload))
+    if not isinstance(found, list) or len(found) != 2:
+        raise ReportError("a place of the wrong form")
+    threads, under_way = (_list(part) for part in found)
+    return Place(tuple(map(_thread, threads)), tuple(map(_operation, under_way)))
+
+
+def _thread(data: Any) -> Thread:
+    if not isinstance(data, dict):
+        raise ReportError("a thread of the wrong form")
+    frames = tuple(learner_frame(row) for row in _list(data.get("frames"))[:_MAX_FRAMES])
+    return Thread(_integer(data.get("identifier"), "identifier"), frames, data.get("in_torch") is True)
+
+
+def _operation(data: Any) -> UnderWay:
+    if not isinstance(data, dict):
+        raise ReportError("an operation of the wrong form")
+    seconds = data.get("seconds")
+    if type(seconds) is not float or not math.isfinite(seconds):
+        raise ReportError("an operation that began at a time that is no number")
+    return UnderWay(
+        kind=_text(data.get("kind")),
+        name=_text(data.get("name")),
+        group=_text(data.get("group")),
+        ranks=tuple(_integer(rank, "rank") for rank in _list(data.get("ranks"))),
+        sequence=_integer(data.get("sequence"), "sequence"),
+        peer=_integer(data.get("peer"), "peer"),
+        tag=_integer(data.get("tag"), "tag"),
+        nbytes=_integer(data.get("nbytes"), "nbytes"),
+        line=_text(data.get("line")),
+        seconds=seconds,
+        waited_for=data.get("waited_for") is True,
+        spins=data.get("spins") is True,
     )
 
 

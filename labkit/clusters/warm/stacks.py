@@ -4,29 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from labkit.clusters.job import Job
 from labkit.clusters.program import is_learners
+from labkit.clusters.standing import Frame
 
-LearnerFrame = tuple[str, int, str, str]
+_WAITERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
-def learner_frames(dump: str, job: Job) -> dict[int, list[LearnerFrame]]:
-    """By thread identifier, the learner's frames as in `RankError.frames`, outermost first."""
+@dataclass(frozen=True)
+class Thread:
+    """Where one thread is."""
+
+    identifier: int
+    frames: tuple[Frame, ...]
+    """The learner's, as in `RankError.frames`, outermost first."""
+    in_torch: bool
+    """Its innermost frame of all is torch's, or the lab's own that calls torch."""
+
+
+def threads(dump: str, job: Job) -> list[Thread]:
+    """What a dump says of each thread that runs code of the learner's."""
     sources = _sources(job)
-    found: dict[int, list[LearnerFrame]] = {}
+    found: dict[int, list[Frame]] = {}
+    innermost: dict[int, str] = {}
     thread = 0
     for line in dump.splitlines():
         if header := _THREAD.match(line):
             thread = int(header[1], 16)
-        elif (frame := _FRAME.match(line)) and is_learners(frame[1]):
-            number = int(frame[2])
-            source = sources.get(frame[1], [])
-            text = source[number - 1].strip() if 0 < number <= len(source) else ""
-            found.setdefault(thread, []).insert(0, (frame[1], number, frame[3], text))
-    return found
+        elif frame := _FRAME.match(line):
+            innermost.setdefault(thread, frame[1])
+            if is_learners(frame[1]):
+                number = int(frame[2])
+                source = sources.get(frame[1], [])
+                text = source[number - 1].strip() if 0 < number <= len(source) else ""
+                found.setdefault(thread, []).insert(0, (frame[1], number, frame[3], text))
+    return [Thread(thread, tuple(frames), innermost[thread].startswith(_WAITERS)) for thread, frames in found.items()]
 
 
 def _sources(job: Job) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ short while after a process has failed. It has a session of its own and adopts o
 from __future__ import annotations
 
 import gc
-import json
 import os
 import selectors
 import signal
@@ -17,8 +16,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from labkit.clusters.warm import frames, fresh, processes, progress, request
-from labkit.clusters.warm.stacks import learner_frames
+from labkit.clusters.warm import frames, fresh, processes, progress, reports, request
+from labkit.clusters.warm.silence import Silence
+from labkit.clusters.warm.stacks import threads
 
 FAILURE_GRACE_SECONDS = 1.5
 """How long the other processes may go on when one has failed: enough to notice it, and to say so."""
@@ -37,8 +37,11 @@ class Process:
     streams: dict[int, str]
     """What may be read from it: file descriptor -> `stdout`, `stderr`, `report`."""
     stacks: int
+    """The file that its stacks are written into, when it crashes or is asked."""
     commands: int | None
     """Where it can be sent something."""
+    told_stacks: int = 0
+    """So many bytes of its stacks have been sent on."""
     unsent: bytearray = field(default_factory=bytearray)
     """What it has not yet read of that."""
     status: int | None = None
@@ -69,6 +72,9 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._shared = os.memfd_create("shared")
         self._board = progress.Board(len(asked.ranks))
+        # virtual ranks, many to a process, find out by themselves
+        watched = all(len(hosted) <= 1 for hosted in asked.ranks)
+        self._silence = Silence(self._board, asked.job.hang_timeout if watched else None)
         self._began = time.monotonic()
         self._heard = frames.Decoder(_MAX_COMMAND_BYTES)
         self._pending = bytearray()
@@ -155,8 +161,10 @@ class Supervisor:
         return ended or bool(self._stopped) or self._client_gone
 
     def _step(self, wake_up: int) -> None:
-        soonest = min(self._deadlines.values(), default=None)
-        wait = None if soonest is None else max(0.0, soonest - time.monotonic())
+        times = [*self._deadlines.values()]
+        if self._silence.next_look is not None:
+            times.append(self._silence.next_look)
+        wait = max(0.0, min(times) - time.monotonic()) if times else None
         for key, events in self._selector.select(wait):
             if key.fileobj is self._connection:
                 if events & selectors.EVENT_READ:
@@ -172,6 +180,17 @@ class Supervisor:
                 self._hand_over(key.data)
             else:
                 self._pass_on(key.data, key.fd)
+        self._listen_for_life()
+
+    def _listen_for_life(self) -> None:
+        """Tell the client when nothing moves any more, with where everybody is, and when something does again."""
+        if not self._reading:  # they may wait for the client to take what they print
+            self._silence.broken()
+        change = self._silence.look({p.index: p.pid for p in self._processes.values() if p.status is None})
+        if change == "quiet":
+            self._report_stacks()
+        if change:
+            self._send({"kind": change})
 
     def _hear_client(self) -> None:
         try:
@@ -239,6 +258,7 @@ class Supervisor:
 
     def _process_ended(self, process: Process, status: int) -> None:
         """A process has ended by itself."""
+        self._silence.broken()
         self._send({"kind": "exit", "process": process.index, "status": status})
         if status != 0:
             self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
@@ -261,6 +281,7 @@ class Supervisor:
             del process.streams[descriptor]
             os.close(descriptor)
             return False
+        self._silence.broken()
         self._send({"kind": process.streams[descriptor], "process": process.index}, data)
         return True
 
@@ -297,23 +318,26 @@ class Supervisor:
 
     def _report_stacks(self) -> None:
         """Ask every process that is still running where it is."""
-        asked = {p.index: os.fstat(p.stacks).st_size for p in self._processes.values() if p.status is None}
-        for index in asked:
-            os.kill(self._processes[index].pid, signal.SIGUSR1)
+        asked = [p for p in self._processes.values() if p.status is None]
+        for process in asked:
+            os.kill(process.pid, signal.SIGUSR1)
         limit = time.monotonic() + 1.0
-        for index, before in asked.items():
+        for process in asked:
             seen = -1
-            while time.monotonic() < limit and (size := os.fstat(self._processes[index].stacks).st_size) != seen:
-                seen = size if size > before else -1
+            while time.monotonic() < limit and (size := os.fstat(process.stacks).st_size) != seen:
+                seen = size if size > process.told_stacks else -1
                 time.sleep(0.02)
-            self._send_stacks(self._processes[index], before)
+            self._send_stacks(process)
 
-    def _send_stacks(self, process: Process, start: int = 0) -> None:
-        dump = os.pread(process.stacks, 1 << 20, start).decode(errors="replace")
-        found = learner_frames(dump, self._asked.job)
+    def _send_stacks(self, process: Process) -> None:
+        """Where a process is, or was when it crashed: its threads, from what they wrote, and what it has begun."""
+        written = os.pread(process.stacks, 1 << 20, process.told_stacks)
+        process.told_stacks += len(written)
+        dump = written.decode(errors="replace")
         # a fork keeps the identifier of its only thread
-        ordered = sorted(found.items(), key=lambda item: item[0] != threading.get_ident())
-        self._send({"kind": "stacks", "process": process.index}, json.dumps(ordered).encode())
+        found = sorted(threads(dump, self._asked.job), key=lambda thread: thread.identifier != threading.get_ident())
+        under_way = self._board.under_way(process.index)
+        self._send({"kind": "stacks", "process": process.index}, reports.place_of(found, under_way))
 
     def _end(self) -> None:
         for process in self._processes.values():
