@@ -146,7 +146,8 @@ class Collector:
         self._results.clear()
         self._traces.clear()
         self._notes.clear()
-        self._hanging.clear()
+        self._places.clear()
+        self.quiet = False
 
     @property
     def results(self) -> Mapping[int, RankResult]:

@@ -252,7 +252,7 @@ class Supervisor:
                 if process.pid == pid:
                     process.status = os.waitstatus_to_exitcode(status)
                     self._drain(process)
-                    if process.status < 0:
+                    if process.status < 0 and os.fstat(process.stacks).st_size > process.told_stacks:
                         self._send_stacks(process)
                     self._process_ended(process, process.status)
 
