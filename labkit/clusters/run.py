@@ -79,6 +79,8 @@ class Run:
     """Where each real rank was when the lab stopped it; empty when nothing was stopped, or nothing is known."""
     notes: Sequence[str] = ()
     """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
+    logs: Path | None = None
+    """Folder with a file for each rank, all that it printed; None when nothing was, or outside of a notebook."""
 
     def __repr__(self) -> str:
         how = "all went well" if self.ok else self.diagnosis().splitlines()[0]

@@ -18,11 +18,11 @@ __all__ = ["load_ipython_extension", "step_through"]
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Make the magics known to `shell`. Loading twice does no harm."""
     from labkit.clusters.warm import shared
-    from labkit.notebook import choosing, exercising, failures, helping, ranks, running
+    from labkit.notebook import choosing, exercising, failures, helping, past_runs, ranks, running
 
     failures.install()
     choice = choosing.Choice()
-    run = (*running.magics(choice), *ranks.magics(choice))
+    run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics())
     for magic in (*choosing.magics(choice), *run, *exercising.magics(), *helping.magics()):
         magic.register(shell)
     # it imports torch while the learner reads the first paragraph

@@ -27,8 +27,13 @@ class CellSyntaxError(Exception):
 
 def cell_name(shell: InteractiveShell) -> str:
     """What tracebacks call the cell that is running: `Cell In[3]`."""
+    return f"Cell In[{prompt_number(shell)}]"
+
+
+def prompt_number(shell: InteractiveShell) -> int:
+    """The number of the cell that is running."""
     # not shell.execution_count: IPython 9 has counted on by now, IPython 8 has not
-    return f"Cell In[{shell.displayhook.prompt_count}]"
+    return int(shell.displayhook.prompt_count)
 
 
 def lines_above(shell: InteractiveShell, cell: str) -> list[str]:

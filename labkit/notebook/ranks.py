@@ -14,8 +14,8 @@ from labkit.clusters.live import Interrupted, KeepsRanks, LiveRanks, RankState
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
-from labkit.notebook.lanes import Lanes
 from labkit.notebook.magics import Magic, seconds, variable
+from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.results import RankValues
 from labkit.notebook.running import cell_job, modules_under_work, run_shown, shown_values
 
@@ -84,7 +84,7 @@ class _Kept:
         _show_what_was_printed_meanwhile(live)
         ranks = options.ranks or range(live.world_size)
         try:
-            run = run_shown(shell, start, world_size=len(ranks))
+            run = run_shown(shell, start, world_size=len(ranks), limit=options.timeout)
         except Interrupted as interrupt:
             lines = _interrupted(interrupt.run)
             interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import linecache
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from labkit import exercises
-from labkit.clusters import Job, OnOutput, OnState, Run, State
-from labkit.notebook.cells import cell_name, lines_above, require_syntax
+from labkit.clusters import Job, OnOutput, OnState, Run
+from labkit.notebook import failures
+from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
-from labkit.notebook.lanes import Lanes
 from labkit.notebook.magics import Magic, at_least_one, seconds, variable
+from labkit.notebook.output.display import RunDisplay
+from labkit.notebook.output.live import LiveView
+from labkit.notebook.output.progress import ranks_in_words
+from labkit.notebook.output.reopening import answering
+from labkit.notebook.output.runs import Record, runs
+from labkit.notebook.output.stopping import Stop
 from labkit.notebook.results import RankValues
-from labkit.notebook.screen import Watch, ranks_in_words, status, tail
+from labkit.notebook.screen import Watch, in_notebook, is_watched
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -58,7 +66,9 @@ def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespac
         shell,
         lambda on_output, on_state: cluster.run(job, on_output, on_state),
         world_size=nnodes * nproc_per_node if isinstance(nproc_per_node, int) else None,
+        nnodes=nnodes,
         in_order=cluster.kind == "virtual",
+        limit=job.timeout or getattr(cluster, "timeout", None),
     )
     if options.output:
         shell.user_ns[options.output] = run
@@ -81,32 +91,52 @@ def run_shown(
     start: Callable[[OnOutput, OnState], Run],
     *,
     world_size: int | None,
+    nnodes: int = 1,
     in_order: bool = False,
+    limit: float | None = None,
 ) -> Run:
     """Call `start(on_output, on_state)`, return its `Run`, and show meanwhile what ranks print and how the job stands.
 
     world_size: how many ranks there will be, None when that is not known yet.
+    nnodes: where there are several, lines tell theirs: `[1:4-7]`.
     in_order: ranks run one at a time, as virtual ones do.
+    limit: seconds after which the run will be stopped, for the display.
     What ranks printed stays, also when `start` raises. `KeyboardInterrupt` says how many ranks were stopped.
     """
-    lanes = Lanes(in_order=in_order)
-    state = State("starting")
+    seen = RunDisplay(world_size, nnodes, in_order, limit, exercises.workspace() / "logs")
+    stop = Stop()
+    record = Record(prompt_number(shell), ranks_in_words(world_size))
+    runs.add(record)
+    began = time.monotonic()
 
-    def on_state(new: State) -> None:
-        nonlocal state
-        state = new
+    def last() -> str:
+        record.text = seen.lanes.close()
+        return record.text
 
-    def current(elapsed: float) -> str:
-        parts = [tail(lanes.text()), lanes.unfinished(), state.text, status(world_size, elapsed)]
-        return "\n".join(part.rstrip("\n") for part in parts if part)
-
+    view = LiveView(shell, record, stop.press) if in_notebook(shell) and is_watched(shell) else None
     try:
-        with Watch(shell, current, last=lanes.close):
-            run = start(lanes.feed, on_state)
-    except KeyboardInterrupt as interrupt:
-        message = f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped"
-        interrupt._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
+        with answering(shell), Watch(shell, seen.now, last, view):
+            try:
+                run = start(seen.on_output, seen.on_state)
+            finally:
+                stop.close()
+        run = dataclasses.replace(run, logs=seen.logs.folder)
+        record.text += "".join(f"note: {note}\n" for note in run.notes)
+        record.ended = "ended well" if run.ok else run.diagnosis().splitlines()[0]
+        record.error = None if run.ok else ("RankFailed", run.diagnosis(), failures.render(run))
+    except BaseException as error:
+        record.ended = type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            how = " with the Stop button" * stop.pressed
+            message = f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped{how}"
+            record.ended = f"stopped{how}"
+            error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
+        record.error = (type(error).__name__, str(error), [f"{type(error).__name__}: {error}".removesuffix(": ")])
         raise
+    finally:
+        seen.logs.close()
+        record.logs, record.seconds = seen.logs.folder, time.monotonic() - began
+        record.tell()
     for note in run.notes:
         print(f"note: {note}")
     return run
@@ -114,8 +144,13 @@ def run_shown(
 
 def shown_values(run: Run, cell: str) -> RankValues | None:
     """Each rank's value as the result of `cell`; None when it ends in a semicolon, or no rank has any."""
-    silent = cell.rstrip().endswith(";") or all(value is None for value in run.values)
-    return None if silent else RankValues(run.values, [result.rank for result in run.ranks])
+    if cell.rstrip().endswith(";") or all(value is None for value in run.values):
+        return None
+    values = RankValues(run.values, [result.rank for result in run.ranks])
+    record = runs.all[-1]
+    record.result = repr(values)
+    record.tell()
+    return values
 
 
 def modules_under_work() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is seen while something runs. It is gone when the cell ends: a stored notebook keeps the result alone."""
+"""Where something is shown while it runs. It is gone when the cell ends: a stored notebook keeps the result alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _TICK_SECONDS = 0.2
-_QUIET_SECONDS = 2.0
-"""Work shorter than this needs no sign of life."""
-_MOST_LINES = 40
 
 
 class View(Protocol):
-    """A place that shows a text, anew each time, until the last one takes its place."""
+    """A place that shows something, anew each time, until a text takes its place."""
 
-    def show(self, text: str) -> None: ...
+    def show(self, shown: Any) -> None: ...
 
     def finish(self, text: str) -> None: ...
 
@@ -33,14 +30,19 @@ class View(Protocol):
 class Watch:
     """Shows `current(seconds)` five times a second while the `with` block runs; then `last()` takes its place.
 
-    current: what to show after so many seconds; nothing is shown while it is empty.
+    view: where; it must know what to do with what `current` gives. None: `text_view(shell)`, for texts.
+    current: what to show after so many seconds; nothing is shown while it is empty or None.
     last: what stays, printed to stdout, also when the block raises.
     """
 
     def __init__(
-        self, shell: InteractiveShell, current: Callable[[float], str], last: Callable[[], str] = lambda: ""
+        self,
+        shell: InteractiveShell,
+        current: Callable[[float], Any],
+        last: Callable[[], str] = lambda: "",
+        view: View | None = None,
     ) -> None:
-        self._view = _view(shell)
+        self._view = view or text_view(shell)
         self._current = current
         self._last = last
         self._ended = threading.Event()
@@ -61,52 +63,54 @@ class Watch:
 
     def _tick(self) -> None:
         began = time.monotonic()
-        shown = ""
+        shown: Any = None
         while not self._ended.wait(_TICK_SECONDS):
-            text = self._current(time.monotonic() - began)
-            if text and text != shown:
-                self._view.show(text)
-                shown = text
+            current = self._current(time.monotonic() - began)
+            if current and current != shown:
+                self._view.show(current)
+                shown = current
 
 
-def status(world_size: int | None, seconds: float) -> str:
-    """`4 ranks running, 12 s`; empty in the first seconds."""
-    if seconds < _QUIET_SECONDS:
-        return ""
-    return f"{ranks_in_words(world_size)} running, {int(seconds)} s"
+def text_view(shell: InteractiveShell) -> View:
+    """Shows texts where somebody watches, if anybody does."""
+    if in_notebook(shell):
+        return TextDisplay() if is_watched(shell) else Nobody()
+    return Terminal() if sys.stdout.isatty() else Nobody()
 
 
-def ranks_in_words(world_size: int | None) -> str:
-    """`4 ranks`; without a number when it is not known."""
-    return "ranks" if world_size is None else f"{world_size} rank{'s' * (world_size > 1)}"
+def in_notebook(shell: InteractiveShell) -> bool:
+    """Does a Jupyter kernel run the cell?"""
+    return hasattr(shell, "get_parent")
 
 
-def tail(text: str) -> str:
-    """The last lines of a long text."""
-    lines = text.splitlines()
-    if len(lines) <= _MOST_LINES:
-        return text
-    return "\n".join([f"... {len(lines) - _MOST_LINES} lines above", *lines[-_MOST_LINES:], ""])
+def is_watched(shell: InteractiveShell) -> bool:
+    """Is there somebody at the notebook?
+
+    nbclient, nbval and nbgrader cannot be asked for input: nobody is there, and nbval would keep what is shown and
+    taken away again.
+    """
+    parent: Any = getattr(shell, "get_parent", dict)()
+    return bool(parent.get("content", {}).get("allow_stdin"))
 
 
-class _Nobody:
+class Nobody:
     """Nobody watches: the last text is all that is wanted."""
 
-    def show(self, text: str) -> None:
+    def show(self, shown: Any) -> None:
         pass
 
     def finish(self, text: str) -> None:
         sys.stdout.write(text)
 
 
-class _Notebook:
-    """A display of the running cell, updated."""
+class TextDisplay:
+    """A text in the output of the running cell, updated."""
 
     def __init__(self) -> None:
         self._id: str | None = None
 
-    def show(self, text: str) -> None:
-        bundle = {"text/plain": text}
+    def show(self, shown: Any) -> None:
+        bundle = {"text/plain": str(shown)}
         if self._id is None:
             self._id = uuid.uuid4().hex
             display(bundle, raw=True, display_id=self._id)
@@ -120,24 +124,14 @@ class _Notebook:
         sys.stdout.write(text)
 
 
-class _Terminal:
+class Terminal:
     """The last line of a terminal."""
 
-    def show(self, text: str) -> None:
-        line = text.rstrip("\n").rsplit("\n", 1)[-1]
+    def show(self, shown: Any) -> None:
+        line = str(shown).rstrip("\n").rsplit("\n", 1)[-1]
         sys.stdout.write(f"\r\x1b[K{line[:100]}")
         sys.stdout.flush()
 
     def finish(self, text: str) -> None:
         sys.stdout.write(f"\r\x1b[K{text}")
         sys.stdout.flush()
-
-
-def _view(shell: InteractiveShell) -> View:
-    """Where somebody watches, if anybody does."""
-    parent: Any = getattr(shell, "get_parent", None)
-    if parent is None:
-        return _Terminal() if sys.stdout.isatty() else _Nobody()
-    # nbclient, nbval and nbgrader cannot be asked for input: nobody is there, and nbval would keep what is shown and
-    # taken away again
-    return _Notebook() if parent().get("content", {}).get("allow_stdin") else _Nobody()

@@ -41,6 +41,12 @@ class Outputs:
         return [c["data"] for kind, c in self.messages if kind in ("display_data", "update_display_data")]
 
     @property
+    def live(self) -> list[dict[str, Any]]:
+        """What the display of a run showed, one state after the other."""
+        states = [c["data"].get("state", {}) for kind, c in self.messages if kind in ("comm_open", "comm_msg")]
+        return [state["shown"] for state in states if "shown" in state]
+
+    @property
     def error(self) -> str:
         """What is shown of an error, without colours."""
         shown = ("\n".join(c["traceback"]) for kind, c in self.messages if kind == "error")
@@ -85,7 +91,9 @@ class Kernel:
         while True:
             message = self._client.get_iopub_msg(timeout=60)
             content = message["content"]
-            if message["parent_header"].get("msg_id") == request and text in str(content.get("data")):
+            if message["parent_header"].get("msg_id") == request and text in str(
+                content.get("data")
+            ):  # of a display, or of a widget
                 return
 
     def complete(self, text: str) -> list[str]:

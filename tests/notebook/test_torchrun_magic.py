@@ -1,5 +1,7 @@
 """%cluster and %%torchrun in a real kernel, on real and on virtual ranks."""
 
+import re
+
 import pytest
 
 LOCAL = "%cluster local --nproc-per-node 3"
@@ -205,10 +207,10 @@ for step in range(26):
 print()
 print("done")"""
     outputs = kernel.run(cell, watched=True)
-    live = [data["text/plain"] for data in outputs.displays]
-    assert len({text for text in live if "step" in text}) > 3, "the progress bar of rank 0 is seen moving"
-    assert any("3 ranks running, 2 s" in text for text in live)
-    kinds = [kind for kind, _ in outputs.messages]
+    bars = [text for shown in outputs.live for label, text, rank in shown["bars"] if "step" in text]
+    assert len(set(bars)) > 3, "the progress bar is seen moving"
+    assert any(shown["state"] == "3 ranks running, 2 s" for shown in outputs.live)
+    kinds = [kind for kind, _ in outputs.messages if not kind.startswith("comm_")]
     after = kinds[kinds.index("clear_output") :]
     assert "display_data" not in after and outputs.stdout == "[0-2] step 25\n[0-2] done\n"
     # nbclient and nbval get what stays, and nothing else
@@ -222,8 +224,25 @@ def test_floods_are_cut_and_say_so(kernel):
     lines = outputs.stdout.splitlines()
     assert lines[0] == "[0] 0" and lines[-2] == "[0] 29999"
     assert lines[-1].startswith("[0] xxx") and lines[-1].endswith("x…")
-    assert "... 29,641 more lines" in outputs.stdout
-    assert kernel.run("len(run.ranks[0].output)").result == "1168891"
+    assert "... 29,641 more lines; `%runs` names the files" in outputs.stdout
+    assert kernel.run("len(run.ranks[0].output), len((run.logs / 'rank0.log').read_text())").result == (
+        "(1168891, 1168891)"
+    )
+
+
+def test_past_runs_are_listed_and_shown_again(kernel):
+    kernel.run(LOCAL)
+    well = kernel.run("%%torchrun\nimport os\nprint('hello')\nint(os.environ['RANK']) // 2")
+    failed = kernel.run("%%torchrun -n 2\n1 / 0")
+    number = well.messages[0][1]["execution_count"]
+    *_, first, second = kernel.run("%runs").stdout.splitlines()
+    assert re.fullmatch(rf"In\[{number}\] +3 ranks +\S+ s +ended well +\S+logs/\d{{4}}", first)
+    assert f"In[{number + 1}]" in second and "ZeroDivisionError on every rank" in second
+    again = kernel.run(f"%runs {number}")
+    assert again.stdout == well.stdout == "[0-2] hello\n"
+    assert again.displays == [{"text/plain": well.result}] == [{"text/plain": "[0-1] 0\n[2] 1"}]
+    assert "ZeroDivisionError" in failed.error and "ZeroDivisionError" in kernel.run(f"%runs {number + 1}").stdout
+    assert "no run of cell 7000 is known" in kernel.run("%runs 7000").stderr
 
 
 def test_help_and_tab(kernel):

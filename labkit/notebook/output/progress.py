@@ -1,0 +1,93 @@
+"""How far a job has come: its phase in words, and the least of the progress bars that its ranks print."""
+
+from __future__ import annotations
+
+import re
+
+from labkit.clusters import State
+from labkit.notebook.output.folding import Line, fold, label
+from labkit.notebook.output.rows import Row
+
+MOST_BARS = 8
+"""Bars of ranks that are shown each; of more, the slowest and the fastest."""
+_PERCENT = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d+)?) ?%")
+_PARTS = re.compile(r"(?<![\d./-])(\d+) ?(?:/| of ) ?(\d+)(?![\d./-])")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def share_of(text: str) -> float | None:
+    """What a progress bar says, from 0 to 1: `45%|███…`, `epoch 3/10`; None when it says nothing of the kind."""
+    text = _COLOUR.sub("", text)
+    if found := _PERCENT.search(text):
+        share = float(found[1]) / 100
+    elif found := _PARTS.search(text):
+        share = int(found[1]) / int(found[2]) if int(found[2]) else 2.0
+    else:
+        return None
+    return share if share <= 1 else None
+
+
+class Progress:
+    """The bars of all ranks."""
+
+    def __init__(self) -> None:
+        self._shares: dict[int, float] = {}
+
+    def update(self, open_rows: dict[int, list[tuple[str, Row]]]) -> None:
+        """Take in what ranks are writing. A rank's outermost bar counts; when it is gone, its last state does."""
+        for rank, rows in open_rows.items():
+            shares = (share_of(row.text) for _, row in rows if row.is_bar)
+            first = next((share for share in shares if share is not None), None)
+            if first is not None:
+                self._shares[rank] = first
+
+    @property
+    def least(self) -> float | None:
+        """From 0 to 1; None while no rank has a bar."""
+        return min(self._shares.values(), default=None)
+
+    def bars(
+        self, open_rows: dict[int, list[tuple[str, Row]]], nproc_per_node: int | None
+    ) -> list[tuple[str, str, int]]:
+        """What to show of the open rows, as (label, text, rank or -1 for several)."""
+        levels = max(map(len, open_rows.values()), default=0)
+        shown: list[tuple[str, str, int]] = []
+        for level in range(levels):  # the outer bars of all ranks, then the inner ones
+            here = [(rank, *rows[level]) for rank, rows in open_rows.items() if level < len(rows)]
+            folded = fold(Line(0.0, rank, stream, row.text) for rank, stream, row in here)
+            told = [(label(line.ranks, line.stream, nproc_per_node), line.text, only(line.ranks)) for line in folded]
+            if len(told) > MOST_BARS:
+                slowest, *between, fastest = sorted(told, key=lambda bar: share_of(bar[1]) or 0.0)
+                told = [slowest, ("", f"{len(between)} more between these two", -1), fastest]
+            shown += told
+        return shown[: 3 * MOST_BARS]
+
+
+def only(ranks: list[int]) -> int:
+    """The rank, -1 when there are several."""
+    return ranks[0] if len(ranks) == 1 else -1
+
+
+def in_words(state: State, world_size: int | None, seconds: float, limit: float | None) -> str:
+    """`4 ranks running, 1 ended, 12 s of at most 60 s`."""
+    doing = {"hanging": "hang", "restarting": "start again"}.get(state.phase, state.phase)
+    parts = [f"{ranks_in_words(world_size)} {doing}"]
+    if state.ended:
+        parts.append(f"{state.ended} ended")
+    parts.append(f"{duration(int(seconds))}" + (f" of at most {duration(limit)}" if limit else ""))
+    return ", ".join(parts)
+
+
+def ranks_in_words(world_size: int | None) -> str:
+    """`4 ranks`; without a number when it is not known."""
+    return "ranks" if world_size is None else f"{world_size} rank{'s' * (world_size > 1)}"
+
+
+def duration(seconds: float) -> str:
+    """`1.5 s`, `12 s`, `3 min 5 s`, `2 h 4 min`."""
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")

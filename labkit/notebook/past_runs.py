@@ -1,0 +1,68 @@
+"""`%runs`: the runs of this notebook, and the output of one of them again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+from IPython.display import display
+
+from labkit.notebook.magics import Magic, at_least_one
+from labkit.notebook.output.display import shown_path
+from labkit.notebook.output.progress import duration
+from labkit.notebook.output.runs import runs
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def magics() -> list[Magic]:
+    """The magic."""
+    magic = Magic(
+        "runs",
+        _runs,
+        """List the last runs of this notebook, and the files that hold all that their ranks printed.
+
+        With the number of a cell, show what its run left once more: for a notebook whose page was closed meanwhile.
+
+        %runs
+        %runs 12
+        """,
+        words=lambda: [str(record.cell) for record in runs.all],
+    )
+    magic.option("cell", nargs="?", type=at_least_one, metavar="CELL", help="number of the cell, as in In[12]")
+    return [magic]
+
+
+def _runs(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+    if options.cell is None:
+        print(_table())
+        return
+    record = runs.of_cell(options.cell)
+    if record is None:
+        known = ", ".join(f"{record.cell}" for record in runs.all) or "there is none yet"
+        raise UsageError(f"%runs: no run of cell {options.cell} is known; cells with runs: {known}")
+    sys.stdout.write(record.text)
+    if record.result:
+        display({"text/plain": record.result}, raw=True)
+    if record.error:
+        print("\n".join(record.error[2]))
+
+
+def _table() -> str:
+    rows = [
+        (
+            f"In[{record.cell}]",
+            record.ranks,
+            duration(record.seconds),
+            record.ended,
+            shown_path(record.logs) if record.logs else "nothing was printed",
+        )
+        for record in runs.all
+    ]
+    if not rows:
+        return "no cell has run on ranks yet"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
