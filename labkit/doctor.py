@@ -158,9 +158,25 @@ def _slurm() -> Finding:
 
 
 def _kubernetes() -> Finding:
-    if shutil.which("kubectl") is None:
-        return Finding(State.MISSING, "no kubectl", "not needed on a laptop")
-    return Finding(State.OK, _first_line("kubectl", "version", "--client"))
+    from labkit.clusters.kubernetes import KubernetesError
+    from labkit.clusters.kubernetes.api import Api
+
+    try:
+        api = Api()
+        version = api.get("/version")["gitVersion"]
+    except KubernetesError as error:
+        return Finding(State.MISSING, str(error), "not needed on a laptop")
+    seen = f"{version} at {api.address}, namespace {api.namespace}"
+    missing = [
+        what
+        for what in ("jobs", "services", "secrets")
+        if not api.may("create", "batch" if what == "jobs" else "", what)
+    ]
+    if missing:
+        return Finding(
+            State.MISSING, f"{seen}: you may not create {', '.join(missing)} there", "docs/kubernetes.md has the role"
+        )
+    return Finding(State.OK, seen)
 
 
 def _sandbox() -> Finding:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob
+from labkit.clusters.kubernetes import KubernetesCluster, kubernetes
 from labkit.clusters.local import local
 from labkit.clusters.slurm import SlurmCluster, slurm
 from labkit.clusters.virtual import virtual
@@ -20,7 +21,7 @@ from labkit.notebook.magics import Magic, at_least_one, duration
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-KINDS = ("virtual", "local", "slurm")
+KINDS = ("virtual", "local", "slurm", "kubernetes")
 _OPTIONS = {
     "virtual": (
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
@@ -31,8 +32,12 @@ _OPTIONS = {
         *("nnodes", "nproc_per_node", "backend", "partition", "account", "time", "gpus_per_node", "cpus_per_task"),
         *("qos", "constraint", "sbatch_options", "keep", "python"),
     ),
+    "kubernetes": (
+        *("nnodes", "nproc_per_node", "backend", "gpus_per_node", "image", "namespace", "context", "cpus", "memory"),
+        *("service_account", "pod_template", "objects", "timeout"),
+    ),
 }
-_DRY_RUN = ("slurm",)
+_DRY_RUN = ("slurm", "kubernetes")
 
 
 @dataclass
@@ -68,6 +73,8 @@ def magics(choice: Choice) -> list[Magic]:
             return
         if kind is not None:
             chosen = make(kind, given)
+            # a cluster that nobody can say anything about is out of reach: it is not chosen
+            chosen.describe()
             choice.release()
             choice.chosen = chosen
         elif given:
@@ -82,6 +89,7 @@ def magics(choice: Choice) -> list[Magic]:
         %cluster virtual dgx-a100 --nnodes 4
         %cluster local --nproc-per-node 4
         %cluster slurm --partition gpu --nnodes 2 --gpus-per-node 4 --time 30 --keep 10m
+        %cluster kubernetes --namespace course --nnodes 2 --gpus-per-node 8 --image registry/lab:1
         %cluster release
         """,
         words=lambda: [*KINDS, "release", *PRESETS],
@@ -108,7 +116,7 @@ def magics(choice: Choice) -> list[Magic]:
         help="virtual only: tensors have shapes only, so that a model of any size runs",
     )  # fmt: skip
     magic.option("--backend", help="real ranks only: gloo or nccl")
-    magic.option("--gpus-per-node", type=at_least_one, metavar="N", help="slurm only: GPUs of each node")
+    magic.option("--gpus-per-node", type=at_least_one, metavar="N", help="slurm, kubernetes: GPUs of each node")
     magic.option("--partition", metavar="NAME", help="slurm only, as for sbatch, like the next six")
     magic.option("--account", metavar="NAME", help="slurm only: who pays")
     magic.option("--time", metavar="LIMIT", help="slurm only: how long the nodes may be held, minutes or HH:MM:SS")
@@ -123,11 +131,25 @@ def magics(choice: Choice) -> list[Magic]:
         "--keep", type=duration, metavar="TIME", help="slurm only: keep the nodes so long for the next cell, 10m"
     )
     magic.option("--python", metavar="PATH", help="slurm only: the interpreter on the nodes, if not this one's path")
+    magic.option("--image", help="kubernetes only: the container image that ranks run in, with labkit and torch")
+    magic.option("--namespace", metavar="NAME", help="kubernetes only: where pods are made, if not the kubeconfig's")
+    magic.option("--context", metavar="NAME", help="kubernetes only: of the kubeconfig, if not its current one")
+    magic.option("--cpus", metavar="N", help="kubernetes only: cores of each pod: 8, 500m")
+    magic.option("--memory", metavar="SIZE", help="kubernetes only: of each pod: 64Gi")
+    magic.option("--service-account", metavar="NAME", help="kubernetes only: that pods run as")
+    magic.option(
+        "--pod-template", metavar="FILE",
+        help="kubernetes only: YAML laid over each pod: nodeSelector, tolerations, volumes, imagePullSecrets",
+    )  # fmt: skip
+    magic.option("--objects", metavar="KIND", help="kubernetes only: job, trainjob (Kubeflow Trainer), or auto")
+    magic.option(
+        "--timeout", type=duration, metavar="TIME", help="kubernetes only: stop a run's ranks after so long, 30m"
+    )
     magic.option(
         "--dry-run",
         action="store_const",
         const=True,
-        help="slurm only: show what would be submitted, and choose nothing",
+        help="slurm, kubernetes: show what would be submitted, and choose nothing",
     )
     return [magic]
 
@@ -136,7 +158,7 @@ def _dry_run(kind: str | None, options: dict[str, object]) -> str:
     if kind not in _DRY_RUN:
         raise UsageError(f"%cluster: --dry-run is for {' and '.join(_DRY_RUN)}, where something is submitted")
     cluster = make(kind, options)
-    assert isinstance(cluster, SlurmCluster)
+    assert isinstance(cluster, SlurmCluster | KubernetesCluster)
     return cluster.dry_run()
 
 
@@ -163,4 +185,6 @@ def make(kind: str, options: dict[str, object]) -> Cluster:
         return local(**options)  # type: ignore[arg-type]  # checked by the parser, and by local()
     if kind == "slurm":
         return slurm(**options)  # type: ignore[arg-type]  # checked by the parser, and by slurm()
+    if kind == "kubernetes":
+        return kubernetes(**options)  # type: ignore[arg-type]  # checked by the parser, and by kubernetes()
     return virtual(preset, **options)  # type: ignore[arg-type]  # checked by the parser, and by virtual()

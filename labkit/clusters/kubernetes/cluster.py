@@ -1,0 +1,262 @@
+"""The Kubernetes cluster: every node is a pod of an indexed Job, every rank a process in one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from labkit.clusters.agent import Plan
+from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.job import GpusOrCores, InvalidJob, Job
+from labkit.clusters.kubernetes import manifest, sessions, trainjob
+from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.manifest import Names, Object, Shape
+from labkit.clusters.kubernetes.submission import Submission
+from labkit.clusters.run import Run
+
+IMAGE_VARIABLE = "LABKIT_IMAGE"
+"""Names the image where the learner does not: set by whoever runs the hub."""
+_TIMEOUT_SECONDS = 3600.0
+_SILENCE_SECONDS = 600.0
+_ENTRY = "labkit.clusters.local.rank:main"
+_PORTS = range(20_000, 30_000)
+"""Below those that systems hand out by themselves. Pods that share a node's network must not meet at one."""
+Objects = Literal["auto", "job", "trainjob"]
+
+
+@dataclass(frozen=True)
+class KubernetesCluster:
+    """Pods of a Kubernetes cluster; made by `kubernetes`."""
+
+    shape: Shape
+    namespace: str | None
+    context: str | None
+    objects: Objects
+    timeout: float
+    silence: float
+    backend: str | None
+    _swept: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def kind(self) -> str:
+        return "kubernetes"
+
+    @property
+    def nnodes(self) -> int:
+        return self.shape.nnodes
+
+    @property
+    def nproc_per_node(self) -> int:
+        return self.shape.nproc_per_node
+
+    def describe(self) -> str:
+        """`kubernetes: 2 pods of 8 ranks, 8 GPUs each, image lab:1, namespace default of https://...`.
+
+        Raises `KubernetesError` when the cluster is out of reach.
+        """
+        shape = self.shape
+        gpus = f", {shape.gpus_per_node} GPU{'s' * (shape.gpus_per_node > 1)}" if shape.gpus_per_node else ""
+        each = " each" * (shape.nnodes > 1)
+        return (
+            f"kubernetes: {_count(shape.nnodes, 'pod')} of {_count(shape.nproc_per_node, 'rank')}{gpus}{each}, "
+            f"image {shape.image}, {'a Job' if self._patching is None else 'a TrainJob'} in namespace "
+            f"{self._api.namespace} of {self._api.address}; a run is stopped after {self.timeout:g} s"
+        )
+
+    def dry_run(self) -> str:
+        """The objects of a run as YAML, for `kubectl create -f`; what would be run is left out."""
+        import yaml
+
+        shape = self.shape
+        try:
+            namespace, patching = self._api.namespace, self._patching
+        except KubernetesError:  # a manifest can be looked at without a cluster
+            namespace, patching = self.namespace or "default", None
+        names = Names("labkit-dry-run", namespace, "dry-run", "dry-run")
+        secret = manifest.secret(names, b"")
+        del secret["data"]
+        secret["stringData"] = {manifest.REQUEST: "the cell and what it needs: left out here", manifest.ALIVE: "0"}
+        things = [secret, *self._things(names, shape, self.timeout, patching)]
+        return str(yaml.safe_dump_all(things, sort_keys=False, default_flow_style=False))
+
+    def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
+        """Run `job` in fresh pods; see `Cluster.run`. `on_state` may be called from another thread.
+
+        Raises `KubernetesError` when the cluster refuses it, cannot start it, or is out of reach.
+        """
+        shape = self._shape_of(job)
+        if job.min_nnodes is not None or job.max_restarts:
+            raise InvalidJob("nodes that come and go, and restarts, are for local clusters; not on Kubernetes")
+        world_size = shape.nnodes * shape.nproc_per_node
+        if job.call is not None and len(job.arguments) != world_size:
+            raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
+        api, patching = self._api, self._patching
+        self._sweep(api, with_train_jobs=patching is not None)
+        timeout = job.timeout or self.timeout
+        names = Names(f"labkit-{secrets.token_hex(5)}", api.namespace, sessions.session(), sessions.home())
+        plan = Plan(
+            run=names.run,
+            entry=_ENTRY,
+            job=job,
+            nnodes=shape.nnodes,
+            nproc_per_node=shape.nproc_per_node,
+            master_addr="127.0.0.1" if shape.nnodes == 1 else trainjob.master(names) if patching else names.master,
+            master_port=secrets.choice(_PORTS) if shape.nnodes > 1 else 0,
+            backend=self.backend,
+            timeout=timeout,
+        )
+        try:
+            secret = manifest.secret(names, manifest.packed(plan))
+        except InvalidJob as error:
+            raise InvalidJob(f"{error}. {_largest(job)}") from None
+        *others, main = self._things(names, shape, timeout, patching)
+        with Submission(api, main, [secret, *others], plan) as submission:
+            submission.keep_alive(self.silence / 10)
+            return submission.follow(on_output, on_state)
+
+    def _things(self, names: Names, shape: Shape, timeout: float, patching: trainjob.Patching | None) -> list[Object]:
+        """What is created beside the Secret; the last one owns the others."""
+        if patching is not None:
+            return [trainjob.train_job(names, shape, timeout, self.silence, patching)]
+        return [manifest.service(names), manifest.job(names, shape, timeout, self.silence)]
+
+    def _shape_of(self, job: Job) -> Shape:
+        asked = job.nproc_per_node or self.shape.nproc_per_node
+        nproc = asked if isinstance(asked, int) else _ranks_per_node(asked, self.shape.gpus_per_node, self.shape.cpus)
+        return replace(self.shape, nnodes=job.nnodes or self.shape.nnodes, nproc_per_node=nproc)
+
+    @functools.cached_property
+    def _api(self) -> Api:
+        return Api(self.context, self.namespace)
+
+    @functools.cached_property
+    def _patching(self) -> trainjob.Patching | None:
+        """How TrainJobs are written here; None where plain Jobs are used."""
+        if self.objects == "job":
+            return None
+        found, why_not = trainjob.available(self._api, self.shape.pod_template)
+        if found is None and self.objects == "trainjob":
+            raise KubernetesError(f"a TrainJob cannot be used: {why_not}")
+        return found
+
+    def _sweep(self, api: Api, with_train_jobs: bool) -> None:
+        """Once: delete what kernels have left that were killed."""
+        where = f"{api.address} {api.namespace}"
+        if where not in self._swept:
+            sessions.delete_orphans(api, with_train_jobs)
+            self._swept.add(where)
+
+
+def kubernetes(
+    nnodes: int = 2,
+    *,
+    image: str | None = None,
+    gpus_per_node: int = 0,
+    nproc_per_node: int | GpusOrCores | None = None,
+    namespace: str | None = None,
+    context: str | None = None,
+    cpus: str | float | None = None,
+    memory: str | None = None,
+    service_account: str | None = None,
+    pod_template: str | Path | Mapping[str, Any] | None = None,
+    objects: Objects = "auto",
+    backend: str | None = None,
+    timeout: float = _TIMEOUT_SECONDS,
+    silence: float = _SILENCE_SECONDS,
+) -> KubernetesCluster:
+    """A cluster of pods, one for each node.
+
+    image: has labkit and torch in it (cluster/kubernetes/Containerfile makes one); None: what LABKIT_IMAGE names.
+    nproc_per_node: ranks in each pod; None: one for each GPU, one where there are none.
+    namespace, context: of the kubeconfig; None: what it says itself.
+    cpus, memory: of each pod, as Kubernetes writes them (`8`, `64Gi`); None: what the namespace gives.
+    pod_template: laid over the pods' template, or the YAML file that holds it: nodeSelector, tolerations, volumes,
+        imagePullSecrets, ... The container is called `ranks`.
+    objects: what is created: a `trainjob` of Kubeflow Trainer, a `job`; `auto`: a TrainJob where the cluster has them.
+    backend: for `init_process_group()` without one; None: nccl when there is a GPU for each rank.
+    timeout: seconds that ranks may run; the wait for nodes is not counted.
+    silence: seconds for which pods go on when the notebook that waits for them is gone without a word.
+    Raises `InvalidJob` for a value that makes no sense, `KubernetesError` when nothing says where the cluster is.
+    """
+    for name, number, least in (("nnodes", nnodes, 1), ("gpus_per_node", gpus_per_node, 0)):
+        if type(number) is not int or number < least:
+            raise InvalidJob(f"{name} must be a whole number of at least {least}, got {number!r}")
+    for name, seconds in (("timeout", timeout), ("silence", silence)):
+        if not seconds > 0:
+            raise InvalidJob(f"{name} must be more than 0 seconds, got {seconds!r}")
+    if objects not in ("auto", "job", "trainjob"):
+        raise InvalidJob(f"objects must be auto, job or trainjob, got {objects!r}")
+    if backend not in (None, "gloo", "nccl"):
+        raise InvalidJob(f"backend must be gloo or nccl, got {backend!r}")
+    image = image or os.environ.get(IMAGE_VARIABLE)
+    if not image:
+        raise InvalidJob(
+            "say which container image the ranks run in: --image registry/name:tag. It needs labkit and torch; "
+            "docs/kubernetes.md says how to make one"
+        )
+    if nproc_per_node is None:
+        nproc_per_node = gpus_per_node or 1
+    elif isinstance(nproc_per_node, str):
+        nproc_per_node = _ranks_per_node(nproc_per_node, gpus_per_node, str(cpus or ""))
+    if nproc_per_node < 1:
+        raise InvalidJob(f"nproc_per_node must be a whole number of at least 1, got {nproc_per_node!r}")
+    shape = Shape(
+        image=image,
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        gpus_per_node=gpus_per_node,
+        cpus=str(cpus or ""),
+        memory=memory or "",
+        service_account=service_account or "",
+        pod_template=_template(pod_template),
+    )
+    return KubernetesCluster(shape, namespace, context, objects, float(timeout), float(silence), backend)
+
+
+def _template(given: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        import yaml
+
+        try:
+            read = yaml.safe_load(Path(given).read_text())
+        except (OSError, UnicodeError, yaml.YAMLError) as error:
+            raise InvalidJob(f"the pod template {given} cannot be read: {error}") from None
+        given = read.get("template", read) if isinstance(read, Mapping) else {"no": "map"}
+    if not given or not given.keys() <= {"apiVersion", "kind", "metadata", "spec"}:
+        raise InvalidJob("a pod template has `metadata` and `spec`, as a Pod has: spec: {nodeSelector: {...}}")
+    return {key: given[key] for key in ("metadata", "spec") if key in given}
+
+
+def _ranks_per_node(asked: GpusOrCores, gpus: int, cpus: str) -> int:
+    """torchrun's words as a number."""
+    if asked == "gpu" and not gpus:
+        raise InvalidJob("nproc_per_node=gpu: say how many GPUs a pod has, with --gpus-per-node")
+    if asked != "cpu" and gpus:
+        return gpus
+    if not cpus:
+        raise InvalidJob(f"nproc_per_node={asked}: say how many cores a pod has, with --cpus")
+    return max(1, int(float(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)))
+
+
+def _largest(job: Job) -> str:
+    """What makes a job so big, and what to do about it."""
+    sizes: Mapping[str, Callable[[], int]] = {
+        "the cell": lambda: len(job.source or ""),
+        "the function and what it closes over": lambda: len(job.function or b""),
+        "the arguments": lambda: len(pickle.dumps(job.arguments)),
+        "the exercise modules": lambda: sum(map(len, job.modules.values())),
+    }
+    name, size = max(((name, size()) for name, size in sizes.items()), key=lambda item: item[1])
+    return f"Most of it is {name} ({size:,} bytes): have the ranks make or load data themselves"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"

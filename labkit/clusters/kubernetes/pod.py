@@ -1,0 +1,81 @@
+"""What runs in each pod: `python -m labkit.clusters.kubernetes.pod FOLDER SECONDS`. The node's agent, and its end.
+
+FOLDER is where the run's Secret is mounted. Besides the request it holds a number which the notebook makes grow as long
+as it waits for this run, and which Kubernetes brings here within a minute or two. When it has not changed for SECONDS,
+nobody will ever read the result: the pod ends and gives its GPUs back. No right in the cluster is needed for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import DistError
+
+from labkit.clusters.agent import Plan
+from labkit.clusters.agent.node import NodeAgent
+from labkit.clusters.kubernetes.manifest import ALIVE, REQUEST, unpacked
+
+NODE_VARIABLE = "JOB_COMPLETION_INDEX"
+"""Set by Kubernetes in the pods of an indexed Job."""
+_TERMINATION_MESSAGE = Path("/dev/termination-log")
+_EXIT_SILENT = 75
+
+
+def main(folder: Path, silence: float) -> None:
+    """Be this pod's node until its run has ended."""
+    # the first process of a container has to say that it wants to be ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    node = int(os.environ[NODE_VARIABLE])
+    plan = unpacked((folder / REQUEST).read_bytes())
+    threading.Thread(target=_end_when_silent, args=(folder / ALIVE, silence), daemon=True).start()
+    # anything that a library prints goes elsewhere: only the agent's lines are read
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    agent = NodeAgent(node, plan.nnodes, out, plan.master_port)
+    if plan.nnodes > 1:
+        _meet(plan, node)
+    agent.run_once(plan)
+
+
+def _meet(plan: Plan, node: int) -> None:
+    """Wait until all nodes are here: the first may come long before the last, and its ranks' time must not run."""
+    while True:
+        try:
+            # a pod has a name only once it has a node
+            socket.getaddrinfo(plan.master_addr, plan.master_port)
+            store = TCPStore(plan.master_addr, plan.master_port, None, False, timedelta(seconds=10))
+            here = PrefixStore(f"{plan.run}/pods", store)
+            here.set(str(node), "here")
+            # not wait(): a signal would have to wait too
+            while not here.check([str(each) for each in range(plan.nnodes)]):
+                time.sleep(0.1)
+            return
+        except (socket.gaierror, DistError):
+            time.sleep(0.2)
+
+
+def _end_when_silent(file: Path, silence: float) -> None:
+    seen, since = b"", time.monotonic()
+    while time.monotonic() - since < silence:
+        time.sleep(min(5.0, silence / 10))
+        with contextlib.suppress(OSError):  # it is being replaced
+            now = file.read_bytes()
+            if now != seen:
+                seen, since = now, time.monotonic()
+    with contextlib.suppress(OSError):
+        _TERMINATION_MESSAGE.write_text(f"the notebook that began this run has not been heard of for {silence:g} s")
+    # this is the container's first process: all others end with it
+    os._exit(_EXIT_SILENT)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,170 @@
+"""One run on the cluster, from what is created for it to what is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+from labkit.clusters.agent import Nodes, NodesLost, Plan, lines
+from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.kubernetes import manifest, pods
+from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.following import Follower, GivenUp, Happening, Line, LogEnded, PodChanged, Trouble
+from labkit.clusters.kubernetes.manifest import Object
+from labkit.clusters.run import Run
+from labkit.clusters.warm import frames
+
+_LAST_WORDS = 12
+
+
+class Submission:
+    """Objects on the cluster, for as long as this is open: all are deleted when it is closed, whatever happens."""
+
+    def __init__(self, api: Api, owner: Object, others: Sequence[Object], plan: Plan) -> None:
+        """owner: the Job or TrainJob; the others are deleted with it. Raises `KubernetesError` when one is refused."""
+        self._api = api
+        self._plan = plan
+        self._all = [owner, *others]
+        self._name: str = owner["metadata"]["name"]
+        is_train_job = owner["kind"] == "TrainJob"
+        self._container = "node" if is_train_job else manifest.CONTAINER
+        self._selector = f"jobset.sigs.k8s.io/jobset-name={self._name}" if is_train_job else f"job-name={self._name}"
+        self._jobs = [self._name, f"{self._name}-node-0"] if is_train_job else [self._name]
+        self._follower: Follower | None = None
+        self._pods: dict[int, Object] = {}
+        self._last_words: dict[int, deque[str]] = {}
+        self._heard: set[int] = set()
+        writers = [self._obey] * plan.nnodes
+        self._nodes = Nodes([f"pod {i}" for i in range(plan.nnodes)], writers)
+        self._others = others
+        self._owner = owner
+
+    def __enter__(self) -> Submission:
+        try:
+            for thing in self._others:
+                self._api.create(thing)
+            owner = self._api.create(self._owner)
+            for thing in self._others:
+                self._api.patch(self._path(thing), manifest.owned_by(owner))
+        except BaseException:
+            self._delete()
+            raise
+        self._follower = Follower(self._api, self._selector, self._jobs)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._follower:
+            self._follower.close()
+        self._delete()
+
+    def keep_alive(self, seconds: float) -> None:
+        """Tell the pods every so often that this program still waits for them."""
+        assert self._follower
+        self._follower.keep_alive(self._name, seconds)
+
+    def follow(self, on_output: OnOutput | None, on_state: OnState | None) -> Run:
+        """Wait for the pods, then for the ranks. Raises `KubernetesError` when the ranks never begin."""
+        tell = on_state or (lambda state: None)
+        assert self._follower
+        tell(State("queued", self._summary()))
+        while len(self._heard) < self._plan.nnodes:
+            self._take(self._follower.happenings.get(), tell, begun=False)
+        over = threading.Event()
+        # what happens from now on is for `nodes`, which reads it in this thread
+        threading.Thread(target=self._pump, args=(tell, over), name="labkit-kubernetes", daemon=True).start()
+        try:
+            return self._nodes.run(self._plan, on_output, on_state)
+        except NodesLost as error:
+            raise KubernetesError(str(error)) from None
+        finally:
+            over.set()
+            self._follower.happenings.put(Trouble(""))
+
+    def _pump(self, tell: OnState, over: threading.Event) -> None:
+        assert self._follower
+        while True:
+            happening = self._follower.happenings.get()
+            if over.is_set():
+                return
+            self._take(happening, tell, begun=True)
+
+    def _take(self, happening: Happening, tell: OnState, begun: bool) -> None:
+        """Take in what has happened. Before the ranks have begun, what ends a node raises `KubernetesError`."""
+        match happening:
+            case Line(node, text):
+                if text.startswith('{"kind": '):
+                    self._heard.add(node)
+                    self._nodes.feed(node, text)
+                elif text not in (words := self._last_words.setdefault(node, deque(maxlen=_LAST_WORDS))):
+                    # a log that is taken up again says some lines twice
+                    words.append(text)
+            case PodChanged(pod):
+                self._take_pod(pod, tell, begun)
+            case LogEnded(node):
+                self._end(node, begun)
+            case Trouble(text):
+                tell(State("running", text) if begun else State("queued", text or self._summary()))
+            case GivenUp(error):
+                if not begun:
+                    raise error
+                for node in range(self._plan.nnodes):
+                    self._nodes.lost(node, str(error))
+
+    def _take_pod(self, pod: Object, tell: OnState, begun: bool) -> None:
+        node = pods.node_of(pod)
+        if node is None or node >= self._plan.nnodes:
+            return
+        known = self._pods.get(node)
+        if known and known["metadata"]["uid"] != pod["metadata"]["uid"]:  # another try of the Job's: ours has failed
+            return
+        self._pods[node] = pod
+        assert self._follower
+        phase = pods.phase(pod)
+        if not begun and (why := pods.why_never(pod)):
+            raise KubernetesError(f"pod {node} of {self._plan.nnodes} cannot start: {why}")
+        if phase != "pending":
+            self._follower.follow_log(node, pod["metadata"]["name"], self._container)
+        if phase in ("succeeded", "failed"):
+            self._follower.pod_ended(node)
+        if not begun:
+            waiting = any(pods.phase(each) == "pending" for each in self._pods.values())
+            waiting = waiting or len(self._pods) < self._plan.nnodes
+            tell(State("queued" if waiting else "starting", self._summary()))
+
+    def _summary(self) -> str:
+        return pods.summary(self._pods.values(), self._plan.nnodes)
+
+    def _end(self, node: int, begun: bool) -> None:
+        """A node's log is at its end: nothing more will come from it."""
+        pod = self._pods[node]
+        words = "\n".join(self._last_words.get(node, ()))
+        how = pods.how_it_ended(pod) + (f"; the last that it printed:\n{words}" if words else "")
+        if node not in self._heard:
+            if "No module named" in words:
+                how += "\nIs this labkit, with torch, in the image? docs/kubernetes.md says how to make one"
+            raise KubernetesError(f"node {node} ended before its ranks began: {how}")
+        self._nodes.lost(node, how)
+
+    def _obey(self, text: str) -> None:
+        """What `Nodes` would say to an agent. Pods cannot be spoken to: all that can be had is their end."""
+        fields, data = lines.read(text) or ({}, b"")
+        ending = fields.get("kind") == "stop"
+        if fields.get("kind") == "frames":
+            ending = any(header.get("kind") == "end" for header, _ in frames.Decoder(1 << 20).feed(data))
+        if ending:
+            # they get SIGTERM, and say how their ranks ended
+            with contextlib.suppress(KubernetesError):
+                self._api.delete(self._path(self._owner))
+
+    def _path(self, thing: Object) -> str:
+        return self._api.path(thing["apiVersion"], thing["kind"], thing["metadata"]["name"])
+
+    def _delete(self) -> None:
+        for thing in self._all:
+            with contextlib.suppress(KubernetesError):
+                self._api.delete(self._path(thing))

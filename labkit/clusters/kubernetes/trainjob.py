@@ -1,0 +1,98 @@
+"""The same run as a TrainJob of Kubeflow Trainer, where the cluster has that: its queues and accounts then apply.
+
+https://www.kubeflow.org/docs/components/trainer/. The runtime makes a JobSet of it, and that an indexed Job: pod i is
+node i here too. What a runtime's pods may be given besides its trainer has changed its name with Trainer's versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from labkit.clusters.kubernetes import manifest
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.manifest import Names, Object, Shape
+
+GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
+RUNTIME = "torch-distributed"
+"""The ClusterTrainingRuntime that Trainer brings along."""
+_CONTAINER = _REPLICATED_JOB = "node"
+"""What the runtime calls them."""
+
+Patching = Literal["runtimePatches", "podTemplateOverrides"]
+"""The field in which pods get their volumes: Trainer 2.2 and later, Trainer 2.1."""
+_POD_FIELDS = ("serviceAccountName", "nodeSelector", "affinity", "tolerations", "volumes", "imagePullSecrets")
+
+
+def patching(spec_fields: Mapping[str, Any]) -> Patching | None:
+    """How this cluster's TrainJobs take volumes, from the fields of its TrainJobSpec; None: in no way known here."""
+    if "runtimePatches" in spec_fields:
+        return "runtimePatches"
+    return "podTemplateOverrides" if "podTemplateOverrides" in spec_fields else None
+
+
+def train_job(names: Names, shape: Shape, timeout: float, silence: float, patching: Patching) -> Object:
+    """The TrainJob; times as for `manifest.job`."""
+    plain = manifest.job(names, shape, timeout, silence)
+    pod = plain["spec"]["template"]
+    container = next(c for c in pod["spec"]["containers"] if c["name"] == manifest.CONTAINER)
+    pod_spec = {key: pod["spec"][key] for key in _POD_FIELDS if key in pod["spec"]}
+    patch: Object = {"name": _CONTAINER, "volumeMounts": container["volumeMounts"]}
+    spec: Object = {
+        "runtimeRef": {"apiGroup": GROUP, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+        "trainer": {
+            "image": container["image"],
+            "command": container["command"],
+            "env": container["env"],
+            "numNodes": shape.nnodes,
+            "numProcPerNode": shape.nproc_per_node,
+            "resourcesPerNode": container["resources"],
+        },
+    }
+    if patching == "runtimePatches":
+        patch["securityContext"] = container["securityContext"]
+        pod_spec["securityContext"] = pod["spec"]["securityContext"]
+        of_pods = {"metadata": pod["metadata"], "spec": {**pod_spec, "containers": [patch]}}
+        of_jobs = [{"name": _REPLICATED_JOB, "template": {"spec": {"template": of_pods}}}]
+        spec["activeDeadlineSeconds"] = plain["spec"]["activeDeadlineSeconds"]
+        spec["runtimePatches"] = [
+            {"manager": "labkit/notebook", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": of_jobs}}}}
+        ]
+    else:
+        spec["podTemplateOverrides"] = [
+            {
+                "targetJobs": [{"name": _REPLICATED_JOB}],
+                "metadata": pod["metadata"],
+                "spec": {**pod_spec, "containers": [patch]},
+            }
+        ]
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "TrainJob",
+        "metadata": manifest.metadata(names),
+        "spec": spec,
+    }
+
+
+def master(names: Names) -> str:
+    """Name of node 0 in the cluster's DNS: JobSet makes the Service, and names the pods' hosts."""
+    return f"{names.run}-{_REPLICATED_JOB}-0-0.{names.run}"
+
+
+def available(api: Api, pod_template: Mapping[str, Any]) -> tuple[Patching | None, str]:
+    """How TrainJobs are written on this cluster; None and why not, where they cannot be used."""
+    unknown = (pod_template.get("spec") or {}).keys() - {*_POD_FIELDS, "containers"}
+    if unknown:
+        return None, f"its pods cannot be given {', '.join(sorted(unknown))} of the pod template"
+    if GROUP not in [group["name"] for group in api.get("/apis")["groups"]]:
+        return None, "the cluster has no Kubeflow Trainer"
+    if not api.may("create", GROUP, "trainjobs"):
+        return None, f"you may not create TrainJobs in namespace {api.namespace!r}"
+    schemas = api.get(f"/openapi/v3/apis/{GROUP}/{VERSION}")["components"]["schemas"]
+    fields: Mapping[str, Any] = {}
+    for schema in schemas.values():
+        kinds = [each.get("kind") for each in schema.get("x-kubernetes-group-version-kind", ())]
+        if kinds == ["TrainJob"]:
+            fields = schema["properties"]["spec"]["properties"]
+    found = patching(fields)
+    return found, "" if found else "this version of Kubeflow Trainer is not known here"

@@ -1,0 +1,28 @@
+"""A stand-in cluster, and a kubeconfig that leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from standin_cluster import StandInCluster
+
+from labkit.clusters.kubernetes import sessions
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where sessions are kept."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    sessions.session.cache_clear()
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def standin(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCluster]:
+    """See standin_cluster.py: not a real Kubernetes."""
+    cluster = StandInCluster(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    yield cluster
+    cluster.close()

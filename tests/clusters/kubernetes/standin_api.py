@@ -1,0 +1,288 @@
+"""A stand-in for kube-apiserver: the part of its protocol that Kubernetes' own Python client, kubectl and the lab use.
+
+What is created is checked against the schemas that Kubernetes publishes (kubernetes-validate, strict), and TrainJobs
+against trainjob_schema.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import kubernetes_validate
+from standin_store import Object, Store
+from trainjob_schema import require_train_job, spec_fields
+
+VERSION = "1.34"
+KINDS = {
+    "/api/v1": {
+        "pods": "Pod", "services": "Service", "secrets": "Secret", "events": "Event", "configmaps": "ConfigMap"
+    },
+    "/apis/batch/v1": {"jobs": "Job"},
+    "/apis/trainer.kubeflow.org/v1alpha1": {"trainjobs": "TrainJob"},
+}  # fmt: skip
+TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
+
+
+class Refusal(Exception):
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+class StandInApi(ThreadingHTTPServer):
+    """Serves a store at 127.0.0.1. What tests set: the fields below."""
+
+    daemon_threads = True
+
+    def __init__(self, store: Store, token: str, certificate: Path) -> None:
+        """certificate: with its key; for 127.0.0.1."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        # each connection's own thread shakes hands
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.store = store
+        self.token = token
+        self.forbidden: set[tuple[str, str]] = set()
+        """(verb, plural) that the role does not have."""
+        self.quota = ""
+        """Refuses new Jobs, in the words of the quota admission."""
+        self.trainer: str | None = None
+        """The field for pods of this cluster's TrainJobs; None: no Kubeflow Trainer."""
+        self.cut_logs_after: list[int] = []
+        """The next log streams break after so many bytes each."""
+        self.log_requests: list[dict[str, str]] = []
+        self.read_log: Callable[[Object, bool, float | None], Iterator[bytes]] = lambda *_: iter(())
+        self.over = False
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server_address[1]}"
+
+    def close(self) -> None:
+        self.over = True
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle of a stream is nothing to speak of."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: StandInApi
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _do(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        try:
+            if self.headers.get("Authorization") != f"Bearer {self.server.token}":
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            self._answer(unquote(parts.path).rstrip("/"), query, body)
+        except Refusal as refusal:
+            status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+            self._json(
+                {**status, "reason": refusal.reason, "message": str(refusal), "code": refusal.code}, refusal.code
+            )
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _do
+
+    def _answer(self, path: str, query: dict[str, str], body: Object) -> None:
+        if self.command == "GET" and (found := self._discovery(path)):
+            return self._json(found)
+        if path.endswith("/selfsubjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            allowed = (asked["verb"], asked["resource"]) not in self.server.forbidden
+            return self._json({**body, "status": {"allowed": allowed}}, 201)
+        if path.endswith("/clustertrainingruntimes/torch-distributed") and self.server.trainer:
+            return self._json({"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch-distributed"}})
+        for root, kinds in KINDS.items():
+            names = "|".join(kinds)
+            match = re.fullmatch(rf"{root}/namespaces/([^/]+)/({names})(?:/([^/]+))?(/log|/status)?", path)
+            if match and (root != TRAINER or self.server.trainer):
+                namespace, plural, name, sub = match.groups()
+                return self._objects(root, namespace, plural, kinds[plural], name, sub, query, body)
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+
+    def _objects(
+        self, root: str, namespace: str, plural: str, kind: str, name: str | None, sub: str | None,
+        query: dict[str, str], body: Object,
+    ) -> None:  # fmt: skip
+        store = self.server.store
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(self.command, "get" if name else "list")
+        verb = "watch" if verb == "list" and query.get("watch") in ("true", "1") else verb
+        what = f"{plural}{(sub or '')}"
+        if (verb, what) in self.server.forbidden:
+            group = root.split("/")[2] if root.startswith("/apis") else ""
+            raise Refusal(
+                403,
+                "Forbidden",
+                f'{plural}{f".{group}" * bool(group)} is forbidden: User "learner" cannot {verb} resource "{what}" '
+                f'in API group "{group}" in the namespace "{namespace}"',
+            )
+        if verb == "create":
+            return self._json(self._create(root, namespace, plural, kind, body), 201)
+        if verb in ("list", "watch"):
+            chosen = _selector(query)
+            if verb == "watch":
+                return self._watch(namespace, plural, chosen, query)
+            items = store.list(plural, namespace, chosen)
+            metadata = {"resourceVersion": str(store.version)}
+            version = root.removeprefix("/apis/").removeprefix("/api/")
+            return self._json({"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items})
+        assert name
+        thing = store.get(plural, namespace, name)
+        if thing is None:
+            raise Refusal(404, "NotFound", f'{plural} "{name}" not found')
+        if sub == "/log":
+            return self._log(thing, query)
+        if verb == "patch":
+            return self._json(store.change(plural, thing, lambda stored: _merge(stored, body)))
+        if verb == "delete":
+            store.delete(plural, namespace, name)
+        self._json(thing)
+
+    def _create(self, root: str, namespace: str, plural: str, kind: str, body: Object) -> Object:
+        store = self.server.store
+        if plural == "jobs" and self.server.quota:
+            raise Refusal(
+                403, "Forbidden", f'jobs.batch "{body["metadata"]["name"]}" is forbidden: {self.server.quota}'
+            )
+        try:
+            if root == TRAINER:
+                require_train_job(body, self.server.trainer or "")
+            else:
+                kubernetes_validate.validate(body, VERSION, strict=True)
+        except Exception as error:
+            where = ".".join(map(str, getattr(error, "path", ())))
+            raise Refusal(422, "Invalid", f"{kind} is invalid: {where}: {getattr(error, 'message', error)}") from None
+        if store.get(plural, namespace, body["metadata"]["name"]):
+            raise Refusal(409, "AlreadyExists", f'{plural} "{body["metadata"]["name"]}" already exists')
+        return store.create(plural, namespace, body)
+
+    def _discovery(self, path: str) -> Object | None:
+        kinds = {root: found for root, found in KINDS.items() if root != TRAINER or self.server.trainer}
+        groups = [root.split("/")[2:4] for root in kinds if root.startswith("/apis")]
+        if path == "/version":
+            return {"major": "1", "minor": VERSION[2:], "gitVersion": f"v{VERSION}.0+stand-in"}
+        if path == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "/apis":
+            found = [
+                {
+                    "name": group,
+                    "versions": [{"groupVersion": f"{group}/{version}", "version": version}],
+                    "preferredVersion": {"groupVersion": f"{group}/{version}", "version": version},
+                }
+                for group, version in groups
+            ]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+        if path in kinds:
+            verbs = ["create", "delete", "get", "list", "patch", "watch"]
+            found = [
+                {"name": plural, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": verbs}
+                for plural, kind in kinds[path].items()
+            ]
+            version = path.removeprefix("/apis/").removeprefix("/api/")
+            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
+        if path == f"/openapi/v3{TRAINER}" and self.server.trainer:
+            return {"components": {"schemas": {"org.kubeflow.trainer.v1alpha1.TrainJob": {
+                "properties": {"spec": {"properties": spec_fields(self.server.trainer)}},
+                "x-kubernetes-group-version-kind": [{"group": "trainer.kubeflow.org", "kind": "TrainJob"}],
+            }}}}  # fmt: skip
+        return None
+
+    def _watch(self, namespace: str, plural: str, chosen: Callable[[Object], bool], query: dict[str, str]) -> None:
+        seconds, version = float(query.get("timeoutSeconds", 60)), int(query.get("resourceVersion") or 0)
+        self._begin_stream("application/json")
+        for kind, changed, thing in self.server.store.events_after(version, seconds, lambda: self.server.over):
+            if changed == plural and thing["metadata"]["namespace"] == namespace and chosen(thing):
+                self._chunk(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+        self._chunk(b"")
+
+    def _log(self, pod: Object, query: dict[str, str]) -> None:
+        statuses = pod.get("status", {}).get("containerStatuses") or [{"state": {}}]
+        state = statuses[0]["state"]
+        if not {"running", "terminated"} & state.keys():
+            reason = state.get("waiting", {}).get("reason", "ContainerCreating")
+            message = (
+                f'container "{query.get("container")}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}'
+            )
+            raise Refusal(400, "BadRequest", message)
+        self.server.log_requests.append(query)
+        since = time.time() - float(query["sinceSeconds"]) if "sinceSeconds" in query else None
+        left = self.server.cut_logs_after.pop(0) if self.server.cut_logs_after else None
+        self._begin_stream("text/plain")
+        for data in self.server.read_log(pod, query.get("follow") == "true", since):
+            if left is not None and len(data) >= left:
+                self._chunk(data[:left])
+                # as when a proxy in between is restarted: no last chunk, no goodbye
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            left = None if left is None else left - len(data)
+            self._chunk(data)
+        self._chunk(b"")
+
+    def _begin_stream(self, content: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", content)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _json(self, content: Any, code: int = 200) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
+    labels = [part.split("=") for part in query.get("labelSelector", "").split(",") if part]
+    fields = [part.split("=") for part in query.get("fieldSelector", "").split(",") if part]
+
+    def chosen(thing: Object) -> bool:
+        own = thing["metadata"].get("labels") or {}
+        return all(own.get(name) == value for name, value in labels) and all(
+            str(_field(thing, name)) == value for name, value in fields
+        )
+
+    return chosen
+
+
+def _field(thing: Any, path: str) -> Any:
+    for name in path.split("."):
+        thing = thing.get(name, {}) if isinstance(thing, dict) else {}
+    return thing
+
+
+def _merge(stored: Object, change: Object) -> None:
+    for key, value in change.items():
+        if value is None:
+            stored.pop(key, None)
+        elif isinstance(value, dict) and isinstance(stored.get(key), dict):
+            _merge(stored[key], value)
+        else:
+            stored[key] = value

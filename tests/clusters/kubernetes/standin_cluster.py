@@ -1,0 +1,74 @@
+"""A stand-in Kubernetes cluster, for machines on which no real one can be had.
+
+Neither Debian, PyPI nor npm has kube-apiserver, k3s or kwok. This is not Kubernetes: its API, controllers and kubelet
+are the few hundred lines of standin_*.py. Real are: what checks the objects (the published schemas), what talks to it
+(Kubernetes' Python client, kubectl), and what runs in its pods (the lab's agent and ranks, as pid 1 of containers).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import yaml
+from standin_api import StandInApi
+from standin_controllers import Controllers
+from standin_kubelet import Kubelet
+from standin_store import Store
+
+import labkit
+
+NAMESPACE = "lab"
+
+
+class StandInCluster:
+    """Nodes `node-a`, `node-b`; an image `lab:1`, and `rooted:1`, which runs as root."""
+
+    def __init__(self, folder: Path, gpus: dict[str, int] | None = None) -> None:
+        self.store = Store()
+        self.kubeconfig = folder / "kubeconfig"
+        self.certificate = folder / "certificate.pem"
+        _make_certificate(self.certificate)
+        self.api = StandInApi(self.store, "a-token", self.certificate)
+        environment = {
+            "PATH": os.environ["PATH"],
+            # the image has labkit in it: this one
+            "PYTHONPATH": str(Path(labkit.__file__).parents[1]),
+        }
+        self.kubelet = Kubelet(self.store, folder / "kubelet", {"lab:1": 1000, "rooted:1": 0}, environment)
+        self.api.read_log = self.kubelet.read_log
+        self.controllers = Controllers(self.store, gpus or {"node-a": 8, "node-b": 8})
+        self.write_kubeconfig(self.api.url)
+
+    def write_kubeconfig(self, server: str, token: str = "a-token") -> None:
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "standin", "cluster": {"server": server, "certificate-authority": str(self.certificate)}}
+            ],
+            "users": [{"name": "learner", "user": {"token": token}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "standin", "user": "learner", "namespace": NAMESPACE}}],
+            "current-context": "lab",
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(content))
+
+    def close(self) -> None:
+        self.controllers.close()
+        self.kubelet.close()
+        self.api.close()
+
+    def names(self) -> list[str]:
+        """What there is now: `jobs/labkit-...`."""
+        with self.store.changed:
+            return [f"{plural}/{name}" for plural, _, name in self.store.objects if plural != "events"]
+
+
+def _make_certificate(file: Path) -> None:
+    """As clusters have it: of an authority that only the kubeconfig knows."""
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(file)]
+    names = ["-subj", "/CN=stand-in", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-days", "2", *key, *names, "-out", str(file)], check=True, capture_output=True
+    )

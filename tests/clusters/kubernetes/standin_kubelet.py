@@ -1,0 +1,267 @@
+"""A small kubelet: runs each pod's command as a real process in a bubblewrap container of its own.
+
+Its pid 1 is the pod's command; Secrets are mounted, `/etc/hosts` holds the names of pods that have a Service, on
+loopback; SIGTERM, then SIGKILL after the grace period. There are no images: all have this machine's files.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from standin_store import Object, Store
+
+_TICK_SECONDS = 0.03
+
+
+class Kubelet:
+    """All nodes of the stand-in cluster together."""
+
+    def __init__(self, store: Store, folder: Path, images: dict[str, int], environment: dict[str, str]) -> None:
+        """images: that can be pulled, and the user that each runs as; environment: what the images set."""
+        self.store = store
+        self.folder = folder
+        self.images = images
+        self.environment = environment
+        self.pods: dict[str, _Pod] = {}
+        self._over = False
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over = True
+        self._thread.join(5)
+        for pod in self.pods.values():
+            pod.kill("the cluster is gone")
+        for pod in self.pods.values():
+            pod.thread.join(10)
+
+    def running(self, index: int) -> _Pod:
+        """The pod of this completion index that runs."""
+        return next(pod for pod in self.pods.values() if pod.index == index and pod.process and not pod.ended)
+
+    def read_log(self, pod: Object, follow: bool, since: float | None) -> Iterator[bytes]:
+        """What the pod has printed, from that time on."""
+        found = self.pods[pod["metadata"]["uid"]]
+        position = 0
+        while True:
+            ended = found.ended
+            fresh = found.printed[position:]
+            position += len(fresh)
+            for when, line in fresh:
+                if since is None or when >= since:
+                    yield line
+            if ended or not follow or self._over:
+                return
+            time.sleep(_TICK_SECONDS)
+
+    def _loop(self) -> None:
+        while not self._over:
+            for pod in self.store.list("pods", chosen=lambda pod: bool(pod["spec"].get("nodeName"))):
+                uid = pod["metadata"]["uid"]
+                if uid not in self.pods:
+                    self.pods[uid] = _Pod(self, pod)
+            time.sleep(_TICK_SECONDS)
+
+
+class _Pod:
+    def __init__(self, kubelet: Kubelet, pod: Object) -> None:
+        self.kubelet = kubelet
+        self.pod = pod
+        self.index = int(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"])
+        self.container = pod["spec"]["containers"][0]
+        self.printed: list[tuple[float, bytes]] = []
+        self.ended = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.init = 0
+        """Process id of the container's pid 1."""
+        self._reason = ""
+        self._folder = kubelet.folder / pod["metadata"]["uid"]
+        self._seen_secret = ""
+        self.thread = threading.Thread(target=self._live, daemon=True)
+        self.thread.start()
+
+    def kill(self, reason: str) -> None:
+        """End it as the kernel does: `OOMKilled`."""
+        self._reason = reason
+        with contextlib.suppress(ProcessLookupError):
+            if self.init:
+                os.kill(self.init, signal.SIGKILL)
+
+    def _live(self) -> None:
+        if self._may_start():
+            self._start()
+            reader = threading.Thread(target=self._read, daemon=True)
+            reader.start()
+            killed_at: float | None = None
+            while self.process and self.process.poll() is None:
+                self._refresh()
+                if killed_at is None and self._is_deleted():
+                    killed_at = time.monotonic() + self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self.init, signal.SIGTERM)
+                if killed_at is not None and time.monotonic() > killed_at:
+                    self.kill("")
+                time.sleep(_TICK_SECONDS)
+            reader.join()
+            assert self.process
+            code = self.process.returncode
+            self._terminated(128 - code if code < 0 else code)
+        self.ended = True
+        while not self._is_deleted() and not self.kubelet._over:
+            time.sleep(_TICK_SECONDS)
+        self.kubelet.store.delete("pods", self.pod["metadata"]["namespace"], self.pod["metadata"]["name"], True)
+
+    def _may_start(self) -> bool:
+        image = self.container["image"]
+        user = self.kubelet.images.get(image)
+        if user is None:
+            gone = f'failed to pull and unpack image "{image}": {image}: not found'
+            self._status(waiting={"reason": "ErrImagePull", "message": gone})
+            time.sleep(0.2)
+            message = f'Back-off pulling image "{image}": ErrImagePull: {gone}'
+            self._status(waiting={"reason": "ImagePullBackOff", "message": message})
+            return False
+        if user == 0 and self.pod["spec"].get("securityContext", {}).get("runAsNonRoot"):
+            message = "container has runAsNonRoot and image will run as root"
+            self._status(waiting={"reason": "CreateContainerConfigError", "message": message})
+            return False
+        self._status(waiting={"reason": "ContainerCreating"})
+        while not self._refresh():
+            if self._is_deleted():
+                return False
+            time.sleep(_TICK_SECONDS)
+        return True
+
+    def _start(self) -> None:
+        # only now has it an address, and with it a name
+        self._status(waiting={"reason": "ContainerCreating"}, podIP="127.0.0.1")
+        hosts = self._folder / "hosts"
+        nsswitch = self._folder / "nsswitch.conf"
+        nsswitch.write_text("hosts: files\n")
+        self._write_hosts(hosts)
+        (self._folder / "termination-log").touch()
+        mounts = [
+            "--ro-bind",
+            "/",
+            "/",
+            "--bind",
+            "/tmp",
+            "/tmp",
+            "--tmpfs",
+            "/run",
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+        ]
+        volumes = {volume["name"]: volume for volume in self.pod["spec"].get("volumes", ())}
+        for mount in self.container.get("volumeMounts", ()):
+            volume = volumes[mount["name"]]
+            if "secret" in volume:
+                mounts += ["--ro-bind", str(self._folder / volume["name"]), mount["mountPath"]]
+            elif "emptyDir" in volume:
+                mounts += ["--tmpfs", mount["mountPath"]]
+        for file, path in (
+            (hosts, "/etc/hosts"),
+            (nsswitch, "/etc/nsswitch.conf"),
+            (self._folder / "termination-log", "/dev/termination-log"),
+        ):
+            mounts += ["--bind", str(file), path]
+        environment = {**self.kubelet.environment, **dict(map(self._variable, self.container.get("env", ())))}
+        # a container's /usr/bin/python is this one
+        command = [sys.executable if word == "python" else word for word in self.container["command"]]
+        mounts += ["--chdir", self.container.get("workingDir", "/")]
+        told, tells = os.pipe()
+        isolation = ["--unshare-pid", "--as-pid-1", "--unshare-uts", "--hostname", self.pod["spec"]["hostname"]]
+        self.process = subprocess.Popen(
+            ["bwrap", "--die-with-parent", *isolation, "--info-fd", str(tells), *mounts, "--", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[tells],
+        )
+        os.close(tells)
+        with open(told) as file:
+            self.init = json.load(file)["child-pid"]
+        self._status("Running", running={"startedAt": "now"})
+
+    def _read(self) -> None:
+        assert self.process and self.process.stdout
+        for line in self.process.stdout:
+            self.printed.append((time.time(), line))
+
+    def _refresh(self) -> bool:
+        """Bring the Secrets and the hosts file up to date; False when a Secret is missing."""
+        space = self.pod["metadata"]["namespace"]
+        for volume in self.pod["spec"].get("volumes", ()):
+            if "secret" not in volume:
+                continue
+            secret = self.kubelet.store.get("secrets", space, volume["secret"]["secretName"])
+            if secret is None:
+                return False
+            if secret["metadata"]["resourceVersion"] != self._seen_secret:
+                self._seen_secret = secret["metadata"]["resourceVersion"]
+                folder = self._folder / volume["name"]
+                folder.mkdir(parents=True, exist_ok=True)
+                for name, value in secret["data"].items():
+                    (folder / f".{name}").write_bytes(base64.b64decode(value))
+                    (folder / f".{name}").replace(folder / name)
+        if (self._folder / "hosts").exists():
+            self._write_hosts(self._folder / "hosts")
+        return True
+
+    def _write_hosts(self, file: Path) -> None:
+        """Names as the cluster's DNS has them: of pods with an address, where a Service of that name chooses them."""
+        store, space = self.kubelet.store, self.pod["metadata"]["namespace"]
+        lines = ["127.0.0.1 localhost", f"127.0.0.1 {self.pod['spec']['hostname']}"]
+        for pod in store.list("pods", space, lambda pod: bool(pod["status"].get("podIP"))):
+            subdomain = pod["spec"].get("subdomain", "")
+            service = store.get("services", space, subdomain)
+            labels = pod["metadata"]["labels"]
+            if service and all(labels.get(key) == value for key, value in service["spec"]["selector"].items()):
+                name = f"{pod['spec']['hostname']}.{subdomain}"
+                lines.append(f"127.0.0.1 {name} {name}.{space}.svc.cluster.local")
+        text = "\n".join(lines) + "\n"
+        if not file.exists() or file.read_text() != text:
+            # the same file: it is mounted
+            file.write_text(text)
+
+    def _variable(self, entry: Object) -> tuple[str, str]:
+        if "value" in entry:
+            return entry["name"], entry["value"]
+        path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+        match = re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path)
+        assert match, path
+        return entry["name"], self.pod["metadata"][match[1]][match[2]]
+
+    def _is_deleted(self) -> bool:
+        metadata = self.pod["metadata"]
+        now = self.kubelet.store.get("pods", metadata["namespace"], metadata["name"])
+        return now is None or now["metadata"]["uid"] != metadata["uid"] or "deletionTimestamp" in now["metadata"]
+
+    def _terminated(self, code: int) -> None:
+        message = (self._folder / "termination-log").read_text()
+        reason = self._reason or ("Completed" if code == 0 else "Error")
+        ended = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
+        self._status("Succeeded" if code == 0 else "Failed", terminated=ended)
+
+    def _status(self, phase: str = "Pending", podIP: str = "", **state: Object) -> None:  # Kubernetes' word
+        def settle(stored: Object) -> None:
+            stored["status"]["phase"] = phase
+            if podIP:
+                stored["status"]["podIP"] = podIP
+            stored["status"]["containerStatuses"] = [{"name": self.container["name"], "state": state}]
+
+        self.kubelet.store.change("pods", self.pod, settle)

@@ -1,0 +1,161 @@
+"""Cells on a stand-in Kubernetes (see standin_cluster.py: not a real one), whose pods are real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from standin_cluster import StandInCluster
+
+from labkit.clusters import Job, State
+from labkit.clusters.kubernetes import KubernetesError, kubernetes
+
+_ALL_REDUCE = """\
+import torch, torch.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+tensor = torch.full((3,), float(rank))
+dist.all_reduce(tensor)
+for i in range(200):
+    print(f"line {i} of rank {rank}", flush=True)
+tensor
+"""
+_WAITING = """\
+import time, torch.distributed as dist
+dist.init_process_group()
+print("here", flush=True)
+time.sleep(600)
+"""
+
+
+def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
+    """Do something in another thread as soon as something is so."""
+
+    def watch() -> None:
+        limit = time.monotonic() + 120
+        while not seen() and time.monotonic() < limit:
+            time.sleep(0.05)
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_cell_runs_on_two_pods_and_nothing_is_lost_when_log_streams_break(standin: StandInCluster) -> None:
+    """All that local ranks give comes from pods too, over log streams that are cut in the middle of a line, twice."""
+    standin.api.cut_logs_after = [900, 700, 5000]
+    output, states = defaultdict(str), list[State]()
+
+    def on_output(rank: int, stream: str, text: str) -> None:
+        output[rank] += text
+
+    cluster = kubernetes(nnodes=2, nproc_per_node=2, image="lab:1")
+    run = cluster.run(Job(source=_ALL_REDUCE, filename="Cell In[1]"), on_output, states.append)
+
+    assert run.ok, run.diagnosis()
+    assert [value.tolist() for value in run.values] == [[6.0, 6.0, 6.0]] * 4
+    expected = [f"line {i} of rank " for i in range(200)]
+    for rank, result in enumerate(run.ranks):
+        assert output[rank].splitlines() == [f"{line}{rank}" for line in expected]
+        assert result.output == output[rank]
+    # the cuts did happen, and were taken up from near the place
+    assert not standin.api.cut_logs_after
+    assert [request for request in standin.api.log_requests if "sinceSeconds" in request]
+    assert {event.operation for event in run.trace.events} >= {"all_reduce"}
+    assert "queued" in {state.phase for state in states}
+    assert states[-1].phase == "running"
+    assert standin.names() == [] or _becomes(lambda: standin.names() == [])
+
+
+def test_a_failed_rank_is_told_with_its_line_and_the_other_pod_is_not_waited_for(standin: StandInCluster) -> None:
+    source = (
+        "import torch.distributed as dist\ndist.init_process_group()\nwidth = 7\n"
+        "assert dist.get_rank() != 1, 'wrong width'\ndist.barrier()"
+    )
+    run = kubernetes(nnodes=2, image="lab:1").run(Job(source=source, filename="Cell In[4]", first_line=2))
+
+    assert run.first_failure is not None and run.first_failure.rank == 1
+    assert run.first_failure.error is not None
+    assert run.first_failure.error.where == "Cell In[4], line 5"
+    assert "wrong width" in run.diagnosis()
+    assert ("width", "7") in run.first_failure.error.locals
+    assert _becomes(lambda: standin.names() == [])
+
+
+def test_an_interrupt_deletes_job_service_and_secret(standin: StandInCluster) -> None:
+    heard = list[str]()
+    seen_then = list[str]()
+
+    def interrupt() -> None:
+        seen_then.extend(standin.names())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    _when(lambda: "here" in "".join(heard), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        kubernetes(nnodes=1, image="lab:1").run(Job(source=_WAITING), lambda rank, stream, text: heard.append(text))
+
+    assert sorted({name.split("/")[0] for name in seen_then}) == ["jobs", "pods", "secrets", "services"]
+    assert _becomes(lambda: standin.names() == [])
+
+
+def test_a_pod_without_memory_is_told_with_its_ranks(standin: StandInCluster) -> None:
+    heard = list[str]()
+    _when(lambda: "".join(heard).count("here") == 2, lambda: standin.kubelet.running(1).kill("OOMKilled"))
+    run = kubernetes(nnodes=2, image="lab:1").run(Job(source=_WAITING), lambda rank, stream, text: heard.append(text))
+
+    assert not run.ok
+    assert "pod 1 with rank 1 was lost" in run.stopped
+    assert "OOMKilled" in run.stopped and "--memory" in run.stopped
+    assert run.ranks[1].exit != 0
+    assert _becomes(lambda: standin.names() == [])
+
+
+def test_a_cell_runs_as_a_train_job_where_the_cluster_has_kubeflow_trainer(standin: StandInCluster) -> None:
+    standin.api.trainer = "runtimePatches"
+    created = list[str]()
+    cluster = kubernetes(nnodes=2, image="lab:1")
+    assert "a TrainJob in namespace lab" in cluster.describe()
+    run = cluster.run(
+        Job(source="import torch.distributed as dist\ndist.init_process_group()\ndist.get_world_size()"),
+        on_state=lambda state: created.extend(standin.names()),
+    )
+
+    assert run.ok, run.diagnosis()
+    assert run.values == [2, 2]
+    assert any(name.startswith("trainjobs/") for name in created)
+    assert _becomes(lambda: standin.names() == [])
+
+
+def test_pods_end_by_themselves_when_the_notebook_is_silent(
+    standin: StandInCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGKILL of the kernel: nobody deletes anything, nobody says any more that the run is waited for."""
+    monkeypatch.setattr("labkit.clusters.kubernetes.submission.Submission.keep_alive", lambda self, seconds: None)
+    run = kubernetes(nnodes=1, image="lab:1", silence=10).run(Job(source=_WAITING))
+
+    assert "has not been heard of for 10 s" in run.stopped
+
+
+def test_an_image_without_labkit_is_told_with_the_pods_last_words(standin: StandInCluster) -> None:
+    standin.kubelet.environment["PYTHONPATH"] = ""
+    standin.kubelet.environment["PATH"] = "/usr/bin:/bin"
+    template = {
+        "spec": {"containers": [{"name": "ranks", "command": ["sh", "-c", "echo No module named labkit; exit 1"]}]}
+    }
+    with pytest.raises(KubernetesError, match=r"(?s)node 0 ended before its ranks began.*exit code 1.*No module named"):
+        kubernetes(nnodes=1, image="lab:1", pod_template=template).run(Job(source="1"))
+    assert _becomes(lambda: standin.names() == [])
+
+
+def _becomes(so: Callable[[], bool]) -> bool:
+    """Is it so, soon? The cluster deletes in its own time."""
+    limit = time.monotonic() + 30
+    while not so() and time.monotonic() < limit:
+        time.sleep(0.05)
+    return so()
