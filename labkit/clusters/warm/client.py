@@ -23,6 +23,7 @@ from labkit.clusters.run import Run
 from labkit.clusters.warm import frames, reports, request
 from labkit.clusters.warm.collector import Collector
 from labkit.clusters.warm.hanging import Hanging
+from labkit.clusters.warm.interrupts import held, let_through
 from labkit.clusters.warm.session import Session
 
 _START_LIMIT_SECONDS = 120.0
@@ -64,7 +65,7 @@ class WarmProcess:
 
     def start(self) -> None:
         """Start it unless it stands, without waiting: it imports torch while other things happen."""
-        with self._lock:
+        with held(), self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
             self._forget()
@@ -121,16 +122,17 @@ class WarmProcess:
             timeout=timeout,
         )
         began = time.monotonic()
-        session = self.open(asked, sockets)
-        collector = Collector(ranks, timeout, on_output, self._max_bytes)
-        try:
-            stopped = _receive(session, collector, Hanging(job, [collector], on_state), timeout)
-        except KeyboardInterrupt as interrupt:
-            _say_where_all_are(session, collector, interrupt)
-            raise
-        finally:
-            # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
-            session.close()
+        with held():
+            session = self.open(asked, sockets)
+            collector = Collector(ranks, timeout, on_output, self._max_bytes)
+            try:
+                stopped = _receive(session, collector, Hanging(job, [collector], on_state), timeout)
+            except KeyboardInterrupt as interrupt:
+                _say_where_all_are(session, collector, interrupt)
+                raise
+            finally:
+                # after an interrupt, an error in on_output, a supervisor that talks nonsense: no process is left
+                session.close()
         return collector.run(time.monotonic() - began, stopped)
 
     def prepare(
@@ -162,16 +164,20 @@ class WarmProcess:
         )
 
     def open(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
-        """Begin a run. `sockets[i]` goes to process i and is closed here. Raises `WarmProcessDied`."""
+        """Begin a run. `sockets[i]` goes to process i and is closed here. Raises `WarmProcessDied`.
+
+        To be called with interrupts `held`, until the session has an owner who closes it.
+        """
         for _ in range(2):
-            session = self._attempt(asked, sockets)
-            if session is not None:
-                return session
-            # it may have died since the last run: once more, with a new one when its end is known
-            process = self._process
-            if process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(1)
+            with held():
+                session = self._attempt(asked, sockets)
+                if session is not None:
+                    return session
+                # it may have died since the last run: once more, with a new one when its end is known
+                process = self._process
+                if process is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(1)
         raise WarmProcessDied(f"the process that starts the ranks died: {self._last_words()}")
 
     def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]]) -> Session | None:
@@ -188,7 +194,7 @@ class WarmProcess:
         session = Session(connection, b"", ended)
         try:
             # a supervisor that was killed has perhaps said something before
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError), let_through():
                 request.send(connection, asked, sockets)
             first = session.receive(_START_LIMIT_SECONDS)
             if first is None:
@@ -221,7 +227,7 @@ class WarmProcess:
 
     def close(self) -> None:
         """End it, and every run that is still going on."""
-        with self._lock:
+        with held(), self._lock:
             for connection in list(self._connections):
                 with contextlib.suppress(OSError):  # that run has just ended
                     connection.shutdown(socket.SHUT_WR)
@@ -271,10 +277,13 @@ def _receive(session: Session, collector: Collector, hanging: Hanging, timeout: 
         if not data:
             return ""
         try:
-            collector.feed(data)
+            with let_through():
+                collector.feed(data)
         except (frames.FrameError, reports.ReportError) as error:
             return f"the process that watches over the ranks sent something malformed: {error}"
-        if reason := hanging.look():
+        with let_through():
+            reason = hanging.look()
+        if reason:
             return reason
 
 

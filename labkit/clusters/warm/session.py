@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.clusters.warm import frames
+from labkit.clusters.warm.interrupts import held, let_through
 
 _STOP_LIMIT_SECONDS = 10.0
 _RECEIVE_BYTES = 1 << 20
+_LOOK_SECONDS = 0.5
+"""An interrupt that comes just before a wait begins is seen when the wait ends."""
 
 
 class Session:
@@ -31,8 +34,15 @@ class Session:
         if self._first:
             first, self._first = self._first, b""
             return first
-        if not select.select([self.connection], [], [], seconds)[0]:
-            return None
+        limit = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, max(0.0, limit - time.monotonic()))
+            with let_through():
+                ready = select.select([self.connection], [], [], left)[0]
+            if ready:
+                break
+            if limit is not None and time.monotonic() >= limit:
+                return None
         try:
             return self.connection.recv(_RECEIVE_BYTES)
         except ConnectionResetError:
@@ -44,10 +54,11 @@ class Session:
 
     def close(self) -> None:
         """Have the supervisor end every process of the run, and wait until it has. Closing twice does no harm."""
-        try:
-            self._ended(self._stop())
-        finally:
-            self.connection.close()
+        with held():
+            try:
+                self._ended(self._stop())
+            finally:
+                self.connection.close()
 
     def _stop(self) -> bool:
         try:
