@@ -23,6 +23,12 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Sums are the same to the last bit on machines with any number of cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     return _no_unexpected_skip((yield))

@@ -102,7 +102,8 @@ class Run:
 
         def order(result: RankResult) -> tuple[bool, bool, float, int]:
             error = result.error
-            return (error is not None and error.consequence, error is None, error.time if error else 0.0, result.rank)
+            consequence = result.exit is None if error is None else error.consequence
+            return (consequence, error is None, error.time if error else 0.0, result.rank)
 
         return min(failed, key=order, default=None)
 

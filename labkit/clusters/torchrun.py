@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+FOR_ALL = {
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    # torch's own way to say that errors need not be written down: the lab has them from the rank itself
+    "TORCHELASTIC_ERROR_FILE": "",
+}
+"""What every rank under torchrun sees."""
+
 
 def environment(
     rank: int, *, nnodes: int, nproc_per_node: int, master_addr: str, master_port: int, run_id: str
@@ -24,5 +32,6 @@ def environment(
         "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        **FOR_ALL,
     }
     return {name: str(value) for name, value in settings.items()}

@@ -53,7 +53,7 @@ class Plan:
     def request(self, node: int, gpus: int, warm: WarmProcess) -> Request:
         """What node `node`, which has `gpus` GPUs, asks of its own warm process."""
         options: dict[str, Any] = {
-            "backend": self.backend or ("" if gpus >= self.nproc_per_node else "gloo"),
+            "backend": self.backend or "",
             "gpus": gpus,
             "world_size": self.world_size,
             "first_rank": node * self.nproc_per_node,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
-import torch
-
-from labkit.clusters import torchrun
+from labkit.clusters import elastic, torchrun
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
+from labkit.clusters.local import machine
 from labkit.clusters.run import Run
 from labkit.clusters.warm import Session, WarmProcess, shared
 
@@ -29,6 +29,8 @@ class LocalCluster:
     backend: str | None
     timeout: float | None
     warm: WarmProcess | None
+    lose_node: tuple[float, ...] = ()
+    join_node: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -41,14 +43,41 @@ class LocalCluster:
         return f"local: {nodes} on this machine"
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
-        """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started."""
-        return (self.warm or shared()).run(
+        """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started.
+
+        Where the job may start its ranks again or do with fewer nodes, torch's elastic agents run it.
+        """
+        warm, timeout = self.warm or shared(), job.timeout or self.timeout
+        if job.max_restarts or job.min_nnodes is not None or self.lose_node or self.join_node:
+            return self._run_elastic(warm, job, timeout, on_output, on_state)
+        return warm.run(
             "labkit.clusters.local.rank:main",
             job,
             **self._processes(job),
             on_output=on_output,
             on_state=on_state,
-            timeout=job.timeout or self.timeout,
+            timeout=timeout,
+        )
+
+    def _run_elastic(
+        self, warm: WarmProcess, job: Job, timeout: float | None, on_output: OnOutput | None, on_state: OnState | None
+    ) -> Run:
+        nnodes, nproc_per_node = self._shape(job)
+        if job.call is not None:
+            raise InvalidJob("a job that calls a function has arguments for each rank: its ranks cannot start again")
+        least = nnodes if job.min_nnodes is None else job.min_nnodes
+        if least > nnodes:
+            raise InvalidJob(f"at least {least} nodes of at most {nnodes} cannot be had")
+        return elastic.run(
+            warm,
+            job,
+            elastic.Elasticity(nnodes, least, job.max_restarts, self.lose_node, self.join_node),
+            options=self._options(job, nnodes * nproc_per_node),
+            nproc_per_node=nproc_per_node,
+            environments=[{**torchrun.FOR_ALL, **environment} for environment in self._of_nodes(job, nnodes)],
+            on_output=on_output,
+            on_state=on_state,
+            timeout=timeout,
         )
 
     def open(self, job: Job, entry: str, supervisor: str) -> Session:
@@ -57,46 +86,95 @@ class LocalCluster:
         asked = warm.prepare(entry, job, **self._processes(job), commands=True)
         return warm.open(replace(asked, supervisor=supervisor))
 
-    def _processes(self, job: Job) -> dict[str, Any]:
-        """What rank.py wants to know, and which process is which rank, in which environment."""
-        nnodes, nproc_per_node = job.nnodes or self.nnodes, _ranks_per_node(job.nproc_per_node or self.nproc_per_node)
-        world_size = _checked_world_size(nnodes, nproc_per_node)
-        if job.call is not None and len(job.arguments) != world_size:
-            raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
-        gpus = torch.cuda.device_count()
-        # torch's own choice is nccl wherever there is any GPU
-        backend = self.backend or ("" if gpus >= world_size else "gloo")
-        options = {
-            "backend": backend,
-            "gpus": gpus,
+    def _shape(self, job: Job) -> tuple[int, int]:
+        """Nodes and ranks on each."""
+        nnodes = job.nnodes or self.nnodes
+        nproc_per_node = machine.ranks_per_node(job.nproc_per_node or self.nproc_per_node, job.environment)
+        _checked_world_size(nnodes, nproc_per_node)
+        return nnodes, nproc_per_node
+
+    def _options(self, job: Job, world_size: int) -> dict[str, Any]:
+        """What rank.py wants to know."""
+        return {
+            "backend": self.backend or "",
+            "gpus": machine.gpus(job.environment),
             "world_size": world_size,
             "first_rank": 0,
             "local_world_size": world_size,
             "master": None,
         }
-        port = _free_port()
-        environments = [
-            {**_environment(rank, nnodes, nproc_per_node, port), **job.environment} for rank in range(world_size)
+
+    def _of_nodes(self, job: Job, nnodes: int) -> list[dict[str, str]]:
+        """What the ranks of each node have beside torchrun's variables; the kernel's own environment comes first."""
+        nproc_per_node = self._shape(job)[1]
+        settings = {
+            "OMP_NUM_THREADS": str(machine.threads_per_rank(nnodes * nproc_per_node)),
+            # a machine's own name may resolve slowly, or not at all
+            "GLOO_SOCKET_IFNAME": "lo",
+            # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, which can take resolvers 5 seconds to give up on
+            "RES_OPTIONS": "timeout:1",
+        }
+        common = {name: os.environ.get(name, value) for name, value in settings.items()}
+        gpus = machine.gpus(job.environment)
+        apart = nnodes > 1 and gpus >= nnodes * nproc_per_node
+        return [
+            {
+                **common,
+                **({"CUDA_VISIBLE_DEVICES": machine.gpus_of_node(node, nproc_per_node, gpus)} if apart else {}),
+                **job.environment,
+            }
+            for node in range(nnodes)
         ]
+
+    def _processes(self, job: Job) -> dict[str, Any]:
+        """What rank.py wants to know, and which process is which rank, in which environment."""
+        nnodes, nproc_per_node = self._shape(job)
+        world_size = nnodes * nproc_per_node
+        if job.call is not None and len(job.arguments) != world_size:
+            raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
+        of_nodes, port = self._of_nodes(job, nnodes), _free_port()
+        environments = []
+        for rank in range(world_size):
+            own = torchrun.environment(
+                rank,
+                nnodes=nnodes,
+                nproc_per_node=nproc_per_node,
+                master_addr="127.0.0.1",
+                master_port=port,
+                run_id=f"local-{port}",
+            )
+            environments.append({**own, **of_nodes[rank // nproc_per_node]})
+        options = self._options(job, world_size)
         return {"options": options, "ranks": [[rank] for rank in range(world_size)], "environments": environments}
 
 
 def local(
-    nproc_per_node: int = 2,
+    nproc_per_node: int | GpusOrCores = 2,
     nnodes: int = 1,
     *,
     backend: str | None = None,
     timeout: float | None = None,
+    lose_node: Sequence[float] = (),
+    join_node: Sequence[float] = (),
     warm: WarmProcess | None = None,
 ) -> LocalCluster:
     """A cluster of real processes on this machine.
 
+    nproc_per_node: a number, or torchrun's words: `gpu`, `cpu`, `auto`.
     nnodes: more than one are simulated: `LOCAL_RANK` and `GROUP_RANK` say so, all run here.
     backend: `gloo` or `nccl`, for `init_process_group()` without one; None: nccl when there is a GPU for each rank.
     timeout: seconds after which a run is stopped, where its job says nothing; None: no limit.
+    lose_node: seconds after the start at which a node is taken away, as if its power was cut; one for each node.
+    join_node: seconds after the start at which a node joins. So many fewer are there at the start.
     warm: forks the processes; the one shared by this program when None.
     Raises `InvalidJob` for a value that makes no sense.
     """
+    if isinstance(nproc_per_node, str):
+        if nproc_per_node not in get_args(GpusOrCores):
+            raise InvalidJob(
+                f"nproc_per_node must be a number or one of {', '.join(get_args(GpusOrCores))}, got {nproc_per_node!r}"
+            )
+        nproc_per_node = machine.ranks_per_node(nproc_per_node, {})
     for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
         if type(value) is not int or value < 1:
             raise InvalidJob(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -105,17 +183,10 @@ def local(
         raise InvalidJob(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
     if timeout is not None and not timeout > 0:
         raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
-    return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm)
-
-
-def _ranks_per_node(asked: int | GpusOrCores) -> int:
-    """torchrun's words as a number."""
-    if isinstance(asked, int):
-        return asked
-    gpus = 0 if asked == "cpu" else torch.cuda.device_count()
-    if asked == "gpu" and not gpus:
-        raise InvalidJob("nproc_per_node=gpu: this machine has no GPU that torch can use")
-    return gpus or os.cpu_count() or 1
+    for name, moments in (("lose_node", lose_node), ("join_node", join_node)):
+        if not all(moment >= 0 for moment in moments):
+            raise InvalidJob(f"{name} must be seconds since the start, 0 or more, got {list(moments)}")
+    return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm, tuple(lose_node), tuple(join_node))
 
 
 def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
@@ -126,25 +197,6 @@ def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
             "virtual ranks can be more"
         )
     return world_size
-
-
-def _environment(rank: int, nnodes: int, nproc_per_node: int, port: int) -> dict[str, str]:
-    """torchrun's variables, and what keeps gloo on this machine."""
-    return {
-        **torchrun.environment(
-            rank,
-            nnodes=nnodes,
-            nproc_per_node=nproc_per_node,
-            master_addr="127.0.0.1",
-            master_port=port,
-            run_id=f"local-{port}",
-        ),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        # a machine's own name may resolve slowly, or not at all
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, which can take resolvers 5 seconds to give up on
-        "RES_OPTIONS": os.environ.get("RES_OPTIONS", "timeout:1"),
-    }
 
 
 def _free_port() -> int:

@@ -32,13 +32,17 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
     `backend`, used where the program names none (torch's own choice when empty); `master`, address and port of the
     store that all nodes share, and this run's name in it, None when all ranks are on this machine; `recorded`, False
-    for groups as torch makes them, beside which the lab's own are measured.
+    for groups as torch makes them, beside which the lab's own are measured; `attempt`, when ranks may be started again:
+    it is another one each time.
     """
     rank: int = options["first_rank"] + index
     attempts = itertools.count()
     shared = functools.cache(lambda: shared_store(options))
     # a program may destroy its group and make another: it must not read what the first one left
-    recorder = record_groups(rank, options, reporter, job.trace, lambda: PrefixStore(f"{next(attempts)}", shared()))
+    start = options.get("attempt", 0)
+    recorder = record_groups(
+        rank, options, reporter, job.trace, lambda: PrefixStore(f"{start}/{next(attempts)}", shared())
+    )
     # what a cell defines can be pickled: object collectives and torch.save look it up in this module
     main = sys.modules["__main__"] = ModuleType("__main__")
     recorder.computes()
@@ -61,11 +65,14 @@ def record_groups(
     world_size: int = options["world_size"]
 
     def backend(asked: str) -> str:
-        chosen = asked or options["backend"]
-        if "nccl" in chosen and options["gpus"] < options["local_world_size"]:
-            reporter.note(f"{options['local_world_size']} ranks, {options['gpus']} GPUs: gloo is used, not nccl")
-            return "gloo"
-        return chosen
+        chosen: str = asked or options["backend"]
+        gpus, ranks = options["gpus"], options["local_world_size"]
+        # torch's own choice is nccl wherever there is any GPU
+        if gpus >= ranks or ("nccl" not in chosen and (chosen or not gpus)):
+            return chosen or ("" if gpus else "gloo")
+        share = f"; ranks share GPUs: cuda:{{LOCAL_RANK % {gpus}}}" if gpus else ""
+        reporter.note(f"{ranks} ranks, {gpus} GPU{'s' * (gpus != 1)}: gloo is used, not nccl{share}")
+        return "gloo"
 
     recorder = Recorder(rank, world_size, seconds, slot(), tracing)
     destroyed_later: deque[dist.ProcessGroup] = deque(maxlen=_GROUPS_KEPT)

@@ -4,6 +4,7 @@ torch 2.13 calls `all_gather_single` and `reduce_scatter_single` what older vers
 `_reduce_scatter_base`; process groups written in Python define both names.
 """
 
+from labkit.clusters.torch_versions.agents import poll_rendezvous_every, start_workers_with
 from labkit.clusters.torch_versions.groups import (
     GroupMaker,
     ProcessGroup,
@@ -63,6 +64,7 @@ __all__ = [
     "no_modes",
     "objects_without_modes",
     "plain_tensors",
+    "poll_rendezvous_every",
     "reduction_name",
     "refuse_cuda",
     "rehearse_groups",
@@ -72,6 +74,7 @@ __all__ = [
     "run_after_backward",
     "shapes_of_dtensors_apart",
     "split_groups_of_nccl",
+    "start_workers_with",
     "tensor_handlers_per_thread",
     "worlds_per_thread",
 ]

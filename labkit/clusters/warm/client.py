@@ -146,6 +146,7 @@ class WarmProcess:
         sockets: int = 0,
         timeout: float | None = None,
         commands: bool = False,
+        supervisor: str = request.SUPERVISOR,
     ) -> request.Request:
         """A request of this process, in its environment and folder; see `run` and `request.Request`."""
         own = self._environment is not None
@@ -161,6 +162,7 @@ class WarmProcess:
             folder=None if own else os.getcwd(),
             path=None if own else list(sys.path),
             commands=commands,
+            supervisor=supervisor,
         )
 
     def open(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:

@@ -45,7 +45,7 @@ class Collector:
         self._reports: list[frames.Decoder | None] = [frames.Decoder(max_bytes) for _ in self._ranks]
         """None once a process has sent something malformed: nothing more of it is read."""
         self._text: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
-        self._output = {rank: _KeptOutput() for hosted in self._ranks for rank in hosted}
+        self._output = {rank: KeptOutput() for hosted in self._ranks for rank in hosted}
         self._results: dict[int, RankResult] = {}
         self._malformed: dict[int, str] = {}
         self._traces: list[Trace] = []
@@ -142,7 +142,7 @@ class Collector:
         """What comes from now on is of another cell, in the same processes."""
         self._on_output = on_output
         self._received_bytes = 0
-        self._output = {rank: _KeptOutput() for rank in self._output}
+        self._output = {rank: KeptOutput() for rank in self._output}
         self._results.clear()
         self._traces.clear()
         self._notes.clear()
@@ -252,7 +252,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class _KeptOutput:
+class KeptOutput:
     """The last part of what a rank prints."""
 
     def __init__(self) -> None:

@@ -67,13 +67,13 @@ def read_result(header: dict[str, Any], payload: bytes) -> RankResult:
     content = _guarded(lambda: wire.loads(payload))
     if not isinstance(content, list) or len(content) != 3 or not isinstance(content[1], tuple):
         raise ReportError("a result of the wrong form")
-    exit_code = _integer(header.get("exit"), "exit") if header.get("exit") is not None else None
+    exit_code = integer(header.get("exit"), "exit") if header.get("exit") is not None else None
     returned = header.get("returned_argument")
     return RankResult(
-        rank=_integer(header.get("rank"), "rank"),
+        rank=integer(header.get("rank"), "rank"),
         value=content[0],
         arguments=content[1],
-        returned_argument=None if returned is None else _integer(returned, "returned_argument"),
+        returned_argument=None if returned is None else integer(returned, "returned_argument"),
         error=None if content[2] is None else _error(content[2]),
         exit=exit_code,
     )
@@ -134,7 +134,7 @@ def _thread(data: Any) -> Thread:
     if not isinstance(data, dict):
         raise ReportError("a thread of the wrong form")
     frames = tuple(learner_frame(row) for row in _list(data.get("frames"))[:_MAX_FRAMES])
-    return Thread(_integer(data.get("identifier"), "identifier"), frames, data.get("in_torch") is True)
+    return Thread(integer(data.get("identifier"), "identifier"), frames, data.get("in_torch") is True)
 
 
 def _operation(data: Any) -> UnderWay:
@@ -147,11 +147,11 @@ def _operation(data: Any) -> UnderWay:
         kind=_text(data.get("kind")),
         name=_text(data.get("name")),
         group=_text(data.get("group")),
-        ranks=tuple(_integer(rank, "rank") for rank in _list(data.get("ranks"))),
-        sequence=_integer(data.get("sequence"), "sequence"),
-        peer=_integer(data.get("peer"), "peer"),
-        tag=_integer(data.get("tag"), "tag"),
-        nbytes=_integer(data.get("nbytes"), "nbytes"),
+        ranks=tuple(integer(rank, "rank") for rank in _list(data.get("ranks"))),
+        sequence=integer(data.get("sequence"), "sequence"),
+        peer=integer(data.get("peer"), "peer"),
+        tag=integer(data.get("tag"), "tag"),
+        nbytes=integer(data.get("nbytes"), "nbytes"),
         line=_text(data.get("line")),
         seconds=seconds,
         waited_for=data.get("waited_for") is True,
@@ -163,7 +163,7 @@ def learner_frame(row: Any) -> tuple[str, int, str, str]:
     """(file, line, function, text), checked; raises `ReportError`."""
     if not isinstance(row, (tuple, list)) or len(row) != 4:
         raise ReportError("a stack frame of the wrong form")
-    return _text(row[0]), _integer(row[1], "line"), _text(row[2]), _text(row[3])
+    return _text(row[0]), integer(row[1], "line"), _text(row[2]), _text(row[3])
 
 
 def _pairs(rows: tuple[Any, ...]) -> list[tuple[Any, Any]]:
@@ -173,12 +173,13 @@ def _pairs(rows: tuple[Any, ...]) -> list[tuple[Any, Any]]:
 
 
 def _rank(value: Any, world_size: int) -> int:
-    if not 0 <= _integer(value, "rank") < world_size:
+    if not 0 <= integer(value, "rank") < world_size:
         raise ReportError(f"rank {value} of {world_size}")
     return int(value)
 
 
-def _integer(value: Any, name: str) -> int:
+def integer(value: Any, name: str) -> int:
+    """`value`, checked; raises `ReportError`."""
     if type(value) is not int or abs(value) >= 1 << 63:
         raise ReportError(f"{name} must be an integer")
     return value

@@ -17,6 +17,7 @@ from labkit.clusters.job import Job
 
 _LENGTH = struct.Struct("<Q")
 _SOCKETS_AT_ONCE = 64
+SUPERVISOR = "labkit.clusters.warm.supervisor:Supervisor"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Request:
     """`sys.path`; the warm process's own when None."""
     commands: bool = False
     """Each process can be sent something while it runs; it reads that from `fresh.commands()`."""
-    supervisor: str = "labkit.clusters.warm.supervisor:Supervisor"
+    supervisor: str = SUPERVISOR
     """`package.module:Class` of what keeps the processes."""
 
 

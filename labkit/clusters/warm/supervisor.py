@@ -22,6 +22,8 @@ from labkit.clusters.warm.stacks import threads
 
 FAILURE_GRACE_SECONDS = 1.5
 """How long the other processes may go on when one has failed: enough to notice it, and to say so."""
+SAVING_SECONDS = 5.0
+"""How long they may then take to end, when they have asked for SIGTERM."""
 _CLEAN_UP_SECONDS = 2.0
 _CHUNK_BYTES = 256 << 10
 _MAX_PENDING_BYTES = 8 << 20
@@ -81,6 +83,7 @@ class Supervisor:
         self._reading = True
         self._client_gone = False
         self._terminated = False
+        self._told_to_end = False
         self._stopped = ""
         self._deadlines: dict[str, float] = {}
         """Reason to stop -> when, on the monotonic clock."""
@@ -100,8 +103,21 @@ class Supervisor:
                 self._step(wake_up)
             if not self._client_gone:
                 self._report_stacks()
+                if self._stopped == "failure":
+                    self._tell_to_end(wake_up)
         finally:
             self._end()
+
+    def _tell_to_end(self, wake_up: int) -> None:
+        """As torchrun does when a rank has failed: the others get SIGTERM, and have time to save what they must."""
+        self._told_to_end = True
+        running = [p for p in self._processes.values() if p.status is None]
+        for process in running:
+            os.kill(process.pid, signal.SIGTERM)
+        limit = time.monotonic() + SAVING_SECONDS
+        self._deadlines = {"killed": limit}
+        while any(p.status is None for p in running) and time.monotonic() < limit and not self._client_gone:
+            self._step(wake_up)
 
     def _begin(self, sockets: list[int]) -> None:
         """Start the processes."""
@@ -259,9 +275,14 @@ class Supervisor:
     def _process_ended(self, process: Process, status: int) -> None:
         """A process has ended by itself."""
         self._silence.broken()
-        self._send({"kind": "exit", "process": process.index, "status": status})
+        self._send({"kind": "exit", "process": process.index, "status": self._own_status(status)})
         if status != 0:
             self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+
+    def _own_status(self, status: int) -> int | None:
+        """None for a process that was stopped: of that there is nothing to blame it for."""
+        stopped = self._told_to_end and status in (-signal.SIGTERM, -signal.SIGKILL)
+        return None if stopped else status
 
     def _pass_on(self, process: Process, descriptor: int) -> bool:
         """Send on what has come in from a process; False when there was nothing."""

@@ -1,0 +1,136 @@
+"""One node's elastic agent: torch's own, in a process of its own. It meets those of other nodes by c10d rendezvous.
+
+Its process may have threads and takes over signals as torchrun's does; ranks are forked by the node, not by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, PContext, SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+from labkit.clusters.elastic.workers import ForkedWorkers, NodeLine
+from labkit.clusters.job import Job
+from labkit.clusters.torch_versions import poll_rendezvous_every, start_workers_with
+from labkit.clusters.warm import Reporter, shared_file
+
+TOLD_TO_END = 128 + 15
+"""Exit code of an agent that was sent SIGTERM, as shells know it."""
+_MONITOR_SECONDS = 0.02
+_POLL_SECONDS = 0.05
+_KEEP_ALIVE_SECONDS = 1
+_MISSED_KEEP_ALIVES = 3
+_LAST_CALL = timedelta(seconds=1)
+
+
+def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
+    """Run the agent until its ranks have ended for good.
+
+    options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `address`, this node's own.
+    options["master"]: of the store that all nodes share, as labkit.clusters.local.rank has it; None when all nodes are
+    on this machine, and have a file open together.
+    """
+    assert sock is not None
+    settings = options["elastic"]
+    # it is asked for with every event, and a resolver that does not answer takes seconds
+    socket.getfqdn = lambda name="": name or settings["address"]
+    # else each agent opens a port for its ranks' store, on all interfaces; the ranks have a store of their own
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    store = _store(options["master"])
+    handler = DynamicRendezvousHandler.from_backend(
+        settings["run_id"],
+        store,
+        C10dRendezvousBackend(store, settings["run_id"]),
+        settings["min_nnodes"],
+        settings["nnodes"],
+        settings["address"],
+        RendezvousTimeout(last_call=_LAST_CALL),
+        keep_alive_interval=_KEEP_ALIVE_SECONDS,
+        keep_alive_max_attempt=_MISSED_KEEP_ALIVES,
+    )
+    poll_rendezvous_every(_POLL_SECONDS, handler)
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=settings["nproc_per_node"],
+        entrypoint=job.filename,
+        rdzv_handler=handler,
+        max_restarts=settings["max_restarts"],
+        monitor_interval=_MONITOR_SECONDS,
+        local_addr=settings["address"],
+    )
+    try:
+        _Agent(spec, NodeLine(sock), store, options["master"] is not None).run()
+    except SignalException:
+        # others may go on without this node: the rendezvous stays open
+        os._exit(TOLD_TO_END)
+    except RendezvousClosedError:
+        # the job is over: another node has failed for good
+        pass
+    except RendezvousError as error:
+        reporter.note(f"a node did not find the others: {error or type(error).__name__}")
+        handler.shutdown()
+        os._exit(1)
+    handler.shutdown()
+
+
+class _NoLogs(DefaultLogsSpecs):
+    """Output goes to the node. torch's way to keep no logs still has threads that follow files that never grow."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        destinations = super().reify(envs)
+        destinations.tee_stdouts.clear()
+        destinations.tee_stderrs.clear()
+        return destinations
+
+
+class _Agent(LocalElasticAgent):
+    """torch's agent; the ranks it starts are forked by the node."""
+
+    def __init__(self, spec: WorkerSpec, line: NodeLine, store: Store, own_clock: bool) -> None:
+        """own_clock: other nodes are other machines, whose clocks say nothing here."""
+        super().__init__(spec, _NoLogs(log_dir=os.devnull))
+        self._line = line
+        self._agents_store = store
+        self._own_clock = own_clock
+        self._attempt: dict[str, Any] = {}
+        start_workers_with(self._start_forked)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # a number that is the same on all nodes, and another one for each start: their restart counts may differ
+        own: Any = worker_group.store
+        if worker_group.group_rank == 0:
+            number = self._agents_store.add("labkit/attempts", 1)
+            own.set("labkit/attempt", json.dumps({"attempt": number, "began": time.monotonic()}))
+        self._attempt = json.loads(own.get("labkit/attempt"))
+        if self._own_clock:
+            self._attempt["began"] = time.monotonic()
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
+
+    def _start_forked(self, **started: Any) -> PContext:
+        workers = ForkedWorkers(self._line, self._attempt, **started)
+        workers.start()
+        return workers
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self._line.send({"kind": "restarting"})
+        super()._restart_workers(worker_group)
+
+
+def _store(master: tuple[str, int, str] | None) -> Store:
+    if master is None:
+        return FileStore(shared_file())
+    host, port, run = master
+    return PrefixStore(f"{run}/agents", TCPStore(host, port, is_master=False))

@@ -1,0 +1,141 @@
+"""What one node's ranks report, attempt by attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit.clusters.cluster import OnOutput
+from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.warm import frames, reports
+from labkit.clusters.warm.collector import Collector, KeptOutput
+from labkit.trace import Trace
+
+_LAST_WORDS = 2_000
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of one node's ranks. `number` is the same on all nodes that took part, and rises."""
+
+    number: int
+    restarts: int
+    """As `TORCHELASTIC_RESTART_COUNT`: nodes that come or go do not count."""
+    world_size: int
+    nnodes: int
+    results: tuple[RankResult, ...]
+    traces: tuple[Trace, ...]
+
+
+class AttemptsCollector(Collector):
+    """Takes in what a node sends. What a rank prints is kept over all attempts, anything else of each attempt apart.
+
+    on_attempt: called when an attempt has begun, and with None when one is about to end and another to begin.
+    """
+
+    def __init__(
+        self,
+        nproc_per_node: int,
+        timeout: float | None,
+        on_output: OnOutput | None,
+        max_bytes: int,
+        output: dict[int, KeptOutput],
+        on_attempt: Callable[[Attempt | None], None],
+    ) -> None:
+        """output: what each rank printed so far, shared by the collectors of all nodes."""
+        super().__init__([[]] * (nproc_per_node + 1), timeout, on_output, max_bytes)
+        self._agent = nproc_per_node
+        self._output = output
+        self._on_attempt = on_attempt
+        self._past: list[Attempt] = []
+        self._current: Attempt | None = None
+        self.last_words = ""
+        """What the agent said last: of use when it has failed by itself."""
+        self.agent_status: int | None = None
+        self.restarting = False
+        """Ranks have ended, or are about to, and will be started again."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What its processes noted."""
+        return list(self._notes)
+
+    @property
+    def stopped(self) -> str:
+        """Why the node itself stopped its ranks: `timeout`, ..."""
+        return self._reason
+
+    def ended_ranks(self, attempt: int) -> int:
+        """How many ranks of the attempt of this number have ended, as far as that is the current one."""
+        return len(self._exits) if self._current is not None and self._current.number == attempt else 0
+
+    def all_well(self, attempt: int) -> bool:
+        """Have all ranks of this attempt ended well?"""
+        exits = list(self._exits.values())
+        return self.ended_ranks(attempt) == self._agent and exits == [0] * self._agent
+
+    def hangs(self, reason: str) -> None:
+        """It is stopped for this reason."""
+        self._hang = reason
+
+    def attempts(self, seconds: float) -> list[Attempt]:
+        """All until now; `seconds` since the beginning, for ranks that have to be said to be still running."""
+        return [*self._past, *([self._as_it_stands(seconds)] if self._current else [])]
+
+    def _as_it_stands(self, seconds: float) -> Attempt:
+        assert self._current is not None
+        results = tuple(
+            self._rank_result(process, rank, seconds) for process, hosted in enumerate(self._ranks) for rank in hosted
+        )
+        return replace(self._current, results=results, traces=tuple(self._traces))
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        kind = header.get("kind")
+        if kind == "attempt":
+            self._begin(header)
+        elif kind == "restarting":
+            self.restarting = True
+            self._on_attempt(None)
+        elif header.get("process") == self._agent and kind in ("stdout", "stderr"):
+            self.last_words = (self.last_words + payload.decode(errors="replace"))[-_LAST_WORDS:]
+        elif header.get("process") == self._agent and kind == "exit":
+            self.agent_status = header.get("status")
+        else:
+            super()._take(header, payload)
+
+    def _begin(self, header: dict[str, Any]) -> None:
+        names = ("attempt", "restarts", "first_rank", "world_size", "nnodes")
+        number, restarts, first_rank, world_size, nnodes = (reports.integer(header.get(name), name) for name in names)
+        if self._current is not None:
+            self._past.append(self._as_it_stands(0.0))
+        self._current = Attempt(number, restarts, world_size, nnodes, (), ())
+        self._world_size = world_size
+        self._ranks = [[first_rank + process] for process in range(self._agent)] + [[]]
+        self._reports = [frames.Decoder(self._max_bytes) for _ in self._ranks]
+        for kept in (self._text, self._results, self._malformed, self._threads, self._places, self._exits):
+            kept.clear()
+        self._traces = []
+        self.restarting = self.quiet = False
+        for hosted in self._ranks:
+            for rank in hosted:
+                self._output.setdefault(rank, KeptOutput())
+        self._on_attempt(self._current)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A node that left before the job was over."""
+
+    node: int
+    seconds: float
+    """Since the start of the job."""
+    how: str
+    """`was lost`, `was told to end (SIGTERM)`"""
+
+    def with_its_rank(self, result: RankResult) -> RankResult:
+        """What is known of a rank of this node; unchanged when it had reported before."""
+        if result.error is not None or result.exit is not None:
+            return result
+        message = f"node {self.node} {self.how}, and this rank with it"
+        return replace(result, error=RankError("NodeLost", message, time=self.seconds))

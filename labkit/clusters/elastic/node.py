@@ -1,0 +1,127 @@
+"""A node: the supervisor of the ranks that its agent asks for. When it is killed all of them die, as a node's would."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import Any
+
+from labkit.clusters.elastic.workers import NodeLine
+from labkit.clusters.warm import processes
+from labkit.clusters.warm.request import Request
+from labkit.clusters.warm.supervisor import Process, Supervisor
+
+_PATIENCE_SECONDS = 5.0
+"""For ranks that have been told to end with SIGTERM, when the node itself has been."""
+
+
+class Node(Supervisor):
+    """Starts the agent, then what it asks for. The last process of a request is the agent, the others are ranks.
+
+    What is passed instead of the first socket is a file that all nodes of this machine share.
+    """
+
+    def __init__(self, connection: socket.socket, asked: Request) -> None:
+        super().__init__(connection, asked)
+        self._agent = len(asked.ranks) - 1
+        ours, self._theirs = socket.socketpair()
+        self._line = NodeLine(ours)
+
+    def _begin(self, sockets: list[int]) -> None:
+        if sockets:
+            os.close(self._shared)
+            self._shared = sockets[0]
+        asked = dataclasses.replace(self._asked, entry="labkit.clusters.elastic.agent:main", commands=False)
+        self._start(asked, self._agent, self._theirs.fileno())
+        self._theirs.close()
+        self._selector.register(self._line.connection, selectors.EVENT_READ, self._hear_agent)
+
+    def _hear_agent(self) -> None:
+        heard = self._line.receive()
+        if heard is None:
+            self._selector.unregister(self._line.connection)
+            return
+        for header, payload in heard:
+            if header["kind"] == "start":
+                self._began = header["began"]
+                self._start_ranks(header["attempt"], json.loads(payload))
+            elif header["kind"] == "signal":
+                self._told_to_end = True
+                for process in self._running_ranks():
+                    os.kill(process.pid, header["signal"])
+            elif header["kind"] == "restarting":
+                self._send({"kind": "restarting"})
+
+    def _start_ranks(self, attempt: int, environments: list[dict[str, str]]) -> None:
+        # what the ranks before have left behind, data workers perhaps
+        processes.kill_children_except({self._processes[self._agent].pid})
+        for index in range(self._agent):
+            self._forget(index)
+        first = environments[0]
+        self._told_to_end = False
+        self._send(
+            {
+                "kind": "attempt",
+                "attempt": attempt,
+                "restarts": int(first["TORCHELASTIC_RESTART_COUNT"]),
+                "first_rank": int(first["RANK"]),
+                "world_size": int(first["WORLD_SIZE"]),
+                "nnodes": int(first["GROUP_WORLD_SIZE"]),
+            }
+        )
+        options: dict[str, Any] = {
+            **self._asked.options,
+            "attempt": attempt,
+            "first_rank": int(first["RANK"]),
+            "world_size": int(first["WORLD_SIZE"]),
+        }
+        together = [{**own, **common} for own, common in zip(environments, self._asked.environments, strict=False)]
+        asked = dataclasses.replace(self._asked, options=options, environments=together)
+        for index in range(self._agent):
+            self._start(asked, index, None)
+        pids = [self._processes[index].pid for index in range(self._agent)]
+        self._line.send({"kind": "started", "pids": pids})
+
+    def _forget(self, index: int) -> None:
+        """Let go of a process that has ended, so that another can have its place."""
+        process = self._processes.pop(index, None)
+        if process is None:
+            return
+        for descriptor in process.streams:
+            if self._reading:
+                self._selector.unregister(descriptor)
+            os.close(descriptor)
+        if process.commands is not None:
+            if process.commands in self._selector.get_map():
+                self._selector.unregister(process.commands)
+            os.close(process.commands)
+        os.close(process.stacks)
+
+    def _running_ranks(self) -> list[Process]:
+        return [p for index, p in self._processes.items() if index != self._agent and p.status is None]
+
+    def _process_ended(self, process: Process, status: int) -> None:
+        if process.index == self._agent:
+            self._send({"kind": "exit", "process": process.index, "status": status})
+            if self._running_ranks():
+                self._deadlines["the agent has ended"] = time.monotonic()
+            return
+        self._send({"kind": "exit", "process": process.index, "status": self._own_status(status)})
+        try:
+            self._line.send({"kind": "exit", "local_rank": process.index, "status": status})
+        except OSError:  # the agent has been killed, and its end is about to be known
+            return
+
+    def _terminate(self, *_: object) -> None:
+        """As torchrun does with SIGTERM: the ranks get it too, and have time to save what they must."""
+        agent = self._processes.get(self._agent)
+        if agent is None or agent.status is not None or "terminated" in self._deadlines:
+            super()._terminate()
+            return
+        self._deadlines["terminated"] = time.monotonic() + _PATIENCE_SECONDS
+        os.kill(agent.pid, signal.SIGTERM)

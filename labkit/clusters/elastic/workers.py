@@ -1,0 +1,105 @@
+"""The agent's end of the line to its node: ranks are forked there, signalled there, and their ends are told from there.
+
+From the agent, as frames: `start` with each rank's environment, `signal`, `restarting`. To it: `started` with process
+identifiers, `exit` of one rank.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.api import PContext, RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from labkit.clusters.warm import frames
+
+_MAX_BYTES = 16 << 20
+
+
+class NodeLine:
+    """Frames between the agent and its node, both ways."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._decoder = frames.Decoder(_MAX_BYTES)
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Raises `OSError` when the other end is gone."""
+        self.connection.sendall(frames.encode(header, payload))
+
+    def receive(self) -> Iterator[tuple[dict[str, Any], bytes]] | None:
+        """The next frames, once there are any; None when the other end is gone."""
+        data = self.connection.recv(1 << 16)
+        return self._decoder.feed(data) if data else None
+
+
+class ForkedWorkers(PContext):
+    """One attempt's ranks on this node, as the agent deals with them."""
+
+    def __init__(self, line: NodeLine, attempt: Mapping[str, Any], **started: Any) -> None:
+        """attempt: number and time for the node, see node.py. started: what torch's `start_processes` is given."""
+        names = ("name", "entrypoint", "args", "envs", "logs_specs")
+        super().__init__(**{name: started[name] for name in names})
+        self._line = line
+        self._attempt = attempt
+        self._pids: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        """By local rank: exit code, or minus the signal's number."""
+
+    def _start(self) -> None:
+        environments = [self.envs[local_rank] for local_rank in range(self.nprocs)]
+        self._line.send({"kind": "start", **self._attempt}, json.dumps(environments).encode())
+        while not self._pids:
+            self._hear(None)
+
+    def _poll(self) -> RunProcsResult | None:
+        while self._hear(0.0):
+            pass
+        failed = {local_rank: status for local_rank, status in self._ended.items() if status != 0}
+        if not failed and len(self._ended) < self.nprocs:
+            return None
+        self.close()
+        result = RunProcsResult(stdouts=self.stdouts, stderrs=self.stderrs)
+        if failed:
+            result.failures = {
+                local_rank: ProcessFailure(local_rank, self._pids[local_rank], status, self.error_files[local_rank])
+                for local_rank, status in failed.items()
+            }
+        else:
+            result.return_values = dict.fromkeys(range(self.nprocs))
+        return result
+
+    def pids(self) -> dict[int, int]:
+        return self._pids
+
+    def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
+        for number, patience in ((death_sig, float(timeout)), (signal.SIGKILL, None)):
+            if len(self._ended) < len(self._pids):
+                self._line.send({"kind": "signal", "signal": int(number)})
+                self._wait_for_all(patience)
+
+    def _wait_for_all(self, patience: float | None) -> None:
+        limit = None if patience is None else time.monotonic() + patience
+        while len(self._ended) < len(self._pids):
+            if not self._hear(None if limit is None else max(0.0, limit - time.monotonic())):
+                return
+
+    def _hear(self, seconds: float | None) -> bool:
+        """Take in what the node says; False when it said nothing within `seconds`."""
+        if not select.select([self._line.connection], [], [], seconds)[0]:
+            return False
+        heard = self._line.receive()
+        if heard is None:
+            raise SystemExit("the node is gone")
+        for header, _ in heard:
+            if header["kind"] == "started":
+                self._pids = dict(enumerate(header["pids"]))
+            elif header["kind"] == "exit":
+                self._ended[header["local_rank"]] = header["status"]
+        return True

@@ -1,0 +1,78 @@
+"""What this machine has for ranks: GPUs, cores; and what follows for how many ranks, threads and GPUs each gets.
+
+Nothing here makes a CUDA context: torch counts GPUs by NVML where it can. Ranks are forked from another process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from labkit.clusters.job import GpusOrCores, InvalidJob
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def count_gpus() -> int:
+    """GPUs that programs started now would see: `CUDA_VISIBLE_DEVICES` counts."""
+    return torch.cuda.device_count()
+
+
+def gpus(environment: Mapping[str, str]) -> int:
+    """GPUs that ranks see whose job sets these environment variables."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count_gpus()
+    named = [name.strip() for name in visible.split(",")]
+    # as CUDA reads it: what stands behind an impossible one does not count
+    usable = named.index("-1") if "-1" in named else len(named)
+    return min(count_gpus(), usable if visible.strip() else 0)
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity and its control group's quota count."""
+    allowed = len(os.sched_getaffinity(0))
+    quota = _quota()
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def ranks_per_node(asked: int | GpusOrCores, environment: Mapping[str, str]) -> int:
+    """torchrun's words as a number. Raises `InvalidJob`."""
+    if isinstance(asked, int):
+        return asked
+    found = 0 if asked == "cpu" else gpus(environment)
+    if asked == "gpu" and not found:
+        hidden = environment.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        why = f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""
+        raise InvalidJob(
+            f"nproc_per_node=gpu: there is no GPU here that torch can use{why}. auto takes GPUs where there are any, "
+            "else cores; a number takes as many processes"
+        )
+    return found or cores()
+
+
+def threads_per_rank(ranks: int) -> int:
+    """For `OMP_NUM_THREADS`: the cores, shared among the ranks. torchrun would say 1 and warn."""
+    return max(1, cores() // ranks)
+
+
+def gpus_of_node(node: int, nproc_per_node: int, found: int) -> str:
+    """`CUDA_VISIBLE_DEVICES` of a simulated node: each has GPUs of its own, so that LOCAL_RANK names one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in visible.split(",")] if visible else [str(index) for index in range(found)]
+    return ",".join(names[node * nproc_per_node : (node + 1) * nproc_per_node])
+
+
+def _quota() -> float | None:
+    """Cores' worth of time that the control group may use; None when there is no limit."""
+    try:
+        quota, period = (_CGROUPS / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((_CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        except OSError:
+            return None
+    return None if quota == "max" or int(quota) <= 0 else int(quota) / int(period)

@@ -1,0 +1,192 @@
+"""Ranks that are started again, and nodes that come and go: what a learner of fault tolerance sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+from labkit import InvalidJob, Job, Run, local
+from labkit.clusters.cluster import State
+
+HEAD = """\
+import os, signal, time, torch, torch.distributed as dist
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+rank, n, nnodes = dist.get_rank(), dist.get_world_size(), int(os.environ["GROUP_WORLD_SIZE"])
+x = torch.ones(1)
+dist.all_reduce(x)
+"""
+STEPS = """
+for _ in range(30):
+    time.sleep(0.05)
+    dist.all_reduce(x)
+(rank, n, nnodes, restarts)
+"""
+
+
+def run(source: str, nodes: int = 1, ranks: int = 2, states: list[State] | None = None, **options: object) -> Run:
+    job = Job(source=HEAD + source, filename="Cell In[3]", timeout=60, nnodes=nodes, nproc_per_node=ranks, **options)  # type: ignore[arg-type]
+    return local().run(job, on_state=None if states is None else states.append)
+
+
+def test_a_failure_at_first_is_forgotten_but_noted() -> None:
+    states: list[State] = []
+    source = """
+print("start", restarts, "of", n)
+if rank == 2 and restarts == 0:
+    raise ValueError("bad luck")
+dist.barrier()
+(rank, restarts, x.item(), os.environ["TORCHELASTIC_MAX_RESTARTS"])
+"""
+    result = run(source, ranks=3, states=states, max_restarts=3).raise_if_failed()
+    assert result.values == [(rank, 1, 3.0, "3") for rank in range(3)]
+    assert result.notes == ("restarted once after rank 2 failed: ValueError at Cell In[3], line 10",)
+    assert result.ranks[2].output == "start 0 of 3\nstart 1 of 3\n", "what was printed before is kept"
+    assert result.trace.world_size == 3 and len(result.trace.collectives()) == 6, "the last start's alone"
+    phases = [state.phase for state in states if state.ended == 0]
+    assert phases == ["running", "restarting", "running"]
+    assert "after rank 2 failed: ValueError at Cell In[3], line 10" in next(
+        state.text for state in states if state.phase == "restarting"
+    )
+
+
+def test_when_every_start_fails_the_last_failure_counts() -> None:
+    result = run("if rank == 1:\n    os._exit(7)\ntime.sleep(600)", ranks=3, max_restarts=2)
+    assert result.notes == ("restarted twice after rank 1 ended with exit code 7",)
+    assert [r.exit for r in result.ranks] == [None, 7, None]
+    assert result.diagnosis() == "rank 1 ended with exit code 7\nranks 0, 2 stopped because of it"
+
+
+def test_ranks_that_ask_for_sigterm_may_save_before_they_start_again() -> None:
+    source = """
+def save(*_):
+    print("saved")
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, save)
+if rank == 1 and restarts == 0:
+    os._exit(3)
+if restarts == 0:
+    time.sleep(600)
+"""
+    result = run(source, max_restarts=1).raise_if_failed()
+    assert result.ranks[0].output == "saved\n"
+
+
+def test_a_cell_that_kills_its_parent_takes_the_node_away_and_the_others_go_on() -> None:
+    kill = "if restarts == 0 and rank == 1:\n    os.kill(os.getppid(), signal.SIGKILL)"
+    result = run(kill + STEPS, nodes=2, ranks=2, min_nnodes=1, max_restarts=2).raise_if_failed()
+    assert result.values == [(0, 2, 1, 1), (1, 2, 1, 1)]
+    assert result.notes == ("restarted once after node 0 was lost, with 1 node and 2 ranks",)
+
+
+def test_a_node_that_is_told_to_end_lets_its_ranks_save() -> None:
+    source = """
+signal.signal(signal.SIGTERM, lambda *_: (print("saved"), os._exit(0)))
+if restarts == 0 and rank == 1:
+    os.kill(os.getppid(), signal.SIGTERM)
+"""
+    result = run(source + STEPS, nodes=2, ranks=1, min_nnodes=1, max_restarts=1).raise_if_failed()
+    assert result.values == [(0, 1, 1, 1)]
+    assert result.notes == ("restarted once after node 1 was told to end (SIGTERM), with 1 node and 1 rank",)
+
+
+def test_nodes_come_and_go_at_set_times() -> None:
+    source = """
+seconds = 2 if nnodes == 3 else 600
+started = time.monotonic()
+done = torch.zeros(1)
+while not done:
+    time.sleep(0.02)
+    done = torch.tensor([float(time.monotonic() - started > seconds)])
+    dist.all_reduce(done)
+(n, nnodes)
+"""
+    cluster = local(nproc_per_node=1, nnodes=3, join_node=[0.5])
+    result = cluster.run(Job(source=HEAD + source, timeout=60, min_nnodes=1)).raise_if_failed()
+    assert result.values == [(3, 3)] * 3
+    assert result.notes == ("restarted once because a node joined, with 3 nodes and 3 ranks",)
+
+
+def test_too_few_nodes_are_said_to_be_too_few() -> None:
+    result = local(nproc_per_node=1, nnodes=2, lose_node=[0.3]).run(
+        Job(source=HEAD + STEPS.replace("30", "3000"), filename="Cell In[3]", max_restarts=5, timeout=60)
+    )
+    assert result.stopped == "1 node is left, 2 are needed"
+    lost = result.ranks[1].error
+    assert lost is not None and lost.message == "node 1 was lost, and this rank with it"
+
+
+def test_a_hang_after_a_restart_names_each_ranks_line() -> None:
+    source = "if restarts == 0:\n    os._exit(1)\nif rank == 0:\n    dist.barrier()\nelse:\n    time.sleep(600)"
+    job = Job(source=HEAD + source, filename="Cell In[3]", max_restarts=1, timeout=6, hang_timeout=None)
+    result = local(nproc_per_node=2).run(job)
+    assert result.stopped == "timeout after 6 s"
+    assert [r.error and r.error.where for r in result.ranks] == ["Cell In[3], line 10", "Cell In[3], line 12"]
+
+
+def test_ranks_of_two_nodes_that_wait_for_each_other_are_stopped_as_elsewhere() -> None:
+    source = "if rank == 0:\n    dist.barrier()\nelse:\n    dist.recv(x, 0)"
+    job = Job(source=HEAD + source, filename="Cell In[3]", min_nnodes=1, nnodes=2, timeout=60, hang_timeout=2)
+    result = local(nproc_per_node=1).run(job)
+    assert result.stopped == "hang: no output and no progress for 2 s"
+    assert [standing.waits_in and standing.waits_in.name for standing in result.standings] == ["barrier", "recv"]
+    assert [r.error and (r.error.type, r.error.where) for r in result.ranks] == [
+        ("Hang", "Cell In[3], line 8"),
+        ("Hang", "Cell In[3], line 10"),
+    ]
+
+
+def test_interrupting_ends_every_node_and_all_below() -> None:
+    source = HEAD + "import multiprocessing\nmultiprocessing.Process(target=time.sleep, args=(600,)).start()\n"
+    source += "print('begun', flush=True)\ntime.sleep(600)"
+    begun = 0
+
+    def interrupt(rank: int, stream: str, text: str) -> None:
+        nonlocal begun
+        begun += text.count("begun")
+        if begun == 2:
+            raise KeyboardInterrupt
+
+    local().run(Job(source="0", nproc_per_node=1))  # the warm process stands
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(KeyboardInterrupt):
+        local(nproc_per_node=1, nnodes=2).run(Job(source=source, min_nnodes=1, max_restarts=1), interrupt)
+    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)
+    assert not alive
+
+
+def test_nothing_is_left_when_the_program_is_killed() -> None:
+    program = textwrap.dedent(
+        f"""
+        from labkit import Job, local
+        source = {HEAD!r} + "print('begun', flush=True)\\ntime.sleep(600)"
+        local(nproc_per_node=1, nnodes=2).run(Job(source=source, max_restarts=1), lambda *_: print("begun", flush=True))
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(2):
+        assert "begun" in process.stdout.readline()
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) == 7, "the warm process, and of each node its supervisor, its agent and one rank"
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("options", "job", "message"),
+    [
+        ({"lose_node": [-1.0]}, {}, "lose_node must be seconds since the start, 0 or more"),
+        ({"nnodes": 2, "join_node": [1.0]}, {}, "1 of 2 nodes would join later, but 2 are needed to begin"),
+        ({"nnodes": 2}, {"min_nnodes": 3}, "at least 3 nodes of at most 2 cannot be had"),
+    ],
+)
+def test_what_cannot_be_is_told(options: dict[str, object], job: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidJob, match=message):
+        local(**options).run(Job(source="0", **job))  # type: ignore[arg-type]
