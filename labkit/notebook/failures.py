@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections import defaultdict
 
-from labkit.clusters import RankError, RankFailed, RankResult, Run
+from labkit.clusters import RankError, RankFailed, RankResult, Run, hangs
 from labkit.clusters.run import ranges
 
 _RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
@@ -86,6 +86,8 @@ def _named(ranks: list[int]) -> str:
 
 def where_all_were(run: Run) -> list[str]:
     """Where every rank stood when the lab stopped them all."""
+    if run.standings:
+        return [*hangs.table(run.standings), *map(_finding, hangs.findings(run.standings))]
     places: dict[str, list[int]] = defaultdict(list)
     for result in run.ranks:
         if result.error is not None and result.error.frames:
@@ -96,6 +98,11 @@ def where_all_were(run: Run) -> list[str]:
         else:
             places["had ended" if result.exit == 0 else "was stopped"].append(result.rank)
     return [f"[{ranges(ranks)}] {place}" for place, ranks in places.items()]
+
+
+def _finding(line: str) -> str:
+    tried = line.removeprefix("try: ")
+    return f"{_BOLD}{line}{_END}" if tried == line else f"{_GREEN}try:{_END} {tried}"
 
 
 def _call(frame: tuple[str, int, str, str]) -> str:

@@ -140,6 +140,11 @@ def duration(text: str) -> float:
     return value
 
 
+def seconds_or_off(text: str) -> float | None:
+    """A limit of time, or none."""
+    return None if text in ("0", "off") else seconds(text)
+
+
 def variable(text: str) -> str:
     """A name for a variable of the notebook."""
     if not text.isidentifier():

@@ -14,7 +14,7 @@ from labkit.clusters import Job, OnOutput, OnState, Run
 from labkit.notebook import failures
 from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, at_least_one, seconds, variable
+from labkit.notebook.magics import Magic, at_least_one, seconds, seconds_or_off, variable
 from labkit.notebook.output.display import RunDisplay
 from labkit.notebook.output.live import LiveView
 from labkit.notebook.output.progress import ranks_in_words
@@ -48,13 +48,18 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="ranks on each node, for this cell")
     magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes, for this cell")
     magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after so many seconds")
+    magic.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
+                 help="call it a hang when nothing has moved for so many seconds; 0 or off: never")  # fmt: skip
+    magic.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
+                 help="when they hang: stop, with a table of who waits for whom, or show it and wait")  # fmt: skip
     magic.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
     return [magic]
 
 
 def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespace, cell: str) -> RankValues | None:
     """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`, `CellSyntaxError`."""
-    job = cell_job(shell, cell, nnodes=options.nnodes, nproc_per_node=options.nproc_per_node, timeout=options.timeout)
+    names = ("nnodes", "nproc_per_node", "timeout", "hang_timeout", "on_hang")
+    job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
     cluster = choice.cluster
     if choice.chosen is None:
         print(choice.describe())
@@ -130,7 +135,9 @@ def run_shown(
             how = " with the Stop button" * stop.pressed
             message = f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped{how}"
             record.ended = f"stopped{how}"
-            error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]  # IPython looks there
+            # where they were is in the notes
+            shown = [message, *getattr(error, "__notes__", [])]
+            error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]  # IPython looks there
         record.error = (type(error).__name__, str(error), [f"{type(error).__name__}: {error}".removesuffix(": ")])
         raise
     finally:

@@ -122,7 +122,37 @@ if dist.get_rank() == 2:
 dist.barrier()"""
     ).error
     assert error.splitlines()[0] == "RankFailed: timeout after 1.5 s"
-    assert "line 5: time.sleep(60)" in error and "[0-1] was at" in error and "line 6: dist.barrier()" in error
+    assert "line 5: time.sleep(60)  in no operation" in error
+    assert re.search(r"\[0-1\]  Cell In\[\d+\], line 6: dist.barrier\(\)  waits in barrier #1 of the group 0-2", error)
+
+
+def test_a_hang_says_who_is_missing_and_what_to_try(kernel):
+    kernel.run(LOCAL)
+    cell = """%%torchrun --hang-timeout 1
+import time, torch.distributed as dist
+dist.init_process_group()
+if dist.get_rank() == 2:
+    time.sleep(60)
+dist.barrier()"""
+    lines = kernel.run(cell).error.splitlines()
+    assert lines[0] == "RankFailed: hang: no output and no progress for 1 s"
+    assert lines[3] == (
+        "barrier #1 of the group 0-2: ranks 0-1 wait in it at line 6, "
+        "rank 2 is not in it: it is at line 5: time.sleep(60)"
+    )
+    assert lines[4].startswith("try: look why rank 2 does not get beyond Cell In[")
+    short = cell.replace("60", "2.5")
+    assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout 1 --on-hang wait")).result == "[0-2] 'done'"
+    assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout off")).result == "[0-2] 'done'"
+
+
+def test_an_interrupt_says_where_virtual_ranks_were(kernel):
+    kernel.run(VIRTUAL)
+    request = kernel.start("%%torchrun\nprint('begun', flush=True)\nwhile True: pass", watched=True)
+    kernel.wait_for_display(request, "begun")
+    kernel.manager.interrupt_kernel()
+    error = kernel.collect(request).error
+    assert error.startswith("KeyboardInterrupt: 3 ranks stopped\n") and "line 3: while True: pass" in error
 
 
 def test_death_by_signal_and_exit_codes_are_named(kernel):
@@ -189,7 +219,9 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     assert len(running) == 4, "a supervisor and three ranks"
     kernel.manager.interrupt_kernel()
     outputs = kernel.collect(request)
-    assert outputs.error == "KeyboardInterrupt: 3 ranks stopped"
+    told, *places = outputs.error.splitlines()
+    assert told == "KeyboardInterrupt: 3 ranks stopped"
+    assert len(places) == 1 and re.match(r"\[0-2\]  Cell In\[\d+\], line 4: time.sleep\(300\)", places[0])
     assert outputs.stdout == "[0-2] begun\n"
     _, alive = psutil.wait_procs(running, timeout=10)
     assert not alive and process.children() == [warm], "only the warm process is left"
