@@ -1,117 +1,178 @@
-"""How long a learner waits: from running a cell to the first line of every rank, beside torchrun.
+"""How long a learner waits for ranks, and what they hold, beside torchrun and ipyparallel.
 
-The same program, gloo and one all-reduce, is started by `local` and by `torchrun --standalone`, in turns. `local` forks
-its ranks from a process that has torch imported; that one is started once for each notebook, and is measured apart.
+- start: from running a cell to every rank's first line, and to the end of the job; a program of gloo and one
+  all-reduce on fresh ranks of `local` and under `torchrun --standalone`, in turns. `local` forks its ranks from a
+  process that has torch imported: that one is started once for each notebook, and its time is told apart.
+- cell: one all-reduce on ranks that are already there, with `%%ranks` and with ipyparallel's `%%px`, in turns.
+- memory: of a rank after a step of DistributedDataParallel, and of the whole job for each rank.
+- tail: the slowest of many starts.
 
-    python benchmarks/launch.py [--ranks 4] [--repetitions 5]
+    python benchmarks/launch.py [start] [cell] [memory] [tail] [--ranks 1,4,8,16] [--repetitions 5] [--starts 200]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from live_cells import cells
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from starts import (
+    PROGRAM,
+    TRAINING,
+    Seconds,
+    memory_locally,
+    memory_with_torchrun,
+    seconds_locally,
+    seconds_with_torchrun,
+)
 
-from labkit import Job, local
 from labkit.clusters.warm import WarmProcess
 
-PROGRAM = """\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-x = torch.ones(1)
-dist.all_reduce(x)
-print(f"ready: rank {dist.get_rank()} of {x.item():.0f}", flush=True)
-dist.destroy_process_group()
-"""
-
-
-def seconds_locally(warm: WarmProcess, ranks: int) -> tuple[float, float]:
-    """To the last rank's first line, and to the end of the job."""
-    heard: set[int] = set()
-    first_lines = 0.0
-    began = time.perf_counter()
-
-    def listen(rank: int, stream: str, text: str) -> None:
-        nonlocal first_lines
-        if "ready" in text:
-            heard.add(rank)
-        if len(heard) == ranks and not first_lines:
-            first_lines = time.perf_counter() - began
-
-    local(nproc_per_node=ranks, warm=warm).run(Job(source=PROGRAM), listen).raise_if_failed()
-    return first_lines, time.perf_counter() - began
-
-
-def seconds_with_torchrun(program: Path, ranks: int) -> tuple[float, float]:
-    """The same two times."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(program)]
-    heard = 0
-    first_lines = 0.0
-    began = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            # ranks share the pipe, so two may stand on one line
-            heard += line.count("ready")
-            if heard == ranks and not first_lines:
-                first_lines = time.perf_counter() - began
-    if process.returncode != 0 or heard != ranks:
-        raise SystemExit(f"torchrun failed with exit code {process.returncode}, {heard} of {ranks} ranks printed")
-    return first_lines, time.perf_counter() - began
+PARTS = ("start", "cell", "memory", "tail")
+OURS_PER_TURN = 5
+"""Starts of ours for each of torchrun's, which takes so much longer."""
+CELLS_PER_TURN = 5
+PROGRESS = Console(stderr=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ranks", type=_positive, default=4, help="ranks of each start (default %(default)s)")
-    parser.add_argument("--repetitions", type=_positive, default=5, help="starts of each kind (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [PART ...] [options]"
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument("--ranks", type=_counts, default=[1, 4, 8, 16], help="numbers of ranks (default 1,4,8,16)")
+    parser.add_argument("--repetitions", type=_positive, default=5, help="torchrun's starts (default %(default)s)")
+    parser.add_argument("--starts", type=_positive, default=200, help="starts for the tail (default %(default)s)")
     options = parser.parse_args()
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    console = Console()
+    console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for part in options.parts or PARTS:
+        table = {"start": starts, "cell": live, "memory": memory, "tail": tail}[part](options)
+        console.print(table)
 
-    warm = WarmProcess()
-    began = time.perf_counter()
-    seconds_locally(warm, 1)
-    warming = time.perf_counter() - began
-    times: dict[str, list[tuple[float, float]]] = {"local": [], "torchrun": []}
+
+def starts(options: argparse.Namespace) -> Table:
+    """Ours and torchrun's, for each number of ranks."""
+    table = _table(
+        f"Fresh ranks, milliseconds: median (99th percentile) of {OURS_PER_TURN * options.repetitions} starts, "
+        f"{options.repetitions} of torchrun",
+        ("ranks", "until", "local", "torchrun", "ratio"),
+    )
+    warm, warming = _warm()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
-        kinds: dict[str, Callable[[], tuple[float, float]]] = {
-            "local": lambda: seconds_locally(warm, options.ranks),
-            "torchrun": lambda: seconds_with_torchrun(program, options.ranks),
-        }
-        for turn in track(range(2 * options.repetitions), "starting ranks", console=Console(stderr=True)):
-            kind = ("local", "torchrun")[turn % 2]
-            times[kind].append(kinds[kind]())
+        for ranks in options.ranks:
+            ours: list[Seconds] = []
+            theirs: list[Seconds] = []
+            for _ in track(range(options.repetitions), f"{ranks} ranks", console=PROGRESS, transient=True):
+                ours += [seconds_locally(warm, ranks) for _ in range(OURS_PER_TURN)]
+                theirs.append(seconds_with_torchrun(program, ranks))
+            for index, what in enumerate(("every rank's first line", "the job has ended")):
+                _compare(table, (str(ranks), what), [pair[index] for pair in ours], [pair[index] for pair in theirs])
     warm.close()
+    table.caption = f"The first start of all, which imports torch, took {warming:.1f} s."
+    return table
 
-    table = Table(title=f"{options.ranks} ranks, median of {options.repetitions} starts each, {os.cpu_count()} cores")
-    for heading in ("seconds until", "local", "torchrun", "ratio"):
-        table.add_column(heading, justify="left" if heading == "seconds until" else "right")
-    for index, what in enumerate(("every rank's first line", "the job has ended")):
-        ours, theirs = (statistics.median(pair[index] for pair in times[kind]) for kind in ("local", "torchrun"))
-        table.add_row(what, f"{ours:.3f}", f"{theirs:.3f}", f"{theirs / ours:.0f}x")
-    Console().print(table)
-    print(f"The first start of all, which imports torch, took {warming:.1f} s.")
+
+def live(options: argparse.Namespace) -> Table:
+    """A cell on ranks that stay."""
+    count = CELLS_PER_TURN * options.repetitions
+    table = _table(
+        f"Live ranks, milliseconds for a cell: median (99th percentile) of {count}",
+        ("ranks", "%%ranks", "%%px", "ratio"),
+    )
+    for ranks in options.ranks:
+        with cells(ranks) as run:
+            times: dict[str, list[float]] = {name: [] for name in run}
+            for _ in track(range(count), f"{ranks} live ranks", console=PROGRESS, transient=True):
+                for name, cell in run.items():
+                    times[name].append(cell())
+        _compare(table, (str(ranks),), times["%%ranks"], times["%%px"])
+    return table
+
+
+def memory(options: argparse.Namespace) -> Table:
+    """Of ranks that train."""
+    table = _table(
+        "Memory of a rank that trains, MB (proportional set size)", ("ranks", "counted", "local", "torchrun", "share")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "training.py"
+        program.write_text(TRAINING)
+        for ranks in track(options.ranks, "memory", console=PROGRESS, transient=True):
+            pairs = zip(memory_locally(ranks), memory_with_torchrun(program, ranks), strict=True)
+            for what, (ours, theirs) in zip(("the ranks", "all processes / ranks"), pairs, strict=True):
+                table.add_row(str(ranks), what, f"{ours:.0f}", f"{theirs:.0f}", f"1/{theirs / ours:.1f}")
+    table.caption = "All processes: with the warm process and the supervisor; with torchrun's agent."
+    return table
+
+
+def tail(options: argparse.Namespace) -> Table:
+    """The slowest of many starts."""
+    table = _table(
+        f"{options.starts} starts, milliseconds to every rank's first line",
+        ("ranks", "median", "99th percentile", "slowest", "over 1 s"),
+    )
+    warm, _ = _warm()
+    for ranks in options.ranks:
+        turns = track(range(options.starts), f"{ranks} ranks", console=PROGRESS, transient=True)
+        times = [seconds_locally(warm, ranks)[0] for _ in turns]
+        figures = (statistics.median(times), _percentile(times), max(times))
+        table.add_row(str(ranks), *(f"{1e3 * t:.0f}" for t in figures), str(sum(t > 1 for t in times)))
+    warm.close()
+    return table
+
+
+def _warm() -> tuple[WarmProcess, float]:
+    """A warm process, and the seconds until it had run the first rank."""
+    warm = WarmProcess()
+    began = time.perf_counter()
+    seconds_locally(warm, 1)
+    return warm, time.perf_counter() - began
+
+
+def _table(title: str, headings: tuple[str, ...]) -> Table:
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("until", "counted") else "right")
+    return table
+
+
+def _compare(table: Table, first: tuple[str, ...], ours: list[float], theirs: list[float]) -> None:
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    table.add_row(
+        *first, _milliseconds(ours), _milliseconds(theirs), f"{ratio:.1f}x" if ratio < 10 else f"{ratio:.0f}x"
+    )
+
+
+def _milliseconds(times: list[float]) -> str:
+    return f"{1e3 * statistics.median(times):.0f} ({1e3 * _percentile(times):.0f})"
+
+
+def _percentile(times: list[float]) -> float:
+    """The 99th: the least that 99 % do not exceed."""
+    return sorted(times)[math.ceil(0.99 * len(times)) - 1]
+
+
+def _counts(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,25 @@ LAUNCH = Path(__file__).parents[2] / "benchmarks" / "launch.py"
 
 
 @pytest.mark.slow
-def test_prints_both_times_and_their_ratio() -> None:
-    command = [sys.executable, str(LAUNCH), "--ranks", "2", "--repetitions", "1"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert re.search(r"every rank's first line │ +\d+\.\d+ │ +\d+\.\d+ │ +\d+x", output), output
+def test_prints_each_figure_beside_its_peer() -> None:
+    options = ["start", "memory", "tail", "--ranks", "2", "--repetitions", "1", "--starts", "2"]
+    output = subprocess.run([sys.executable, str(LAUNCH), *options], check=True, capture_output=True, text=True).stdout
+    pair = r"│ +\d+ \(\d+\) │ +\d+ \(\d+\) │ +[\d.]+x"
+    assert re.search(rf"2 │ every rank's first line {pair}", output), output
+    assert re.search(rf"2 │ the job has ended +{pair}", output), output
+    assert re.search(r"2 │ the ranks +│ +\d+ │ +\d+ │ 1/\d", output), output
+    assert re.search(r"2 │ +\d+ │ +\d+ │ +\d+ │ +0 │", output), output
+
+
+@pytest.mark.slow
+def test_cells_on_live_ranks_beside_ipyparallel() -> None:
+    pytest.importorskip("ipyparallel", reason="needs ipyparallel")
+    options = ["cell", "--ranks", "2", "--repetitions", "1"]
+    output = subprocess.run([sys.executable, str(LAUNCH), *options], check=True, capture_output=True, text=True).stdout
+    assert re.search(r"2 │ +\d+ \(\d+\) │ +\d+ \(\d+\) │ +[\d.]+x", output), output
 
 
 def test_bad_options_are_named() -> None:
-    ended = subprocess.run([sys.executable, str(LAUNCH), "--ranks", "0"], capture_output=True, text=True)
-    assert ended.returncode == 2 and "must be at least 1, got 0" in ended.stderr
+    for options, message in (["--ranks", "0"], "must be at least 1, got 0"), (["tails"], "'tails' is none of"):
+        ended = subprocess.run([sys.executable, str(LAUNCH), *options], capture_output=True, text=True)
+        assert ended.returncode == 2 and message in ended.stderr
