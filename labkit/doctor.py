@@ -152,9 +152,16 @@ def _sum_of_ranks() -> int:
 
 
 def _slurm() -> Finding:
+    from labkit.clusters import InvalidJob
+    from labkit.clusters.slurm import clients
+
     if shutil.which("srun") is None:
         return Finding(State.MISSING, "no srun", "not needed on a laptop")
-    return Finding(State.OK, _first_line("srun", "--version"))
+    try:
+        partitions = clients.partitions()
+    except InvalidJob as error:
+        return Finding(State.MISSING, str(error), "not needed on a laptop; elsewhere, ask whoever runs the cluster")
+    return Finding(State.OK, f"{_first_line('srun', '--version').split()[-1]}, {partitions}")
 
 
 def _kubernetes() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import selectors
 import signal
 import socket
@@ -47,8 +48,12 @@ class NodeAgent:
         self._heard = time.monotonic()
         self._selector.register(commands, selectors.EVENT_READ, lambda: self._hear(commands))
         try:
-            while not self._ending and (left := self._heard + silence - time.monotonic()) > 0:
-                self._step(left)
+            while not self._ending:
+                left = self._heard + silence - time.monotonic()
+                # what has come in while this process was busy, with starting a run for one, is no silence
+                if left <= 0 and not select.select([commands], [], [], 0)[0]:
+                    return
+                self._step(max(0.0, left))
         finally:
             self.close()
 

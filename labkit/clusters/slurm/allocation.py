@@ -120,8 +120,11 @@ class Allocation:
 
 
 def _with_partitions(message: str) -> str:
-    partitions = clients.partitions()
-    return f"{message}. This cluster has: {partitions}" if partitions else message
+    """For those who asked for what there is not."""
+    try:
+        return f"{message}. This cluster has: {clients.partitions()}"
+    except InvalidJob:  # it does not answer, which the message says already
+        return message
 
 
 def _ordinal(number: int) -> str:

@@ -150,8 +150,8 @@ def said(text: str) -> str:
     """A client's messages without its name, in one line."""
     lines = [line.partition(": ")[2].removeprefix("error: ").removeprefix("fatal: ") for line in text.splitlines()]
     told = "; ".join(dict.fromkeys(line.removeprefix("Batch job submission failed: ") for line in lines if line))
-    if "establish a configuration source" in told or "fetch_config" in told:
-        return "Slurm's commands are here, but do not know of a cluster (no slurm.conf, no DNS record)"
+    if "configuration source" in told or "configuration file" in told:
+        return f"Slurm's commands are installed here, but do not know of a cluster: {told.split('; ')[-1]}"
     return told or "it gave no reason"
 
 
@@ -167,11 +167,8 @@ def job_state(job_id: str) -> JobState:
 
 
 def partitions() -> str:
-    """What the cluster has, for those who asked for something else: `lab: 2 nodes of 4 CPUs, gpu:2, at most 30:00`."""
-    try:
-        rows = ask("sinfo", "--noheader", "--format=%R|%D|%c|%G|%l").splitlines()
-    except InvalidJob:
-        return ""
+    """What the cluster has: `lab: 2 nodes of 4 CPUs, gpu:2, time limit 30:00`. Raises `InvalidJob` as `ask` does."""
+    rows = ask("sinfo", "--noheader", "--format=%R|%D|%c|%G|%l").splitlines()
     found = []
     for row in dict.fromkeys(rows):
         name, nodes, cpus, gres, limit = row.split("|")
@@ -205,11 +202,13 @@ def node_address(name: str) -> str:
 
 
 def node_troubles(nodes: str) -> dict[str, str]:
-    """What Slurm says of those of the nodes that do not work: `{"node2": "down, Not responding"}`."""
+    """What Slurm says of those of the nodes that do not work: `{"node2": "drained, disk is full"}`."""
     rows = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines()
     found = {}
     for row in rows:
         name, state, reason = row.split("|", 2)
-        if state.startswith(("down", "drain", "fail")) or state.endswith("*"):
-            found[name] = state.rstrip("*") + (f", {reason}" if reason not in ("none", "") else "")
+        if state.endswith("*") or reason == "Not responding":
+            found[name] = "not responding"
+        elif state.startswith(("down", "drain", "fail")):
+            found[name] = f"{state}, {reason}"
     return found

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from labkit.clusters.job import InvalidJob
 
-_LOOK_SECONDS = 30
+LOOK_SECONDS = 30
+"""How often the job looks whether it still has steps."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Asked:
     """More options of sbatch, as it takes them: `--reservation=course`."""
 
     def __post_init__(self) -> None:
-        for name in ("nnodes", "nproc_per_node", "cpus_per_task", "gpus_per_node"):
+        for name in ("nnodes", "gpus_per_node", "nproc_per_node", "cpus_per_task"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidJob(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -56,8 +57,8 @@ class Asked:
         return [*options, *self.sbatch_options, "--no-requeue", "--output=/dev/null"]
 
 
-def job_script(asked: Asked, look_seconds: int = _LOOK_SECONDS) -> str:
-    """The script of a job that holds the nodes as long as it has steps, looked for every `look_seconds`.
+def job_script(asked: Asked) -> str:
+    """The script of a job that holds the nodes as long as it has steps.
 
     The notebook cancels the job when it has no more use for the nodes. This is for a notebook that could not: its
     machine is gone, or it ended while the job was queued.
@@ -68,10 +69,10 @@ def job_script(asked: Asked, look_seconds: int = _LOOK_SECONDS) -> str:
 {directives}
 
 # Holds the nodes while a notebook runs cells on them, which are steps of this job.
-# When there has been none for {2 * look_seconds} seconds, the notebook is gone.
+# When there has been none for {2 * LOOK_SECONDS} seconds, the notebook is gone.
 quiet=0
 while [ "$quiet" -lt 2 ]; do
-    sleep {look_seconds}
+    sleep {LOOK_SECONDS}
     steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i) || continue
     case $steps in
         *"$SLURM_JOB_ID".[0-9]*) quiet=0 ;;

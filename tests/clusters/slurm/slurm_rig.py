@@ -51,7 +51,7 @@ class SlurmRig:
     """Start with `with SlurmRig(folder, nodes=2) as rig`; programs find it by `rig.environment`."""
 
     def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4) -> None:
-        self._folder = folder
+        self.folder = folder
         self._cpus = cpus
         self._processes: list[subprocess.Popen[bytes]] = []
         self._switch: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class SlurmRig:
     @property
     def environment(self) -> Mapping[str, str]:
         """What clients need."""
-        return {"SLURM_CONF": str(self._folder / "slurm.conf")}
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def __enter__(self) -> SlurmRig:
         try:
@@ -123,29 +123,33 @@ class SlurmRig:
             self._in_switch("ip", "link", "set", node.link, "down")
         node.process.kill()
         node.process.wait()
+        if node.link:
+            # the kernel would do that too, but later
+            with contextlib.suppress(RuntimeError):
+                self._in_switch("ip", "link", "delete", node.link)
 
     def revive(self, node: Node) -> None:
         """The node comes back, empty."""
         self._start_node(node)
         self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
-        _wait(lambda: self.ask("sinfo", "--noheader", "--nodes", node.name, "--format=%T") == "idle", "a node")
+        _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
 
     def _start(self) -> None:
         for name in ("run", "log", "state", *(f"spool/{node.name}" for node in self.nodes)):
-            (self._folder / name).mkdir(parents=True)
+            (self.folder / name).mkdir(parents=True)
         if self.namespaces:
             self._lay_network()
         self._configure()
-        run, key = self._folder / "run", self._folder / "munge.key"
+        run, key = self.folder / "run", self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
         self._spawn(
             *("munged", "--force", "--foreground", f"--key-file={key}", f"--socket={run}/munge.socket"),
             *(f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"),
-            *(f"--log-file={self._folder}/log/munged.log", "--num-threads=2"),
+            *(f"--log-file={self.folder}/log/munged.log", "--num-threads=2"),
         )
         _wait((run / "munge.socket").exists, "munged")
-        self._spawn("slurmctld", "-D", "-c", "-f", str(self._folder / "slurm.conf"))
+        self._spawn("slurmctld", "-D", "-c", "-f", str(self.folder / "slurm.conf"))
         for node in self.nodes:
             self._start_node(node)
         _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
@@ -155,11 +159,11 @@ class SlurmRig:
         return states == ["idle"] * len(self.nodes)
 
     def _start_node(self, node: Node) -> None:
-        slurmd = ["slurmd", "-D", "-f", str(self._folder / "slurm.conf"), "-N", node.name]
+        slurmd = ["slurmd", "-D", "-f", str(self.folder / "slurm.conf"), "-N", node.name]
         if not self.namespaces:
             node.process = self._spawn(*slurmd)
             return
-        hosts = self._folder / f"hosts.{node.name}"
+        hosts = self.folder / f"hosts.{node.name}"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{n.address} {n.name}\n" for n in self.nodes))
         # the cable comes when the namespace stands
         script = f"""
@@ -210,14 +214,14 @@ class SlurmRig:
         names = f"{self.nodes[0].name.rstrip('0123456789')}[1-{len(self.nodes)}]"
         # any device will do: Slurm counts them, and tells jobs which are theirs
         gpus = "".join(f"NodeName={names} Name=gpu File={device}\n" for device in _GPUS)
-        (self._folder / "gres.conf").write_text(gpus)
+        (self.folder / "gres.conf").write_text(gpus)
         addresses = "".join(
             f"NodeName={node.name} NodeHostname={node.name if self.namespaces else socket.gethostname()} "
             f"NodeAddr={node.address} Port={node.port} "
             f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{len(_GPUS)} State=UNKNOWN\n"
             for node in self.nodes
         )
-        (self._folder / "slurm.conf").write_text(
+        (self.folder / "slurm.conf").write_text(
             f"""\
 ClusterName=lab
 SlurmctldHost={socket.gethostname()}({self.address})
@@ -226,13 +230,13 @@ SlurmUser={_user()}
 SlurmdUser={_user()}
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket={self._folder}/run/munge.socket
-SlurmctldPidFile={self._folder}/run/slurmctld.pid
-SlurmdPidFile={self._folder}/run/slurmd.%n.pid
-SlurmctldLogFile={self._folder}/log/slurmctld.log
-SlurmdLogFile={self._folder}/log/slurmd.%n.log
-StateSaveLocation={self._folder}/state
-SlurmdSpoolDir={self._folder}/spool/%n
+AuthInfo=socket={self.folder}/run/munge.socket
+SlurmctldPidFile={self.folder}/run/slurmctld.pid
+SlurmdPidFile={self.folder}/run/slurmd.%n.pid
+SlurmctldLogFile={self.folder}/log/slurmctld.log
+SlurmdLogFile={self.folder}/log/slurmd.%n.log
+StateSaveLocation={self.folder}/state
+SlurmdSpoolDir={self.folder}/spool/%n
 SwitchType=switch/none
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -246,9 +250,9 @@ SchedulerParameters=bf_interval=1,sched_min_interval=10000
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmctldTimeout=30
-SlurmdTimeout=6
-MessageTimeout=5
-TCPTimeout=2
+SlurmdTimeout=3
+MessageTimeout=3
+TCPTimeout=1
 InactiveLimit=0
 KillWait=2
 GresTypes=gpu
@@ -258,7 +262,7 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
         )
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
-        log = self._folder / "log" / "daemons.log"
+        log = self.folder / "log" / "daemons.log"
         with log.open("ab") as file:
             process = subprocess.Popen(
                 command,

@@ -1,0 +1,97 @@
+"""`%cluster slurm` in a real kernel, up to its end by SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from slurm_rig import SlurmRig  # beside this file
+
+COUNT = """\
+%%torchrun
+import os
+import torch, torch.distributed as dist
+dist.init_process_group()
+total = torch.ones(1)
+dist.all_reduce(total)
+print("total", int(total))
+os.environ["SLURM_JOB_ID"]
+"""
+
+
+class Kernel:
+    """`run(cell)` gives what it printed, its result and its error as one text."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager, self.client = manager, client
+
+    def run(self, cell: str) -> str:
+        shown: list[str] = []
+
+        def take(message: dict[str, Any]) -> None:
+            content = message["content"]
+            shown.append(content.get("text", ""))
+            shown.append(content.get("data", {}).get("text/plain", "") if "data" in content else "")
+            shown.extend(content.get("traceback", []))
+
+        self.client.execute_interactive(cell, timeout=180, output_hook=take, allow_stdin=False)
+        return re.sub(r"\x1b\[[0-9;]*m", "", "".join(shown))
+
+
+@pytest.fixture
+def kernel(rig: SlurmRig, tmp_path: Path) -> Iterator[Kernel]:
+    manager = KernelManager()
+    manager.start_kernel(cwd=str(tmp_path), env={**os.environ, "LABKIT_WORKSPACE": str(tmp_path / "workspace")})
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        started = Kernel(manager, client)
+        started.run("%load_ext labkit")
+        yield started
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_cells_run_on_slurm_until_the_kernel_is_killed(kernel: Kernel, rig: SlurmRig) -> None:
+    shown = kernel.run("%cluster slurm --partition lab --nnodes 2 --nproc-per-node 2 --time 10 --dry-run")
+    assert "#SBATCH --partition=lab\n#SBATCH --time=10\n" in shown and "srun --jobid=JOB" in shown
+    assert rig.jobs() == []
+    assert "did you mean %cluster slurm?" in kernel.run("%cluster slrum")
+    assert "--gpu is no option of slurm clusters" in kernel.run("%cluster slurm --gpu a100-80gb")
+
+    shown = kernel.run("%cluster slurm --partition lab --nnodes 2 --nproc-per-node 2 --time 10 --keep 10m")
+    assert shown == "slurm: 2 nodes of 2 ranks each, partition lab\n"
+    shown = kernel.run(COUNT)
+    assert "[0-3] total 4" in shown
+    (job,) = rig.jobs()
+    assert f"'{job}'" in shown
+    assert f"job {job} keeps node1, node2" in kernel.run("%cluster")
+    shown = kernel.run("%%torchrun\nimport os\nx = 3\nassert os.environ['RANK'] != '2', x")
+    assert "AssertionError on rank 2 of 4" in shown and "----> 4 assert os" in shown
+    assert kernel.run("%cluster release") == "the nodes are given back\n"
+    assert rig.jobs() == []
+
+    assert "never start" in kernel.run("%cluster slurm --nnodes 7\n") + kernel.run("%%torchrun\n0")
+
+    kernel.run("%cluster slurm --nnodes 2 --keep 10m")
+    mark = rig.folder / "running"
+    kernel.client.execute(f"%%torchrun\nimport pathlib, time\npathlib.Path({str(mark)!r}).touch()\ntime.sleep(600)")
+    limit = time.monotonic() + 120
+    while not mark.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert kernel.manager.provisioner is not None
+    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
