@@ -14,9 +14,10 @@ from typing import Any, Literal
 from labkit.clusters.agent import Plan
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
-from labkit.clusters.kubernetes import manifest, sessions, trainjob
+from labkit.clusters.kubernetes import manifest, trainjob
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.manifest import Names, Object, Shape
+from labkit.clusters.kubernetes.sessions import delete_orphans, session
 from labkit.clusters.kubernetes.submission import Submission
 from labkit.clusters.run import Run
 
@@ -78,7 +79,7 @@ class KubernetesCluster:
             namespace, patching = self._api.namespace, self._patching
         except KubernetesError:  # a manifest can be looked at without a cluster
             namespace, patching = self.namespace or "default", None
-        names = Names("labkit-dry-run", namespace, "dry-run", "dry-run")
+        names = Names("labkit-dry-run", namespace, "dry-run")
         secret = manifest.secret(names, b"")
         del secret["data"]
         secret["stringData"] = {manifest.REQUEST: "the cell and what it needs: left out here", manifest.ALIVE: "0"}
@@ -97,9 +98,9 @@ class KubernetesCluster:
         if job.call is not None and len(job.arguments) != world_size:
             raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
         api, patching = self._api, self._patching
-        self._sweep(api, with_train_jobs=patching is not None)
+        self._sweep(api)
         timeout = job.timeout or self.timeout
-        names = Names(f"labkit-{secrets.token_hex(5)}", api.namespace, sessions.session(), sessions.home())
+        names = Names(f"labkit-{secrets.token_hex(5)}", api.namespace, session.name)
         plan = Plan(
             run=names.run,
             entry=_ENTRY,
@@ -145,12 +146,11 @@ class KubernetesCluster:
             raise KubernetesError(f"a TrainJob cannot be used: {why_not}")
         return found
 
-    def _sweep(self, api: Api, with_train_jobs: bool) -> None:
+    def _sweep(self, api: Api) -> None:
         """Once: delete what kernels have left that were killed."""
-        where = f"{api.address} {api.namespace}"
-        if where not in self._swept:
-            sessions.delete_orphans(api, with_train_jobs)
-            self._swept.add(where)
+        if api.address not in self._swept:
+            delete_orphans(api)
+            self._swept.add(api.address)
 
 
 def kubernetes(
@@ -232,6 +232,8 @@ def _template(given: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]
         given = read.get("template", read) if isinstance(read, Mapping) else {"no": "map"}
     if not given or not given.keys() <= {"apiVersion", "kind", "metadata", "spec"}:
         raise InvalidJob("a pod template has `metadata` and `spec`, as a Pod has: spec: {nodeSelector: {...}}")
+    if not (given.get("metadata") or {}).keys() <= {"labels", "annotations"}:
+        raise InvalidJob("of a pod template's metadata, labels and annotations can be used; names are the lab's")
     return {key: given[key] for key in ("metadata", "spec") if key in given}
 
 

@@ -74,7 +74,7 @@ class Follower:
 
     def __init__(self, api: Api, selector: str, jobs: list[str]) -> None:
         """selector: labels of the run's pods. jobs: names of the Jobs that make them, whose events are read."""
-        self.happenings: queue.Queue[Happening] = queue.Queue(maxsize=10_000)
+        self.happenings: queue.Queue[Happening] = queue.Queue(maxsize=1000)
         self._api = api
         self._selector = selector
         self._jobs = jobs

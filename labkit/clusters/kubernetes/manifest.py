@@ -37,8 +37,7 @@ _KEPT_AFTER_END_SECONDS = 300
 _GRACE_SECONDS = 5
 
 RUN_LABEL = "labkit/run"
-SESSION_LABEL = "labkit/session"
-HOME_LABEL = "labkit/home"
+_SESSION_LABEL = "labkit/session"
 _MANAGER_LABEL = "app.kubernetes.io/managed-by"
 
 
@@ -67,17 +66,10 @@ class Names:
     namespace: str
     session: str
     """The notebook's kernel."""
-    home: str
-    """The machine and user that kernels of dead sessions are looked for by."""
 
     @property
     def labels(self) -> dict[str, str]:
-        return {
-            _MANAGER_LABEL: "labkit",
-            RUN_LABEL: self.run,
-            SESSION_LABEL: self.session,
-            HOME_LABEL: self.home,
-        }
+        return {_MANAGER_LABEL: "labkit", RUN_LABEL: self.run, _SESSION_LABEL: self.session}
 
     @property
     def master(self) -> str:
@@ -116,10 +108,12 @@ def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
     }
     if shape.service_account:
         template["spec"]["serviceAccountName"] = shape.service_account
+    template = overlaid(template, shape.pod_template)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(names),
+        # what a pod template says of itself is for the Job too: queues such as Kueue's look there
+        "metadata": overlaid(metadata(names), template["metadata"]),
         "spec": {
             "completionMode": "Indexed",
             "completions": shape.nnodes,
@@ -128,7 +122,7 @@ def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
             "backoffLimit": 0,
             "activeDeadlineSeconds": pod_seconds + WAIT_LIMIT_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_AFTER_END_SECONDS,
-            "template": overlaid(template, shape.pod_template),
+            "template": template,
         },
     }
 

@@ -1,85 +1,93 @@
-"""Which runs belong to a notebook that is no longer there: they are deleted when the next one begins.
+"""What a notebook has on the cluster is written down, so that the next one deletes what a killed one has left.
 
-Every kernel holds a lock on a file of its own for as long as it lives, also when it is killed; its objects on the
-cluster carry the file's name as a label. Only kernels of this machine and user are looked at.
+Every kernel holds a lock on a file of its own, which the system lets go of however the kernel ends. Only files of this
+host are looked at: on shared file systems a lock may not be seen from another. No right to list anything is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
+import json
 import os
 import secrets
+import socket
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.clusters.kubernetes import trainjob
-from labkit.clusters.kubernetes.api import Api, Refused
-from labkit.clusters.kubernetes.manifest import HOME_LABEL, SESSION_LABEL
+from labkit.clusters.kubernetes.api import Api, KubernetesError
 
-_KINDS = (("batch/v1", "Job"), ("v1", "Service"), ("v1", "Secret"))
-
-
-@functools.cache
-def session() -> str:
-    """This process's session; its lock is held until the process ends."""
-    name = secrets.token_hex(8)
-    descriptor = os.open(_file(name), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return name
+_Held = dict[str, list[str]]
+"""Paths by the API's address."""
 
 
-def home() -> str:
-    """This machine and user, made up once."""
-    file = _folder() / "home"
-    if not file.exists():
-        # whole or not at all: other kernels may begin at this moment
-        new = file.with_name(f"home-{os.getpid()}")
-        new.write_text(secrets.token_hex(8))
-        with contextlib.suppress(FileExistsError):
-            os.link(new, file)
-        new.unlink()
-    return file.read_text()
+class Session:
+    """This process's file. It is there only while something is on a cluster, and again after that."""
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._held: _Held = {}
+
+    def remember(self, api: Api, paths: Sequence[str]) -> None:
+        """Write down what is about to be created."""
+        with self._lock:
+            if self._descriptor is None:
+                file = _folder() / f"{socket.gethostname()}-{self.name}"
+                self._descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._held[api.address] = [*self._held.get(api.address, ()), *paths]
+            _write(self._descriptor, self._held)
+
+    def forget(self, api: Api, paths: Sequence[str]) -> None:
+        """It has been deleted."""
+        with self._lock:
+            assert self._descriptor is not None
+            self._held[api.address] = [path for path in self._held[api.address] if path not in paths]
+            _write(self._descriptor, self._held)
 
 
-def delete_orphans(api: Api, with_train_jobs: bool) -> int:
-    """Delete what dead sessions have left in the namespace; returns how many objects."""
-    kinds = [(f"{trainjob.GROUP}/{trainjob.VERSION}", "TrainJob")] * with_train_jobs + [*_KINDS]
-    deleted, alive = 0, {session(): True}
-    for version, kind in kinds:
-        try:
-            found = api.get(api.path(version, kind), labelSelector=f"{HOME_LABEL}={home()}")["items"]
-        except Refused:  # who may not list them may still run something
-            continue
-        for thing in found:
-            owner = thing["metadata"]["labels"].get(SESSION_LABEL, "")
-            if owner not in alive:
-                alive[owner] = _is_alive(owner)
-            if not alive[owner]:
-                api.delete(api.path(version, kind, thing["metadata"]["name"]))
-                deleted += 1
-    for name, still_there in alive.items():
-        if not still_there:
-            _file(name).unlink(missing_ok=True)
+session = Session()
+
+
+def delete_orphans(api: Api) -> int:
+    """Delete from this cluster what dead sessions have left; returns how many objects that were."""
+    deleted = 0
+    for file in _folder().glob(f"{socket.gethostname()}-*"):
+        with contextlib.suppress(OSError):  # another kernel is just doing the same
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = _read(descriptor)
+                left = []
+                for path in held.get(api.address, ()):
+                    try:
+                        api.delete(path)
+                        deleted += 1
+                    except KubernetesError:  # next time, perhaps
+                        left.append(path)
+                held[api.address] = left
+                _write(descriptor, held)
+                if not any(held.values()):
+                    file.unlink()
+            finally:
+                os.close(descriptor)
     return deleted
 
 
-def _is_alive(name: str) -> bool:
+def _read(descriptor: int) -> _Held:
     try:
-        descriptor = os.open(_file(name), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        held: _Held = json.loads(os.pread(descriptor, 1 << 20, 0) or "{}")
+        return held
+    except ValueError:  # it was killed while it wrote
+        return {}
 
 
-def _file(name: str) -> Path:
-    return _folder() / f"session-{name}"
+def _write(descriptor: int, held: _Held) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(held).encode(), 0)
 
 
 def _folder() -> Path:

@@ -14,6 +14,7 @@ from labkit.clusters.kubernetes import manifest, pods
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.following import Follower, GivenUp, Happening, Line, LogEnded, PodChanged, Trouble
 from labkit.clusters.kubernetes.manifest import Object
+from labkit.clusters.kubernetes.sessions import session
 from labkit.clusters.run import Run
 from labkit.clusters.warm import frames
 
@@ -27,7 +28,9 @@ class Submission:
         """owner: the Job or TrainJob; the others are deleted with it. Raises `KubernetesError` when one is refused."""
         self._api = api
         self._plan = plan
-        self._all = [owner, *others]
+        self._paths = [
+            api.path(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in [owner, *others]
+        ]
         self._name: str = owner["metadata"]["name"]
         is_train_job = owner["kind"] == "TrainJob"
         self._container = "node" if is_train_job else manifest.CONTAINER
@@ -43,6 +46,7 @@ class Submission:
         self._owner = owner
 
     def __enter__(self) -> Submission:
+        session.remember(self._api, self._paths)
         try:
             for thing in self._others:
                 self._api.create(thing)
@@ -81,6 +85,11 @@ class Submission:
             return self._nodes.run(self._plan, on_output, on_state)
         except NodesLost as error:
             raise KubernetesError(str(error)) from None
+        except lines.LineError as error:
+            raise KubernetesError(
+                f"a part of a pod's log is gone: {error}. Nodes keep the last 10 to 50 MB of each log: print less, and "
+                "return less from a cell"
+            ) from None
         finally:
             over.set()
             self._follower.happenings.put(Trouble(""))
@@ -165,6 +174,8 @@ class Submission:
         return self._api.path(thing["apiVersion"], thing["kind"], thing["metadata"]["name"])
 
     def _delete(self) -> None:
-        for thing in self._all:
+        for path in self._paths:
+            # what cannot be deleted now stays written down
             with contextlib.suppress(KubernetesError):
-                self._api.delete(self._path(thing))
+                self._api.delete(path)
+                session.forget(self._api, [path])

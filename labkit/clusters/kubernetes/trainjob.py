@@ -69,7 +69,7 @@ def train_job(names: Names, shape: Shape, timeout: float, silence: float, patchi
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "TrainJob",
-        "metadata": manifest.metadata(names),
+        "metadata": plain["metadata"],
         "spec": spec,
     }
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from standin_cluster import StandInCluster
 
-from labkit.clusters.kubernetes import sessions
+from labkit.clusters.kubernetes.sessions import Session
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where sessions are kept."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    sessions.session.cache_clear()
+    monkeypatch.setattr("labkit.clusters.kubernetes.cluster.session", own := Session())
+    monkeypatch.setattr("labkit.clusters.kubernetes.submission.session", own)
     return tmp_path / "state"
 
 

@@ -17,9 +17,10 @@ from trainjob_schema import require_train_job
 from labkit.clusters.kubernetes import kubernetes, manifest, trainjob
 from labkit.clusters.kubernetes.manifest import Names, Shape
 
-_NAMES = Names("labkit-0", "lab", "a-session", "a-home")
+_NAMES = Names("labkit-0", "lab", "a-session")
 _SHAPE = Shape("registry/lab:1", nnodes=2, nproc_per_node=8, gpus_per_node=8, cpus="16", memory="64Gi")
 _TEMPLATE = """
+metadata: {labels: {kueue.x-k8s.io/queue-name: course}}
 spec:
   nodeSelector: {gpu: h200}
   tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
@@ -69,6 +70,8 @@ def test_a_pod_template_is_laid_over_what_is_rendered(template: Path) -> None:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["nodeSelector"] == {"gpu": "h200"}
+    # Kueue looks at the Job's labels
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "course"
     assert [volume["name"] for volume in pod["volumes"]] == ["request", "shared-memory", "data"]
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/run/labkit", "/dev/shm", "/data"]
     assert {entry["name"] for entry in container["env"]} == {"HOME", "NCCL_DEBUG"}
@@ -135,13 +138,23 @@ def test_the_role_for_learners_is_valid_and_grants_what_is_used() -> None:
     rules = next(thing for thing in things if thing["kind"] == "Role")["rules"]
     granted = {(verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
     assert granted >= {
-        *((verb, what) for verb in ("create", "delete", "list") for what in ("jobs", "services", "secrets")),
+        *((verb, what) for verb in ("create", "delete") for what in ("jobs", "services", "secrets")),
         *(("patch", what) for what in ("services", "secrets")),
         *((verb, "pods") for verb in ("list", "watch")),
         ("get", "pods/log"),
         ("list", "events"),
     }
     assert not any(verb == "*" for verb, _ in granted)
+    assert not {("get", "secrets"), ("list", "secrets")} & granted
+
+
+def test_the_image_is_made_of_files_that_are_there_and_does_not_run_as_root() -> None:
+    """It is not built in tests: that needs a registry, and gigabytes."""
+    root = Path(__file__).parents[3]
+    lines = (root / "cluster" / "kubernetes" / "Containerfile").read_text().splitlines()
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert "labkit" in copied and all((root / name).exists() for name in copied)
+    assert [line.split()[1].isdigit() for line in lines if line.startswith("USER ")] == [True]
 
 
 def test_the_real_kubectl_takes_a_dry_run(standin: StandInCluster, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_request_that_is_too_large_for_a_secret(standin: StandInCluster) -> No
         ({"image": "lab:1", "timeout": 0}, "timeout must be"),
         ({"image": "lab:1", "objects": "pod"}, "objects must be"),
         ({"image": "lab:1", "pod_template": {"nodeSelector": {}}}, "`metadata` and `spec`"),
+        ({"image": "lab:1", "pod_template": {"metadata": {"name": "mine"}}}, "names are the lab's"),
         ({"image": "lab:1", "pod_template": "/nosuch.yaml"}, "cannot be read"),
     ],
 )
@@ -168,16 +169,17 @@ def test_what_a_killed_kernel_left_is_deleted_by_the_next_one(standin: StandInCl
             break
     alive = _kinds(standin)
     assert alive == {"jobs", "pods", "secrets", "services"}
-    assert delete_orphans(Api(), with_train_jobs=False) == 0
+    assert delete_orphans(Api()) == 0
 
     kernel.kill()
     kernel.wait()
     kernel.stdout.close()
     # another machine's, which nobody here knows anything about
-    labels = {"labkit/home": "elsewhere", "labkit/session": "0"}
+    labels = {"app.kubernetes.io/managed-by": "labkit", "labkit/session": "0"}
     standin.store.create("secrets", "lab", {"metadata": {"name": "labkit-other", "labels": labels}, "data": {}})
-    assert delete_orphans(Api(), with_train_jobs=False) == 1  # what the Job owns goes with it
+    assert delete_orphans(Api()) == 3
     assert _soon(lambda: standin.names() == ["secrets/labkit-other"])
+    assert delete_orphans(Api()) == 0
 
 
 def _kinds(standin: StandInCluster) -> set[str]:
