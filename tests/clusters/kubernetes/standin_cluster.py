@@ -46,10 +46,14 @@ class StandInCluster:
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
-                {"name": "standin", "cluster": {"server": server, "certificate-authority": str(self.certificate)}}
+                {"name": "standin", "cluster": {"server": server, "certificate-authority": str(self.certificate)}},
+                {"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}},
             ],
             "users": [{"name": "learner", "user": {"token": token}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "standin", "user": "learner", "namespace": NAMESPACE}}],
+            "contexts": [
+                {"name": "lab", "context": {"cluster": "standin", "user": "learner", "namespace": NAMESPACE}},
+                {"name": "gone", "context": {"cluster": "gone", "user": "learner"}},
+            ],
             "current-context": "lab",
         }
         self.kubeconfig.write_text(yaml.safe_dump(content))
