@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-MIN_SECONDS = 20e-6
+MIN_SECONDS = 50e-6
 """What is shorter is Python on its way from one operation to the next, and is left out."""
 _FRESH_SECONDS = 100e-6
 """Asking the system costs two microseconds, more than all else: what it said so long ago still stands."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,61 +13,46 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.clusters.local.recording import Group, Operation, ends
+from labkit.clusters.local.gpu import Gpu
+from labkit.clusters.local.recording import Group, Operation
 from labkit.clusters.torch_versions import Work, dress_group, gloo_group
 from labkit.trace import Kind
 
+_NOTHING: dict[str, Any] = {}
+
 
 class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
-    """Something under way. A message does not say when it ends: as far as anybody can know, when it is waited for."""
+    """Something under way. It ends when its future says so, else when it is waited for: nobody knows better.
 
-    def __init__(self, real: Any, operation: Operation, group: Group, tag: int | None = None) -> None:
-        """`tag`: that of a message from anybody."""
+    `__del__` comes as soon as nobody has it any more: what has a future outlives it.
+    """
+
+    def __init__(self, real: Any, operation: Operation) -> None:
         super().__init__()
         self._real = real
         self._operation = operation
-        self._group = group
-        self._tag = tag
 
     def wait(self, *timeout: Any) -> bool:
-        recorder = self._group.recorder
+        operation = self._operation
+        recorder = operation.recorder
         recorder.rests()
-        self._operation.wait()
+        operation.wait()
         try:
             done: bool = self._real.wait(*timeout)
-            self._ended()
+            self._done()
             return done
         finally:
-            self._operation.end()
+            operation.end()
             recorder.computes()
 
     def is_completed(self) -> bool:
         done: bool = self._real.is_completed()
         if done:
-            self._ended()
+            self._done()
         return done
 
-    def _ended(self) -> None:
-        if self._tag is None:
-            self._operation.end()
-        elif not self._operation.over:
-            peer = self._group.ranks[self._source_rank()]
-            self._operation.end(peer, self._group.number(Kind.RECEIVE, peer, self._tag))
-
-    def __del__(self) -> None:
-        # nobody will ever wait for it, unless its future tells
-        if self._tag is not None or not self._has_future:
-            self._operation.end()
-
-    _has_future = False
-
-    def tell_by_future(self) -> None:
-        """It ends when its future says so, before anybody waits."""
-        try:
-            self._real.get_future().add_done_callback(ends(self._operation))
-            self._has_future = True
-        except RuntimeError:  # gloo has none for messages, and for some collectives
-            pass
+    def _done(self) -> None:
+        self._operation.end()
 
     def _source_rank(self) -> int:
         return int(self._real._source_rank())
@@ -84,30 +72,70 @@ class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versi
         return self._real.result()
 
     def get_future(self) -> Any:
-        self._group.recorder.awaited_after_backward(self._operation)
-        return self._real.get_future()
+        future = self._real.get_future()
+        self._operation.awaited_by(future)
+        return future
+
+    def __del__(self) -> None:
+        self._operation.dropped()
+
+
+class MessageFromAnybody(RecordedWork):
+    """A receive that learns who has sent."""
+
+    def __init__(self, real: Any, operation: Operation, group: Group, tag: int) -> None:
+        super().__init__(real, operation)
+        self._group = group
+        self._tag = tag
+
+    def _done(self) -> None:
+        if not self._operation.over:
+            peer = self._group.ranks[self._source_rank()]
+            self._operation.end(peer, self._group.number(Kind.RECEIVE, peer, self._tag))
+
+
+class WorkOnGpu(RecordedWork):
+    """Something on a stream. Its `wait()` lets a stream wait, not the program."""
+
+    def __init__(self, real: Any, operation: Operation, gpu: Gpu) -> None:
+        super().__init__(real, operation)
+        self._gpu = gpu
+
+    def wait(self, *timeout: Any) -> bool:
+        with self._gpu.waiting():
+            return bool(self._real.wait(*timeout))
+
+    def synchronize(self) -> None:
+        with self._gpu.waiting():
+            self._real.synchronize()
+
+    def _done(self) -> None:
+        """The marks tell."""
 
 
 class RecordingProcessGroup(dist.ProcessGroup):
-    """A gloo group whose calls are recorded, those of DDP's C++ reducer and of functional collectives too."""
+    """A group whose calls are recorded, those of DDP's C++ reducer and of functional collectives too."""
 
     def __init__(self, real: dist.ProcessGroup, group: Group) -> None:
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # as torch's own Python groups do
         self._real: Any = real
         self._group = group
-        dress_group(self, real)
+        group.on_gpu = dress_group(self, real)
+        self._together: list[tuple[Operation, Any, float, Any]] | None = None
+        """What is collected to be done in one: each operation, its first mark, when it was asked for, its arguments."""
 
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> RecordedWork:
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Any:
         operation = self._group.message(Kind.SEND, "send", _nbytes(tensors), self._group.ranks[to], tag)
-        return self._under_way(operation, lambda: self._real.send(tensors, to, tag))
+        return self._under_way(RecordedWork, operation, self._real.send, (tensors, to, tag))
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Any:
         operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), self._group.ranks[source], tag)
-        return self._under_way(operation, lambda: self._real.recv(tensors, source, tag))
+        return self._under_way(RecordedWork, operation, self._real.recv, (tensors, source, tag))
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RecordedWork:
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
         operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), None, tag)
-        return self._under_way(operation, lambda: self._real.recv_anysource(tensors, tag), tag)
+        kind = functools.partial(MessageFromAnybody, group=self._group, tag=tag)
+        return self._under_way(kind, operation, self._real.recv_anysource, (tensors, tag))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         operation = self._group.collective("monitored_barrier", 0)
@@ -118,29 +146,84 @@ class RecordingProcessGroup(dist.ProcessGroup):
             operation.end()
             self._group.recorder.computes()
 
-    def _under_way(self, operation: Operation, call: Callable[[], Any], tag: int | None = None) -> RecordedWork:
-        """The work of `call`, beside which the program goes on."""
+    def _collective(self, name: str, inputs: Any, call: Callable[..., Any], args: Any, options: Any) -> Any:
+        operation = self._group.collective(name, _nbytes(inputs))
+        # what dist.all_reduce and its like wait for at once says so
+        at_once = any([getattr(argument, "asyncOp", None) is False for argument in (*args[-1:], *options.values())])
+        if self._group.on_gpu or not at_once:
+            return self._under_way(RecordedWork, operation, call, args, options, at_once, has_future=True)
         try:
-            return RecordedWork(call(), operation, self._group, tag)
+            return RecordedWork(call(*args, **options), operation)
+        except BaseException:
+            operation.end()
+            self._group.recorder.computes()
+            raise
+
+    def _under_way(
+        self,
+        kind: Callable[[Any, Operation], RecordedWork],
+        operation: Operation,
+        call: Callable[..., Any],
+        args: Any,
+        options: Any = _NOTHING,
+        at_once: bool = False,
+        has_future: bool = False,
+    ) -> Any:
+        """The work of `call`, beside which the program goes on."""
+        recorder = self._group.recorder
+        try:
+            if self._group.on_gpu:
+                tensor = _first_tensor(args)
+                if tensor is not None and tensor.is_cuda and not torch.cuda.is_current_stream_capturing():
+                    return self._on_stream(recorder.gpu(tensor.device.index), operation, call, args, options, at_once)
+                has_future = has_future and tensor is not None
+            work = call(*args, **options)
+            # without trace nobody needs to know so soon: gloo's thread must get hold of the interpreter for it
+            if has_future and recorder.tracing:
+                with suppress(RuntimeError):  # gloo has none for some
+                    operation.told_by(work.get_future())
+            return kind(work, operation)
         except BaseException:
             operation.end()
             raise
         finally:
-            self._group.recorder.computes()
+            recorder.computes()
 
-    def _collective(self, name: str, inputs: Any, waited_for_at_once: bool, call: Callable[[], Any]) -> RecordedWork:
-        operation = self._group.collective(name, _nbytes(inputs))
-        if not waited_for_at_once:
-            work = self._under_way(operation, call)
-            work.tell_by_future()
+    def _on_stream(
+        self, gpu: Gpu, operation: Operation, call: Callable[..., Any], args: Any, options: Any, at_once: bool
+    ) -> Any:
+        """The work of `call`, which puts something on a stream of the GPU."""
+        operation.marked = True
+        computes, start, asked = gpu.computes_here(), gpu.here(), time.monotonic()
+        if computes:
+            gpu.times.computing_ends(start)
+        work = call(*args, **options)
+        last = start
+        if self._together is not None:
+            self._together.append((operation, start, asked, args))
+        else:
+            # what is waited for at once stands on the stream of its caller
+            end = gpu.here() if at_once else gpu.after(work, self._group.label)
+            gpu.last(operation, start, end, asked, (args, options))
+            last = end if at_once else start
+        if computes:
+            gpu.times.computing_begins(last, time.monotonic())
+        return None if work is None else WorkOnGpu(work, operation, gpu)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._together = []
+        self._real._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        work = self._real._end_coalescing(device)
+        together, self._together = self._together or [], None
+        if not together:
             return work
-        # without a callback, which costs much: gloo's thread must get hold of the interpreter for it
-        try:
-            return RecordedWork(call(), operation, self._group)
-        except BaseException:
-            operation.end()
-            self._group.recorder.computes()
-            raise
+        gpu = self._group.recorder.gpu(device.index if device.index is not None else torch.cuda.current_device())
+        end = gpu.after(work, self._group.label)
+        for operation, start, asked, args in together:
+            gpu.last(operation, start, end, asked, args)
+        return WorkOnGpu(work, together[-1][0], gpu)
 
     def connect_again(self, store: Any) -> None:
         """Make new connections, at a new `store`; what was under way is forgotten. All members must do it."""
@@ -155,10 +238,9 @@ class RecordingProcessGroup(dist.ProcessGroup):
 
 def _recorded(method: str, name: str, input_index: int | None) -> Callable[..., Any]:
     def call(self: RecordingProcessGroup, *args: Any, **options: Any) -> Any:
-        given = (*args, *options.values())
+        given = (*args, *options.values()) if options else args
         inputs = () if input_index is None else given[input_index]
-        at_once = any(getattr(arg, "asyncOp", None) is False for arg in given[-1:])
-        return self._collective(name, inputs, at_once, lambda: getattr(self._real, method)(*args, **options))
+        return self._collective(name, inputs, getattr(self._real, method), args, options)
 
     call.__name__ = method
     return call
@@ -196,3 +278,13 @@ def _nbytes(tensors: Any) -> int:
     if isinstance(tensors, torch.Tensor):
         return tensors.numel() * tensors.element_size()
     return sum(map(_nbytes, tensors)) if isinstance(tensors, Iterable) else 0
+
+
+def _first_tensor(args: Any) -> Tensor | None:
+    for argument in args:
+        found = argument if isinstance(argument, Tensor) else None
+        if isinstance(argument, (list, tuple)):
+            found = _first_tensor(argument)
+        if found is not None:
+            return found
+    return None

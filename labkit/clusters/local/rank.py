@@ -84,9 +84,6 @@ def record_groups(
             destroyed_later.append(group)
         if not options.get("recorded", True):
             return group
-        if backend != "gloo":
-            reporter.note(f"what is sent over {backend} is not in the trace, only what gloo sends")
-            return group
         return RecordingProcessGroup(group, recorder.joined(group.group_name, ranks))
 
     rendezvous_with(lambda _: store(), lambda: rank, world_size)

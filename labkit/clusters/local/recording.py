@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from labkit.clusters.local.computing import Computing
+from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.program import call_site
 from labkit.clusters.torch_versions import run_after_backward
 from labkit.clusters.warm.progress import COLLECTIVE, OTHER, RECEIVE, SEND, KindCode, Slot
@@ -37,7 +38,7 @@ class Recorder:
         self.left_out = 0
         self._world_size = world_size
         self._origin = monotonic() - seconds()
-        self._tracing = tracing
+        self.tracing = tracing
         self._computing = Computing(self._computed) if tracing else None
         self._groups: dict[str, tuple[int, ...]] = {}
         self._names: set[str] = set()
@@ -50,6 +51,8 @@ class Recorder:
         self._first_row = 0
         """Number of the first of these rows: what began before `start_over` has a lower one."""
         self._joined: list[Group] = []
+        self._gpus: dict[int, Gpu] = {}
+        self._making_gpu = threading.Lock()
         self._awaited: list[Operation] = []
         """What the backward pass that is running will wait for, when it is through."""
 
@@ -100,15 +103,17 @@ class Recorder:
         return sleeping
 
     def begin(
-        self, kind: Kind, name: str, nbytes: int, peer: int | None, group: str, sequence: int, tag: int, line: str
+        self, kind: Kind, name: str, nbytes: int, peer: int | None, group: Group, sequence: int, tag: int, line: str
     ) -> Operation:
         """An operation begins; until `computes` the program waits for it."""
-        entry = self.slot.begin(_CODES[kind], name, line, group, sequence, peer, tag, nbytes)
-        if self._computing is None:
+        label = group.label
+        entry = self.slot.begin(_CODES[kind], name, line, label, sequence, peer, tag, nbytes, spins=group.on_gpu)
+        if not self.tracing:
             return Operation(self, -1, entry)
         now = monotonic()
-        self._computing.end(now)
-        return Operation(self, self._add(now, nan, (kind.value, name, nbytes, peer, group, sequence, line)), entry)
+        if self._computing is not None:
+            self._computing.end(now)
+        return Operation(self, self._add(now, nan, (kind.value, name, nbytes, peer, label, sequence, line)), entry)
 
     def ended(self, row: int, peer: int | None, sequence: int) -> None:
         """The operation in `row` is complete; `peer`: the rank that had sent, where nobody knew before."""
@@ -119,19 +124,46 @@ class Recorder:
                 kind, name, nbytes, _, group, _, line = self._rows[row]
                 self._rows[row] = kind, name, nbytes, peer, group, sequence, line
 
-    def awaited_after_backward(self, operation: Operation) -> None:
-        """Whoever asks for a future in a backward pass, as DDP does, waits for it when the pass is through."""
+    def gpu(self, device: int) -> Gpu:
+        """A GPU of this rank. From now on the rank computes there: what its thread does is to feed the GPU."""
+        with self._making_gpu:
+            found = self._gpus.get(device)
+            if found is None:
+                self.rests()
+                self._computing = None
+                found = self._gpus[device] = Gpu(device, MAX_EVENTS if self.tracing else 0)
+        return found
+
+    def awaited_after_backward(self, operation: Operation) -> bool:
+        """Whoever asks for a future in a backward pass, as DDP does, waits for it when the pass is through.
+
+        False when none is running.
+        """
         # what is asked for now comes before what DDP will ask for, and what is asked for then comes after it
-        if any(not earlier.over for earlier in self._awaited) or run_after_backward(self._backward_is_through):
+        known = any([not earlier.over for earlier in self._awaited])
+        if known or run_after_backward(self._backward_is_through):
             self._awaited.append(operation)
+            return True
+        return False
 
     def _backward_is_through(self) -> None:
         for operation in self._awaited:
             operation.wait()
-        self._awaited.clear()
         if self._computing is not None:
             self._computing.pause()
-            run_after_backward(self._computing.resume)
+        for gpu in self._gpus.values():
+            gpu.pause()
+        run_after_backward(self._backward_is_over)
+
+    def _backward_is_over(self) -> None:
+        for operation in self._awaited:
+            operation.held = False
+            operation.dropped()
+        self._awaited.clear()
+        if self._computing is not None:
+            self._computing.resume()
+        for gpu in self._gpus.values():
+            gpu.resume()
 
     def _computed(self, start: float, end: float) -> None:
         self._add(start, end, (Kind.COMPUTE.value, "compute", 0, None, "", -1, ""))
@@ -156,10 +188,18 @@ class Recorder:
             self.left_out = 0
             for group in self._joined:
                 group.count_anew()
+        for gpu in self._gpus.values():
+            gpu.start_over()
 
     def trace(self) -> Trace:
         """All until now. What nobody has waited for ends now."""
         self.rests()
+        for gpu in self._gpus.values():
+            for row, start, end in gpu.spans():
+                if row < 0:
+                    self._computed(start, end)
+                elif row >= self._first_row:
+                    self._starts[row - self._first_row], self._ends[row - self._first_row] = start, end
         now, origin, rank = monotonic(), self._origin, self.rank
         columns = zip(list(self._starts), list(self._ends), list(self._rows), strict=False)
         rows = [
@@ -174,25 +214,49 @@ class Recorder:
 class Operation:
     """One operation under way."""
 
-    __slots__ = ("_entry", "_recorder", "_row", "over")
+    __slots__ = ("_entry", "held", "marked", "over", "recorder", "row")
 
     def __init__(self, recorder: Recorder, row: int, entry: int) -> None:
-        self._recorder = recorder
-        self._row = row
+        self.recorder = recorder
+        self.row = row
         self._entry = entry
+        self.marked = False
+        """A future, or a mark on a GPU's stream, tells when it ends."""
+        self.held = False
+        """A backward pass that is running will wait for it."""
         self.over = False
 
     def wait(self) -> None:
         """From now on somebody waits for it."""
         if not self.over:
-            self._recorder.slot.wait(self._entry)
+            self.recorder.slot.wait(self._entry)
 
     def end(self, peer: int | None = None, sequence: int = -1) -> None:
         """It is complete; the first time counts."""
         if not self.over:
             self.over = True
-            self._recorder.ended(self._row, peer, sequence)
-            self._recorder.slot.end(self._entry)
+            self.recorder.ended(self.row, peer, sequence)
+            self.recorder.slot.end(self._entry)
+
+    def told_by(self, future: Any) -> None:
+        """It is complete when `future` is."""
+        future.add_done_callback(self._tell)
+        self.marked = True
+
+    def _tell(self, _: object) -> None:
+        self.end()
+
+    def awaited_by(self, future: Any) -> None:
+        """Somebody has `future`, and will wait for it unseen."""
+        if self.recorder.awaited_after_backward(self):
+            self.held = True
+        elif not self.marked:
+            self.told_by(future)
+
+    def dropped(self) -> None:
+        """Nobody can wait for it any more, so it ends, unless something else tells."""
+        if not (self.marked or self.held):
+            self.end()
 
 
 class Group:
@@ -202,6 +266,8 @@ class Group:
         self.label = label
         self.ranks = ranks
         self.recorder = recorder
+        self.on_gpu = False
+        """Does a GPU do what it is asked for?"""
         self.count_anew()
 
     def count_anew(self) -> None:
@@ -212,7 +278,7 @@ class Group:
     def collective(self, name: str, nbytes: int) -> Operation:
         """A collective begins."""
         number = next(self._collectives)
-        return self.recorder.begin(Kind.COLLECTIVE, name, nbytes, None, self.label, number, 0, call_site()[1])
+        return self.recorder.begin(Kind.COLLECTIVE, name, nbytes, None, self, number, 0, call_site()[1])
 
     def message(self, kind: Kind, fallback: str, nbytes: int, peer: int | None, tag: int) -> Operation:
         """A send or receive begins; `fallback` names it when none of torch.distributed's functions was called.
@@ -221,13 +287,8 @@ class Group:
         """
         name, line = call_site()
         number = -1 if peer is None else self.number(kind, peer, tag)
-        return self.recorder.begin(kind, name or fallback, nbytes, peer, self.label, number, tag, line)
+        return self.recorder.begin(kind, name or fallback, nbytes, peer, self, number, tag, line)
 
     def number(self, kind: Kind, peer: int, tag: int) -> int:
         """What the send and the receive of one message have in common: those of one tag arrive in their order."""
         return (tag << _TAG_BITS) + next(self._messages[kind, peer, tag])
-
-
-def ends(operation: Operation) -> Callable[[Any], None]:
-    """A callback for a future."""
-    return lambda _: operation.end()

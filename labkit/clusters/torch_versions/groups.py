@@ -259,16 +259,22 @@ def gloo_group(store: Any, real: dist.ProcessGroup) -> dist.ProcessGroup:
     return group
 
 
-def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> None:
-    """Give `group`, a process group written in Python, the name and the gloo backend of `real`.
+def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> bool:
+    """Give `group`, a process group written in Python, the name and the backends of `real`.
 
-    Whatever its class does not define then works as it does on `real`.
+    Whatever its class does not define then works as it does on `real`. Returns whether one of the backends is NCCL's.
     """
+    types = dist.ProcessGroup.BackendType
+    has_nccl = False
     for device in real._device_types:
-        group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, real._get_backend(device))
-    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        backend = real._get_backend(device)
+        is_nccl = backend.name() == "nccl"
+        has_nccl = has_nccl or is_nccl
+        group._register_backend(device, types.NCCL if is_nccl else types.GLOO, backend)
+    group._set_default_backend(types.NCCL if has_nccl else types.GLOO)
     group._set_group_name(real.group_name)
     group._set_group_desc(real.group_desc)
+    return has_nccl
 
 
 def default_group() -> Any:

@@ -1,0 +1,148 @@
+"""What a rank puts on the streams of its GPU, marked with CUDA events so that nothing has to wait for the GPU.
+
+The program computes on the GPU's default stream. It does so from the end of one operation, or from the end of a wait,
+to the start of the next one that stands on that stream. An asynchronous operation runs beside it; what of the operation
+is in the open is what the default stream waits in `wait()`, or for an event of another stream, as with FSDP2.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from labkit.clusters.local.gpu_times import GpuTimes, Mark
+
+if TYPE_CHECKING:
+    from labkit.clusters.local.recording import Operation
+
+_POLL_SECONDS = 0.25
+"""How soon the supervisor learns that an operation is over of which the program does not hear."""
+_MOST_PENDING = 256
+_LAST_WAIT_SECONDS = 1.0
+"""What is not over by then has lost its peer, and never will be."""
+_TRIES = 5
+
+monotonic = time.monotonic
+
+
+class Gpu:
+    """One GPU of this rank; made when the first operation is put on it, for which it waits until the GPU is idle."""
+
+    def __init__(self, device: int, most: int) -> None:
+        """`most`: how many operations and spans of computing are kept."""
+        self._device = device
+        self._default = torch.cuda.default_stream(device)
+        self._beside: dict[str, Any] = {}
+        """For each process group a stream that does nothing but wait for its operations."""
+        self._blocking = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+        self.times = GpuTimes(*self._now_on_both_clocks(), most)
+        self._mark_waits()
+        threading.Thread(target=self._poll, name="labkit-gpu", daemon=True).start()
+
+    def here(self) -> Any:
+        """A mark on the stream on which this thread puts its work."""
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record(torch.cuda.current_stream(self._device))
+        return mark
+
+    def computes_here(self) -> bool:
+        """Does this thread put its work on the stream on which the program computes?"""
+        return bool(torch.cuda.current_stream(self._device) == self._default)
+
+    def after(self, work: Any, group: str) -> Any:
+        """A mark that is reached when `work` is done; None when only its `wait()` can tell."""
+        if self._blocking:
+            return None
+        stream = self._beside.get(group)
+        if stream is None:
+            stream = self._beside[group] = torch.cuda.Stream(self._device)
+        mark = torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(stream):
+            work.wait()
+            mark.record(stream)
+        return mark
+
+    @contextmanager
+    def waiting(self, stream: Any = None) -> Iterator[None]:
+        """`stream`, or the one on which this thread puts its work, may be made to wait meanwhile."""
+        if (stream or torch.cuda.current_stream(self._device)) != self._default:
+            yield
+            return
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def last(self, operation: Operation, start: Mark, end: Mark | None, asked: float, kept: Any) -> None:
+        """`operation` lasts from `start` to `end`; where that is not known it has ended."""
+        if end is None:
+            operation.end()
+            return
+        self.times.operation(operation.row, start, end, asked, operation.end, kept)
+        if self.times.pending > _MOST_PENDING:
+            self.times.poll()
+
+    def pause(self) -> None:
+        """Somebody else's code may let the default stream wait from here to `resume`."""
+        self.times.computing_ends(self._default.record_event(torch.cuda.Event(enable_timing=True)))
+
+    def resume(self) -> None:
+        mark = self._default.record_event(torch.cuda.Event(enable_timing=True))
+        self.times.computing_begins(mark, monotonic())
+
+    def start_over(self) -> None:
+        """Forget what is over."""
+        self.times.forget()
+        self.resume()
+
+    def spans(self) -> list[tuple[int, float, float]]:
+        """All that is over, after a short wait for the rest: see `GpuTimes.spans`."""
+        with suppress(RuntimeError):  # a GPU that has failed says so at every call
+            self.times.computing_ends(self.here())
+            deadline = monotonic() + _LAST_WAIT_SECONDS
+            while self.times.poll() and monotonic() < deadline:
+                time.sleep(0.001)
+            self.times.anchor(*self._now_on_both_clocks())
+        return self.times.spans()
+
+    def _now_on_both_clocks(self) -> tuple[Mark, float]:
+        """A mark that was reached, and when, in seconds on the host's clock: the best of a few tries."""
+        # on a stream of its own, for which nothing that hangs elsewhere matters
+        stream = torch.cuda.Stream(self._device)
+        best: tuple[float, Any, float] | None = None
+        for _ in range(_TRIES):
+            mark = torch.cuda.Event(enable_timing=True)
+            before = monotonic()
+            mark.record(stream)
+            mark.synchronize()
+            after = monotonic()
+            if best is None or after - before < best[0]:
+                best = after - before, mark, (before + after) / 2
+        assert best is not None
+        return best[1], best[2]
+
+    def _mark_waits(self) -> None:
+        """A stream that is told to wait for an event does not compute."""
+        wait = torch.cuda.Event.wait
+
+        @functools.wraps(wait)
+        def waits(event: Any, stream: Any = None) -> None:
+            with self.waiting(stream):
+                wait(event, stream)
+
+        # Stream.wait_event and wait_stream come by here
+        torch.cuda.Event.wait = waits  # type: ignore[method-assign,assignment]  # the same signature, less typed
+
+    def _poll(self) -> None:
+        with suppress(RuntimeError):
+            while True:
+                time.sleep(_POLL_SECONDS)
+                self.times.poll()
