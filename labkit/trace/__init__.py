@@ -1,7 +1,8 @@
 """What happened on the ranks: events and the trace that holds them. Imports nothing else of labkit."""
 
+from labkit.trace.columns import Columns, events_from, in_order
 from labkit.trace.events import Event, Kind
 from labkit.trace.memory import Category, MemorySample
-from labkit.trace.trace import Trace, events_from
+from labkit.trace.trace import Trace
 
-__all__ = ["Category", "Event", "Kind", "MemorySample", "Trace", "events_from"]
+__all__ = ["Category", "Columns", "Event", "Kind", "MemorySample", "Trace", "events_from", "in_order"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from labkit.trace.columns import Columns, columns_of, later, merged
 from labkit.trace.events import Event, Kind
 from labkit.trace.memory import Category, MemorySample, peak, samples_from
 
@@ -94,7 +94,7 @@ class Trace:
             "world_size": self.world_size,
             "clock": self.clock,
             "groups": {name: list(ranks) for name, ranks in self.groups.items()},
-            "events": [list(column) for column in zip(*self.events, strict=True)] or [[] for _ in Event._fields],
+            "events": list(columns_of(self.events)),
             "memory": [list(column) for column in zip(*self.memory, strict=True)] or [[] for _ in MemorySample._fields],
         }
 
@@ -127,8 +127,9 @@ class Trace:
             _check(times, float, lambda values: all(map(math.isfinite, values)))
         for texts in (kinds, operations, names, lines, categories):
             _check(texts, str, lambda values: True)
-        checked = (ranks, kinds, operations, starts, ends, sizes, peers, names, sequences, lines)
-        events = events_from(zip(*checked, strict=True))
+        if set(map(len, columns)) != {len(ranks)} or not set(kinds) <= set(Kind):
+            raise ValueError("a trace of the wrong form")
+        events = Columns(len(ranks), lambda: columns)
         samples = samples_from(zip(holders, moments, categories, held, strict=True))
         return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()}, samples)
 
@@ -136,7 +137,7 @@ class Trace:
         """The same trace, all of it `seconds` later."""
         if not seconds:
             return self
-        events = [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events]
+        events = later(self.events, seconds)
         memory = tuple(s._replace(time=s.time + seconds) for s in self.memory)
         return Trace(self.world_size, events, self.clock, self.groups, memory)
 
@@ -146,28 +147,10 @@ class Trace:
         parts = list(traces)
         if len(parts) < 2:
             return parts[0] if parts else cls(0)
-        events = sorted((e for part in parts for e in part.events), key=lambda e: (e.start, e.rank))
+        events = merged([part.events for part in parts])
         groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
         memory = sorted((s for part in parts for s in part.memory), key=lambda s: (s.time, s.rank))
         return cls(max(part.world_size for part in parts), events, parts[0].clock, groups, tuple(memory))
-
-
-def events_from(rows: Iterable[Sequence[Any]]) -> list[Event]:
-    """Events out of rows of plain values, in the order of `Event`'s fields. Raises ValueError on an unknown kind.
-
-    The garbage collector pauses: it would look through all of them again and again while their number grows, and
-    find nothing.
-    """
-    kinds = {kind.value: kind for kind in Kind}
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return [Event(row[0], kinds[row[1]], *row[2:]) for row in rows]
-    except KeyError as unknown:
-        raise ValueError(f"no kind of event: {unknown}") from None
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _check(column: Any, kind: type, holds: Callable[[Any], bool]) -> None:

@@ -11,15 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isnan, nan
-from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from labkit.clusters.local.computing import Computing
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.program import call_site
 from labkit.clusters.torch_versions import run_after_backward
 from labkit.clusters.warm.progress import COLLECTIVE, OTHER, RECEIVE, SEND, KindCode, Slot
-from labkit.trace import Kind, Trace, events_from
+from labkit.trace import Columns, Kind, Trace, in_order
 
 MAX_EVENTS = 200_000
 """Of one rank. What comes later is counted and left out, so that a long training does not fill the memory."""
@@ -200,15 +201,16 @@ class Recorder:
                     self._computed(start, end)
                 elif row >= self._first_row:
                     self._starts[row - self._first_row], self._ends[row - self._first_row] = start, end
-        now, origin, rank = monotonic(), self._origin, self.rank
-        columns = zip(list(self._starts), list(self._ends), list(self._rows), strict=False)
-        rows = [
-            (rank, what[0], what[1], start - origin, (now if isnan(end) else end) - origin, *what[2:])
-            for start, end, what in columns
-        ]
+        now, origin = monotonic(), self._origin
+        with self._lock:
+            starts = np.array(self._starts) - origin
+            ends = np.array(self._ends) - origin
+            rest = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(7)]
+        ends[np.isnan(ends)] = now - origin
+        kinds, names, *rest = rest
         # computing is known when it ends
-        rows.sort(key=itemgetter(3))
-        return Trace(self._world_size, events_from(rows), "measured", dict(self._groups))
+        columns = in_order([[self.rank] * len(starts), kinds, names, starts.tolist(), ends.tolist(), *rest])
+        return Trace(self._world_size, Columns(len(starts), lambda: columns), "measured", dict(self._groups))
 
 
 class Operation:

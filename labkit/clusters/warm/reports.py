@@ -14,6 +14,7 @@ from labkit.clusters.standing import UnderWay
 from labkit.clusters.warm import frames
 from labkit.clusters.warm.stacks import Thread
 from labkit.trace import Trace
+from labkit.trace.packing import pack, unpack
 
 _MAX_TEXT = 200_000
 _MAX_FRAMES = 1_000
@@ -44,7 +45,7 @@ def result_frame(result: RankResult) -> bytes:
 
 def trace_frame(trace: Trace) -> bytes:
     """A trace as one frame."""
-    return frames.encode({"kind": "trace"}, json.dumps(trace.to_json()).encode())
+    return frames.encode({"kind": "trace"}, pack(trace))
 
 
 def output_frame(rank: int, stream: str, text: str) -> bytes:
@@ -81,7 +82,7 @@ def read_result(header: dict[str, Any], payload: bytes) -> RankResult:
 
 def read_trace(payload: bytes, world_size: int) -> Trace:
     """The inverse of `trace_frame`; raises `ReportError` unless every event is one of `world_size` ranks."""
-    trace = _guarded(lambda: Trace.from_json(json.loads(payload)))
+    trace = _guarded(lambda: unpack(payload))
     if not isinstance(trace, Trace) or trace.world_size != world_size:
         raise ReportError("a trace of another number of ranks")
     return trace
