@@ -24,7 +24,7 @@ import torch.nn.parallel
 import torch.optim  # noqa: F401
 
 from labkit.clusters.torch_versions import rehearse_groups
-from labkit.clusters.warm import huge_pages, processes
+from labkit.clusters.warm import huge_pages, processes, scratch
 from labkit.clusters.warm.fresh import entry_function
 from labkit.clusters.warm.supervisor import supervise
 
@@ -51,13 +51,17 @@ def serve(control: socket.socket) -> None:
             gc.freeze()
         connection = socket.socket(fileno=descriptors[0])
         warm = os.getpid()
+        # one that ends at once must be known when that is heard of
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             processes.die_with_parent(warm, signal.SIGTERM)
             supervise(connection)
         supervisors.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         connection.close()
 
 
@@ -79,6 +83,7 @@ def _reap(supervisors: set[int]) -> None:
             supervisors.discard(pid)
             if os.WIFSIGNALED(status):
                 processes.kill_children_except(supervisors)
+                scratch.remove_that_of(pid)
 
 
 if __name__ == "__main__":

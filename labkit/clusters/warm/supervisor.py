@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from labkit.clusters.warm import frames, fresh, processes, progress, reports, request
+from labkit.clusters.warm import frames, fresh, processes, progress, reports, request, scratch
 from labkit.clusters.warm.silence import Silence
 from labkit.clusters.warm.stacks import threads
 
@@ -84,6 +84,7 @@ class Supervisor:
         self._client_gone = False
         self._terminated = False
         self._told_to_end = False
+        self._scratch: str | None = None
         self._stopped = ""
         self._deadlines: dict[str, float] = {}
         """Reason to stop -> when, on the monotonic clock."""
@@ -95,6 +96,7 @@ class Supervisor:
         self._send({"kind": "started"})
         fresh.entry_function(self._asked.entry)
         gc.freeze()
+        self._scratch = scratch.make(self._asked.environment or os.environ)
         self._begin(sockets)
         if self._asked.timeout is not None:
             self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
@@ -369,6 +371,7 @@ class Supervisor:
             _, status = os.waitpid(process.pid, 0)
             process.status = os.waitstatus_to_exitcode(status)
         processes.kill_descendants(_CLEAN_UP_SECONDS)
+        scratch.remove(self._scratch)
         if self._client_gone:
             return
         for process in self._processes.values():

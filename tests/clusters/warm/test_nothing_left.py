@@ -96,6 +96,35 @@ def test_nothing_is_left_on_interrupt() -> None:
     assert local(nproc_per_node=2).run(Job(source="1")).values == [1, 1], "and the next run works"
 
 
+WORKERS = """\
+import os, signal, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+dist.init_process_group("gloo")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("rank", os.getpid(), flush=True)
+class Data(TensorDataset):
+    def __getitem__(self, index):
+        if index == 150:
+            print("grandchild", os.getpid(), flush=True)
+        return super().__getitem__(index)
+data = Data(torch.randn(10_000, 64))
+loader = DataLoader(data, batch_size=4, num_workers=2, persistent_workers=True)
+while True:
+    for number, (x,) in enumerate(loader):
+        dist.all_reduce(x)
+        if number == 50 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_nothing_is_left_of_data_workers_and_of_a_rank_that_stands_still() -> None:
+    pids = Pids(4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        local(nproc_per_node=2).run(Job(source=WORKERS, timeout=60), pids)
+    assert alive(pids.known) == set()
+
+
 def test_nothing_is_left_when_showing_output_fails() -> None:
     pids = Pids(4)
 
