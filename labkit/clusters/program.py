@@ -57,6 +57,8 @@ def outcome(rank: int, now: Callable[[], float], run: Callable[[], RankResult]) 
         return run()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if stop.code is not None and not isinstance(stop.code, int):
+            print(stop.code, file=sys.stderr)
         return RankResult(rank, exit=code)
     except BaseException as error:  # KeyboardInterrupt included: a rank's end is reported, whatever it is
         return RankResult(rank, error=describe(error, now()), exit=1)

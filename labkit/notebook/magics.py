@@ -79,7 +79,7 @@ class _Parser(MagicArgumentParser):
         return options
 
     def option_names(self) -> list[str]:
-        return [name for action in self._actions for name in action.option_strings]
+        return [name for action in self._actions if action.help != argparse.SUPPRESS for name in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%{self.prog}: {message.removeprefix('argument ')}")

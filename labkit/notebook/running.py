@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import exercises
 from labkit.clusters import Job, OnOutput, OnState, Run
-from labkit.notebook import failures
+from labkit.notebook import failures, launching
 from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, at_least_one, seconds, seconds_or_off, variable
+from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
 from labkit.notebook.output.display import RunDisplay
 from labkit.notebook.output.live import LiveView
 from labkit.notebook.output.progress import ranks_in_words
@@ -45,8 +45,7 @@ def magics(choice: Choice) -> list[Magic]:
         """,
         kind="cell",
     )
-    magic.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="ranks on each node, for this cell")
-    magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes, for this cell")
+    launching.add_options(magic)
     magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after so many seconds")
     magic.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
                  help="call it a hang when nothing has moved for so many seconds; 0 or off: never")  # fmt: skip
@@ -58,9 +57,11 @@ def magics(choice: Choice) -> list[Magic]:
 
 def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespace, cell: str) -> RankValues | None:
     """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`, `CellSyntaxError`."""
-    names = ("nnodes", "nproc_per_node", "timeout", "hang_timeout", "on_hang")
-    job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
+    kept = {name: getattr(options, name) for name in ("timeout", "hang_timeout", "on_hang")}
+    job = cell_job(shell, cell, **kept, **launching.job_options(options))
     cluster = choice.cluster
+    if launching.instead_of_running(options, cluster, cell, prompt_number(shell)):
+        return None
     if choice.chosen is None:
         print(choice.describe())
         choice.chosen = cluster

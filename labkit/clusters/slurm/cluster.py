@@ -65,6 +65,14 @@ class SlurmCluster:
             f"# sbatch gets this script:\n{job_script(self._asked)}\n# and each node, here the first, this:\n{step}\n"
         )
 
+    def srun_options(self, nnodes: int) -> list[str]:
+        """For one process on each of so many nodes, which starts the ranks itself, as torchrun does."""
+        asked = replace(self._asked, nnodes=nnodes)
+        left_out = ("--job-name", "--ntasks-per-node", "--cpus-per-task", "--no-requeue", "--output")
+        kept = [option for option in asked.options() if not option.startswith(left_out)]
+        cpus = asked.cpus_per_task * asked.nproc_per_node
+        return [*kept, "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` when Slurm does not give the nodes."""
         asked = self._asked_for(job)

@@ -176,6 +176,10 @@ def test_exit_codes_are_torchruns(statement: str, code: int) -> None:
     assert run(source, 1).ranks[0].exit == code
 
 
+def test_an_exit_with_a_message_shows_it() -> None:
+    assert run("raise SystemExit('no data')", 1).ranks[0].output == "no data\n"
+
+
 def test_a_crash_names_its_line() -> None:
     source = HEAD + "if rank == 1:\n    import ctypes\n    ctypes.string_at(0)\ndist.barrier()"
     assert run(source, 3).diagnosis() == (

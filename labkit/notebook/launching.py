@@ -1,0 +1,228 @@
+"""`%%torchrun`'s options that are torchrun's own, and the way back: a cell as a script, and its command."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from IPython.core.error import UsageError
+
+from labkit.clusters import Cluster
+from labkit.clusters.job import GpusOrCores
+from labkit.clusters.local import LocalCluster, machine
+from labkit.notebook.magics import Magic, at_least_one
+
+_PORT = 29500
+_ELSEWHERE = "that is for torchrun itself: --print-command shows how it runs this cell"
+_REFUSED = {
+    ("--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr", "--node-rank", "--local-addr"): (
+        f"where a cell's ranks meet is the cluster's business; {_ELSEWHERE}"
+    ),
+    ("--log-dir", "--tee", "--redirects", "--local-ranks-filter"): (
+        "what every rank prints is shown, and kept in a file of its own anyway: run.logs"
+    ),
+    ("--monitor-interval", "--start-method", "--module", "--no-python", "--run-path"): (
+        f"ranks are forked, with torch imported, and run this cell; {_ELSEWHERE}"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """`--nnodes N` or `--nnodes MIN:MAX`."""
+
+    least: int | None
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least is None else f"{self.least}:{self.most}"
+
+
+def nodes(text: str) -> Nodes:
+    """As argparse wants its types."""
+    least, colon, most = text.rpartition(":")
+    found = Nodes(at_least_one(least) if colon else None, at_least_one(most))
+    if found.least is not None and found.least > found.most:
+        raise argparse.ArgumentTypeError(f"MIN:MAX is needed, at least MIN and at most MAX nodes, got {text!r}")
+    return found
+
+
+def ranks_per_node(text: str) -> int | str:
+    """A number, or torchrun's words, as argparse wants its types."""
+    return text if text in get_args(GpusOrCores) else at_least_one(text)
+
+
+def count(text: str) -> int:
+    """A number from 0 up, as argparse wants its types."""
+    return 0 if text == "0" else at_least_one(text)
+
+
+def add_options(magic: Magic) -> None:
+    """torchrun's own options, and `--save` and `--print-command`."""
+    magic.option(
+        "-n", "--nproc-per-node", type=ranks_per_node, metavar="N",
+        help="ranks on each node, for this cell: a number, gpu, cpu (cores) or auto",
+    )  # fmt: skip
+    magic.option(
+        "--nnodes", type=nodes, metavar="N|MIN:MAX",
+        help="number of nodes, for this cell; of MIN:MAX, some may be lost and others may join while it runs",
+    )  # fmt: skip
+    magic.option(
+        "--max-restarts", type=count, default=0, metavar="N",
+        help="start all ranks again, so often at most, when one has failed",
+    )  # fmt: skip
+    magic.option("--master-port", type=at_least_one, metavar="PORT", help="MASTER_PORT, for cells that use it")
+    magic.option("--standalone", action="store_true", help=argparse.SUPPRESS)
+    magic.option("--rdzv-backend", type=_c10d, help=argparse.SUPPRESS)
+    for names, why in _REFUSED.items():
+        for name in names:
+            magic.option(name, action=_Refused, why=why, nargs="?", help=argparse.SUPPRESS)
+    magic.option("--save", type=Path, metavar="FILE.py", help="write the cell as a script for torchrun; it is not run")
+    magic.option("--force", action="store_true", help="--save may overwrite a file")
+    magic.option("--print-command", action="store_true", help="show torchrun's command for this cell; it is not run")
+
+
+def job_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_options` added, as fields of `Job`."""
+    return {
+        "nproc_per_node": options.nproc_per_node,
+        "nnodes": options.nnodes.most if options.nnodes else None,
+        "min_nnodes": options.nnodes.least if options.nnodes else None,
+        "max_restarts": options.max_restarts,
+        "environment": {"MASTER_PORT": str(options.master_port)} if options.master_port else {},
+    }
+
+
+def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str, number: int) -> bool:
+    """Save the cell or show its command, if that is asked for; False when it is to be run. `number`: In[number]."""
+    if options.save is None and not options.print_command:
+        return False
+    command = _Command(
+        file=str(options.save or f"cell_{number}.py"),
+        nnodes=options.nnodes or Nodes(None, cluster.nnodes),
+        nproc_per_node=options.nproc_per_node or cluster.nproc_per_node,
+        max_restarts=options.max_restarts,
+        environment=_environment(options, cluster, cell),
+    )
+    if options.save is not None:
+        _save(options.save, cell, number, command, options.force)
+    if options.print_command:
+        if options.save is None:
+            print(f"# the cell as a script: %%torchrun --save {command.file}")
+        print(command.explained(cluster))
+    return True
+
+
+def _save(path: Path, cell: str, number: int, command: _Command, force: bool) -> None:
+    if path.suffix != ".py":
+        raise UsageError(f"%%torchrun: --save needs the name of a Python file, got {str(path)!r}")
+    if path.exists() and not force:
+        raise UsageError(f"%%torchrun: {path} exists; --force overwrites it")
+    used = exercises_used(cell)
+    needs = f"It needs {'torch and labkit' if used else 'torch'}."
+    if used:
+        needs += (
+            f" Your {', '.join(used)}: labkit.exercises looks in workspace/ of the\ncourse's folder; elsewhere,"
+            " LABKIT_WORKSPACE and LABKIT_ROOT say where your modules and the course are."
+        )
+    text = f'"""In[{number}] of a notebook. To run it:\n\n    {command.line}\n\n{needs}\n"""\n\n{cell.strip()}\n'
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"%%torchrun: {path} cannot be written: {error.strerror}") from None
+    print(f"saved as {path}")
+
+
+def exercises_used(cell: str) -> list[str]:
+    """Names that a cell takes from labkit.exercises."""
+    found: dict[str, None] = {}
+    for node in ast.walk(ast.parse(cell)):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("labkit.exercises."):
+            path = node.module.split(".")[2:]
+            found.update(dict.fromkeys(path[:1] or [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+            found.update({path[2]: None for path in paths if path[:2] == ["labkit", "exercises"] and len(path) > 2})
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "labkit.exercises":
+            found[node.attr] = None
+    return list(found)
+
+
+def _environment(options: argparse.Namespace, cluster: Cluster, cell: str) -> dict[str, str]:
+    """What a cell's ranks have and torchrun's would not."""
+    found: dict[str, str] = {}
+    count = options.nproc_per_node or cluster.nproc_per_node
+    one_node = (options.nnodes or Nodes(None, cluster.nnodes)).most == 1
+    if isinstance(cluster, LocalCluster) and one_node and "OMP_NUM_THREADS" not in os.environ:
+        found["OMP_NUM_THREADS"] = str(machine.threads_per_rank(machine.ranks_per_node(count, {})))
+    names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(cell) else ()
+    return {**found, **{name: os.environ[name] for name in names if name in os.environ}}
+
+
+@dataclass(frozen=True)
+class _Command:
+    file: str
+    nnodes: Nodes
+    nproc_per_node: int | str
+    max_restarts: int
+    environment: dict[str, str]
+
+    @property
+    def line(self) -> str:
+        """For one node, or for each of several: HOST is to be filled in."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, *self._words(f"HOST:{_PORT}", "a-cell")])
+
+    def explained(self, cluster: Cluster) -> str:
+        """The line, and where it is to be typed."""
+        if cluster.kind == "slurm":
+            return self._srun(cluster.srun_options(self.nnodes.most))  # type: ignore[attr-defined]  # of its kind
+        lines = []
+        if cluster.kind == "virtual":
+            lines.append("# real processes, where the virtual cluster has modelled GPUs:")
+        if self.nnodes.most > 1:
+            lines.append(
+                f"# on each of {self.nnodes} nodes; HOST is the name of one of them, the same for all. "
+                "On this machine: localhost, in so many terminals"
+            )
+        return "\n".join([*lines, self.line])
+
+    def _words(self, endpoint: str, identifier: str) -> list[str]:
+        words = ["torchrun"]
+        if self.nnodes.most == 1:
+            words.append("--standalone")
+        else:
+            words += [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
+            words.append(f"--rdzv-id={identifier}")
+        words.append(f"--nproc-per-node={self.nproc_per_node}")
+        if self.max_restarts:
+            words.append(f"--max-restarts={self.max_restarts}")
+        return [*words, shlex.quote(self.file)]
+
+    def _srun(self, options: Sequence[str]) -> str:
+        first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+        inner = " ".join(self._words(f"{first}:{_PORT}", "$SLURM_JOB_ID"))
+        return f"srun {shlex.join(options)} sh -c {shlex.quote(inner)}"
+
+
+class _Refused(argparse.Action):
+    """An option of torchrun's that means nothing here; says why."""
+
+    def __init__(self, *args: Any, why: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._why = why
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.error(f"{self.option_strings[0]}: {self._why}")
+
+
+def _c10d(text: str) -> str:
+    if text not in ("c10d", "static"):
+        raise argparse.ArgumentTypeError(f"ranks of a cell meet by c10d, got {text!r}; {_ELSEWHERE}")
+    return text

@@ -1,0 +1,150 @@
+"""torchrun's own options of %%torchrun, and cells that leave the notebook as scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = "import os\n[os.environ[name] for name in ('WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'GROUP_WORLD_SIZE')]"
+SUM = """
+import os
+import torch
+import torch.distributed as dist
+from labkit.exercises import ring_allreduce
+
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if restarts == 0 and os.environ["RANK"] == "1":
+    raise SystemExit(3)
+dist.init_process_group("gloo")
+x = torch.ones(3)
+ring_allreduce.ring_all_reduce(x)
+dist.barrier()
+if dist.get_rank() == 0:
+    print(dist.get_world_size(), x.tolist(), restarts)
+"""
+MODULE = """%%exercise ring_allreduce
+__all__ = ["ring_reduce_scatter", "ring_all_gather", "ring_all_reduce"]
+import torch.distributed as dist
+def ring_reduce_scatter(tensor, group=None): ...
+def ring_all_gather(shard, group=None): ...
+def ring_all_reduce(tensor, group=None):
+    dist.all_reduce(tensor)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(kernel) -> Path:
+    kernel.run("%cluster local --nproc-per-node 2")
+    return Path(eval(kernel.run("import os; os.getcwd()").result))
+
+
+def test_nodes_and_ranks_in_torchruns_words(kernel, folder: Path) -> None:
+    assert kernel.run(f"%%torchrun --nnodes 1:2\n{ENVIRONMENT}").result == "[0-3] ['4', '2', '2']"
+    cores = len(os.sched_getaffinity(0))
+    assert kernel.run(f"%%torchrun --nproc-per-node cpu\n{ENVIRONMENT}").result.endswith(f"['{cores}', '{cores}', '1']")
+    port = "import os\nos.environ['MASTER_PORT']"
+    assert (
+        kernel.run(f"%%torchrun --master_port 4711 --standalone --rdzv-backend c10d\n{port}").result == "[0-1] '4711'"
+    )
+
+
+def test_restarts_are_noted_below_the_output(kernel, folder: Path) -> None:
+    cell = "%%torchrun -n 2 --max-restarts 1\nimport os\nrestarts = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+    outputs = kernel.run(
+        cell + "print('start', restarts)\nassert restarts == '1' or os.environ['RANK'] == '0'\nrestarts"
+    )
+    number = kernel.run("1").messages[0][1]["execution_count"] - 1
+    why = f"restarted once after rank 1 failed: AssertionError at Cell In[{number}], line 5"
+    assert outputs.stdout == f"[0-1] start 0\n[0-1] start 1\nnote: {why}\n"
+    assert outputs.result == "[0-1] '1'"
+
+
+def test_a_saved_cell_does_the_same_under_plain_torchrun(kernel, folder: Path) -> None:
+    kernel.run(MODULE)
+    here = kernel.run(f"%%torchrun -n 2 --max-restarts 2\n{SUM}").stdout
+    assert here.splitlines()[0] == "[0] 2 [2.0, 2.0, 2.0] 1"
+    saved = kernel.run(f"%%torchrun -n 2 --max-restarts 2 --save sum.py --print-command\n{SUM}").stdout.splitlines()
+    assert saved[0] == "saved as sum.py" and len(saved) == 2
+    assert "torchrun --standalone --nproc-per-node=2 --max-restarts=2 sum.py" in saved[1]
+    script = (folder / "sum.py").read_text()
+    assert saved[1] in script and "It needs torch and labkit. Your ring_allreduce: labkit.exercises looks in" in script
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    there = subprocess.run(
+        ["bash", "-c", saved[1]],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == "2 [2.0, 2.0, 2.0] 1\n"
+
+
+def test_a_file_is_overwritten_only_when_that_is_said(kernel, folder: Path) -> None:
+    (folder / "mine.py").write_text("precious")
+    refused = kernel.run("%%torchrun --save mine.py\n1")
+    assert "mine.py exists; --force overwrites it" in refused.stderr and refused.error == ""
+    assert (folder / "mine.py").read_text() == "precious"
+    kernel.run("%%torchrun --save mine.py --force\nprint(1)")
+    assert (folder / "mine.py").read_text().endswith('It needs torch.\n"""\n\nprint(1)\n')
+    assert (
+        "--save needs the name of a Python file, got 'mine.txt'" in kernel.run("%%torchrun --save mine.txt\n1").stderr
+    )
+    assert "no/where.py cannot be written: No such file" in kernel.run("%%torchrun --save no/where.py\n1").stderr
+
+
+def test_the_command_for_several_nodes_and_for_slurm(kernel, folder: Path) -> None:
+    shown = kernel.run("%%torchrun --nnodes 1:2 -n gpu --print-command\n1").stdout
+    assert "# on each of 1:2 nodes; HOST is the name of one of them, the same for all." in shown
+    number = kernel.run("1").messages[0][1]["execution_count"] - 1
+    assert shown.splitlines()[-1] == (
+        "torchrun --nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --rdzv-id=a-cell "
+        f"--nproc-per-node=gpu cell_{number}.py"
+    )
+    kernel.run("%cluster virtual --nnodes 2 --nproc-per-node 4")
+    assert "--nproc-per-node=4" in kernel.run("%%torchrun --print-command\n1").stdout
+    kernel.run("%cluster local --nproc-per-node 2")
+
+
+def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
+    import argparse
+
+    from labkit.clusters.slurm.cluster import SlurmCluster
+    from labkit.clusters.slurm.script import Asked
+    from labkit.notebook import launching
+
+    asked = Asked(nnodes=2, nproc_per_node=4, cpus_per_task=3, partition="gpu", sbatch_options=("--reservation=a b",))
+    cluster = SlurmCluster(asked, 0.0, sys.executable, None, None)
+    options = argparse.Namespace(
+        save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False
+    )
+    command = launching._Command("x.py", launching.Nodes(None, 2), 4, 0, {}).explained(cluster)
+    assert launching.instead_of_running(options, cluster, "1", 3)
+    assert command.startswith(
+        "srun --nodes=2 --partition=gpu '--reservation=a b' --ntasks-per-node=1 --cpus-per-task=12 sh -c 'torchrun "
+    )
+    assert '--rdzv-endpoint="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)":29500' in command
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ("--rdzv-endpoint host:1", "--rdzv-endpoint: where a cell's ranks meet is the cluster's business"),
+        ("--master-addr 10.0.0.1", "where a cell's ranks meet is the cluster's business"),
+        ("--log-dir x", "what every rank prints is shown, and kept in a file of its own anyway"),
+        ("--rdzv-backend etcd", "ranks of a cell meet by c10d, got 'etcd'"),
+        ("--nnodes 3:2", "MIN:MAX is needed"),
+        ("--nnodes 0:2", "a whole number from 1 up is needed, got '0'"),
+        ("-n tpu", "a whole number from 1 up is needed, got 'tpu'"),
+        ("--max-restarts -1", "a whole number"),
+    ],
+)
+def test_what_means_nothing_here_is_answered_in_a_line(kernel, folder: Path, options: str, answer: str) -> None:
+    outputs = kernel.run(f"%%torchrun {options}\n1")
+    assert answer in outputs.stderr and outputs.stderr.count("\n") == 1 and outputs.error == ""
+    assert "--rdzv-endpoint" not in kernel.complete("%%torchrun --r")
