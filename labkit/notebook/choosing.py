@@ -16,7 +16,7 @@ from labkit.clusters.slurm import SlurmCluster, slurm
 from labkit.clusters.virtual import virtual
 from labkit.clusters.virtual.faults import Fault, parse
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
-from labkit.notebook.magics import Magic, at_least_one, duration
+from labkit.notebook.magics import Magic, at_least_one, duration, ranks_per_node, seconds
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -27,7 +27,7 @@ _OPTIONS = {
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
         *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults", "fake"),
     ),
-    "local": ("nnodes", "nproc_per_node", "backend"),
+    "local": ("nnodes", "nproc_per_node", "backend", "lose_node", "join_node"),
     "slurm": (
         *("nnodes", "nproc_per_node", "backend", "partition", "account", "time", "gpus_per_node", "cpus_per_task"),
         *("qos", "constraint", "sbatch_options", "keep", "python"),
@@ -97,7 +97,7 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option("kind", nargs="?", help=f"{' or '.join(KINDS)}; or release: give back nodes that are kept")
     magic.option("preset", nargs="?", help=f"virtual only: a machine by name ({', '.join(PRESETS)})")
     magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes")
-    magic.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="ranks on each node")
+    magic.option("-n", "--nproc-per-node", type=ranks_per_node, metavar="N", help="ranks on each node; gpu, cpu, auto")
     magic.option("--gpu", help=f"virtual only: {', '.join(GPUS)}")
     magic.option("--intra-node", metavar="LINK", help=f"virtual only: link inside a node ({', '.join(LINKS)})")
     magic.option("--inter-node", metavar="LINK", help="virtual only: link between nodes")
@@ -116,6 +116,14 @@ def magics(choice: Choice) -> list[Magic]:
         help="virtual only: tensors have shapes only, so that a model of any size runs",
     )  # fmt: skip
     magic.option("--backend", help="real ranks only: gloo or nccl")
+    magic.option(
+        "--lose-node", action="append", type=seconds, metavar="S",
+        help="local only, repeatable: take a node away S seconds after the ranks have started",
+    )  # fmt: skip
+    magic.option(
+        "--join-node", action="append", type=seconds, metavar="S",
+        help="local only, repeatable: a node joins then; so many fewer are there at the start",
+    )  # fmt: skip
     magic.option("--gpus-per-node", type=at_least_one, metavar="N", help="slurm, kubernetes: GPUs of each node")
     magic.option("--partition", metavar="NAME", help="slurm only, as for sbatch, like the next six")
     magic.option("--account", metavar="NAME", help="slurm only: who pays")
@@ -181,6 +189,8 @@ def make(kind: str, options: dict[str, object]) -> Cluster:
     for name in options:
         if name not in _OPTIONS[kind]:
             raise UsageError(f"%cluster: --{name.replace('_', '-')} is no option of {kind} clusters")
+    if kind != "local" and isinstance(words := options.get("nproc_per_node"), str):
+        raise UsageError(f"%cluster: --nproc-per-node {words} is for local clusters; on {kind}, say how many")
     if kind == "local":
         return local(**options)  # type: ignore[arg-type]  # checked by the parser, and by local()
     if kind == "slurm":

@@ -9,14 +9,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster
-from labkit.clusters.job import GpusOrCores
 from labkit.clusters.local import LocalCluster, machine
-from labkit.notebook.magics import Magic, at_least_one
+from labkit.notebook.magics import Magic, at_least_one, ranks_per_node
 
 _PORT = 29500
 _ELSEWHERE = "that is for torchrun itself: --print-command shows how it runs this cell"
@@ -51,11 +50,6 @@ def nodes(text: str) -> Nodes:
     if found.least is not None and found.least > found.most:
         raise argparse.ArgumentTypeError(f"MIN:MAX is needed, at least MIN and at most MAX nodes, got {text!r}")
     return found
-
-
-def ranks_per_node(text: str) -> int | str:
-    """A number, or torchrun's words, as argparse wants its types."""
-    return text if text in get_args(GpusOrCores) else at_least_one(text)
 
 
 def count(text: str) -> int:

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from labkit import exercises
 from labkit.checks import NoRubric
 from labkit.clusters import InvalidJob
+from labkit.clusters.job import GpusOrCores
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -115,6 +116,11 @@ def at_least_one(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a whole number from 1 up is needed, got {text!r}")
     return int(text)
+
+
+def ranks_per_node(text: str) -> int | str:
+    """A number, or torchrun's words for one."""
+    return text if text in get_args(GpusOrCores) else at_least_one(text)
 
 
 def seconds(text: str) -> float:

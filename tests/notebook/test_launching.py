@@ -16,15 +16,13 @@ import torch
 import torch.distributed as dist
 from labkit.exercises import ring_allreduce
 
-restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-if restarts == 0 and os.environ["RANK"] == "1":
-    raise SystemExit(3)
 dist.init_process_group("gloo")
 x = torch.ones(3)
 ring_allreduce.ring_all_reduce(x)
-dist.barrier()
 if dist.get_rank() == 0:
-    print(dist.get_world_size(), x.tolist(), restarts)
+    print(dist.get_world_size(), x.tolist(), os.environ["TORCHELASTIC_MAX_RESTARTS"])
+dist.barrier()
+dist.destroy_process_group()
 """
 MODULE = """%%exercise ring_allreduce
 __all__ = ["ring_reduce_scatter", "ring_all_gather", "ring_all_reduce"]
@@ -52,6 +50,21 @@ def test_nodes_and_ranks_in_torchruns_words(kernel, folder: Path) -> None:
     )
 
 
+def test_a_cluster_whose_nodes_come_and_go(kernel, folder: Path) -> None:
+    chosen = kernel.run("%cluster local --nproc-per-node auto --nnodes 2 --join-node 0.3")
+    assert chosen.stdout.startswith("local: 2 simulated nodes of ") and "a node joins after 0.3 s" in chosen.stdout
+    cell = """%%torchrun -n 1 --nnodes 1:2
+import os, time
+while os.environ["GROUP_WORLD_SIZE"] == "1":
+    time.sleep(0.1)
+os.environ["WORLD_SIZE"]"""
+    outputs = kernel.run(cell)
+    assert outputs.result == "[0-1] '2'"
+    assert outputs.stdout == "note: restarted once because a node joined, with 2 nodes and 2 ranks\n"
+    assert "say how many" in kernel.run("%cluster virtual -n gpu").stderr
+    kernel.run("%cluster local --nproc-per-node 2")
+
+
 def test_restarts_are_noted_below_the_output(kernel, folder: Path) -> None:
     cell = "%%torchrun -n 2 --max-restarts 1\nimport os\nrestarts = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
     outputs = kernel.run(
@@ -66,7 +79,7 @@ def test_restarts_are_noted_below_the_output(kernel, folder: Path) -> None:
 def test_a_saved_cell_does_the_same_under_plain_torchrun(kernel, folder: Path) -> None:
     kernel.run(MODULE)
     here = kernel.run(f"%%torchrun -n 2 --max-restarts 2\n{SUM}").stdout
-    assert here.splitlines()[0] == "[0] 2 [2.0, 2.0, 2.0] 1"
+    assert here.splitlines()[0] == "[0] 2 [2.0, 2.0, 2.0] 2"
     saved = kernel.run(f"%%torchrun -n 2 --max-restarts 2 --save sum.py --print-command\n{SUM}").stdout.splitlines()
     assert saved[0] == "saved as sum.py" and len(saved) == 2
     assert "torchrun --standalone --nproc-per-node=2 --max-restarts=2 sum.py" in saved[1]
@@ -82,7 +95,7 @@ def test_a_saved_cell_does_the_same_under_plain_torchrun(kernel, folder: Path) -
         timeout=120,
     )
     assert there.returncode == 0, there.stderr
-    assert there.stdout == "2 [2.0, 2.0, 2.0] 1\n"
+    assert there.stdout == "2 [2.0, 2.0, 2.0] 2\n"
 
 
 def test_a_file_is_overwritten_only_when_that_is_said(kernel, folder: Path) -> None:

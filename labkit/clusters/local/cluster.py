@@ -40,7 +40,9 @@ class LocalCluster:
         """`local: 2 nodes of 4 processes on this machine`."""
         processes = f"{self.nproc_per_node} process{'es' * (self.nproc_per_node > 1)}"
         nodes = f"{self.nnodes} simulated nodes of {processes} each" if self.nnodes > 1 else processes
-        return f"local: {nodes} on this machine"
+        changes = [f"a node is lost after {moment:g} s" for moment in self.lose_node]
+        changes += [f"a node joins after {moment:g} s" for moment in self.join_node]
+        return f"local: {nodes} on this machine" + "".join(f"; {change}" for change in changes)
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started.
