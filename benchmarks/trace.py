@@ -82,9 +82,7 @@ def main() -> None:
     def run(way: str, source: str) -> Run:
         return clusters[way].run(Job(source=source, trace=way == "on", timeout=300)).raise_if_failed()
 
-    table = Table(
-        "DDP", "events / step", *(f"{way}, ms / step" for way in WAYS), "off / torch", "on / off", "on / torch"
-    )
+    table = Table("DDP", "events", *(f"{way}, ms" for way in WAYS), "off / torch", "on / off", "on / torch")
     for name, sizes in PROGRAMS.items():
         steps = 10 if args.quick else sizes["steps"]
         source = DDP.format(**{**sizes, "steps": steps})

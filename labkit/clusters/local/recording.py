@@ -45,6 +45,7 @@ class Recorder:
         self._names: set[str] = set()
         """Of the groups since the last `init_process_group`: they come again after another one."""
         self._inits = 1
+        self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._starts, self._ends = array("d"), array("d")
         # the rest of each event, as tuples of plain values: the garbage collector forgets about those
@@ -95,10 +96,16 @@ class Recorder:
 
         @functools.wraps(sleep)
         def sleeping(seconds: float, /) -> None:
+            # a GPU goes on until it has done what it was asked for
+            gpus = list(self._gpus.values()) if threading.get_ident() == self._thread else []
             self.rests()
+            for gpu in gpus:
+                gpu.pause()
             try:
                 sleep(seconds)
             finally:
+                for gpu in gpus:
+                    gpu.resume()
                 self.computes()
 
         return sleeping
