@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 from labkit.clusters.job import InvalidJob
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
+_CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -49,6 +50,8 @@ class Api:
         self._configuration, own = _configure(context)
         from kubernetes.client import ApiClient  # late: it takes a second or two
 
+        # each pod's log is a connection
+        self._configuration.connection_pool_maxsize = _CONNECTIONS
         self.namespace = namespace or own or "default"
         self._pool = ApiClient(self._configuration).rest_client.pool_manager
 

@@ -17,6 +17,7 @@ _NEVER_STARTS = (
     *("InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
 )
+_REFUSED = ("forbidden", "denied the request", "is invalid")
 _RANKS_CONTAINERS = (CONTAINER, "node")
 """The second is what Kubeflow's runtime calls it."""
 
@@ -113,9 +114,10 @@ def summary(pods: Iterable[Object], nnodes: int) -> str:
 def refusal(events: Iterable[Mapping[str, Any]]) -> str:
     """Why the cluster makes no pods of a Job, from the Job's events, and what to try; empty when nothing is wrong."""
     for event in events:
-        if event.get("reason") not in ("FailedCreate", "FailedCreatePodSandBox") or event.get("type") != "Warning":
-            continue
         said = str(event.get("message", ""))
+        # other failures pass: the Job tries again
+        if event.get("reason") != "FailedCreate" or not any(word in said for word in _REFUSED):
+            continue
         if "exceeded quota" in said:
             return f"{said}. Ask for fewer nodes or GPUs, or wait until other runs have ended"
         if "failed quota" in said or "must specify" in said:

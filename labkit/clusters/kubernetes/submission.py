@@ -34,7 +34,8 @@ class Submission:
         self._name: str = owner["metadata"]["name"]
         is_train_job = owner["kind"] == "TrainJob"
         self._container = "node" if is_train_job else manifest.CONTAINER
-        self._selector = f"jobset.sigs.k8s.io/jobset-name={self._name}" if is_train_job else f"job-name={self._name}"
+        of_set = f"jobset.sigs.k8s.io/jobset-name={self._name},jobset.sigs.k8s.io/replicatedjob-name=node"
+        self._selector = of_set if is_train_job else f"job-name={self._name}"
         self._jobs = [self._name, f"{self._name}-node-0"] if is_train_job else [self._name]
         self._follower: Follower | None = None
         self._pods: dict[int, Object] = {}

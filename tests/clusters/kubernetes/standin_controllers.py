@@ -64,7 +64,8 @@ class Controllers:
             for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
                 _lay_over(pod_metadata, pod_spec, job["template"]["spec"]["template"])
         set_label = {"jobset.sigs.k8s.io/jobset-name": metadata["name"]}
-        pod_metadata["labels"] = {**pod_metadata.get("labels", {}), **set_label}
+        of_job = {"jobset.sigs.k8s.io/replicatedjob-name": "node"}
+        pod_metadata["labels"] = {**pod_metadata.get("labels", {}), **set_label, **of_job}
         owners = {"ownerReferences": [{"kind": "TrainJob", "name": metadata["name"], "uid": metadata["uid"]}]}
         self.store.create(
             "services", space, {"metadata": {"name": metadata["name"], **owners}, "spec": {"selector": set_label}}

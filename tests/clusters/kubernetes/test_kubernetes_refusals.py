@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from standin_cluster import StandInCluster
 
+from labkit import doctor
 from labkit.clusters import InvalidJob, Job, State
 from labkit.clusters.kubernetes import KubernetesError, kubernetes
 from labkit.clusters.kubernetes.api import Api
@@ -112,6 +113,15 @@ def test_no_kubeconfig(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     told = _told()
     assert "nothing says where the Kubernetes cluster is" in told and "nosuch" in told
+
+
+def test_doctor_says_what_works_and_what_is_missing(standin: StandInCluster) -> None:
+    looked = doctor.EXAMINATIONS["Kubernetes"]
+    found = looked()
+    assert found.state is doctor.State.OK and "namespace lab" in found.seen and "stand-in" in found.seen
+    standin.api.forbidden = {("create", "jobs")}
+    found = looked()
+    assert found.state is doctor.State.MISSING and "you may not create jobs there" in found.seen
 
 
 def test_a_context_that_is_not_there(standin: StandInCluster) -> None:
