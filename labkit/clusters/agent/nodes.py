@@ -15,6 +15,7 @@ from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.run import RankResult, Run, ranges
 from labkit.clusters.warm import frames, reports
 from labkit.clusters.warm.collector import Collector
+from labkit.clusters.warm.hanging import Hanging
 from labkit.trace import Trace
 
 _END_SECONDS = 10.0
@@ -91,6 +92,8 @@ class Nodes:
             for node, reason in self._lost.items():
                 under_way.lose(node, reason)
             while not under_way.is_over() and (limit is None or time.monotonic() < limit):
+                if under_way.hang:
+                    break
                 if under_way.must_end and not told_to_end:
                     told_to_end = True
                     self._send_frames_to_all(plan.run, {"kind": "end"})
@@ -160,6 +163,9 @@ class _RunUnderWay:
         self._began: dict[int, float] = {}
         self._ended: set[int] = set()
         self._lost: dict[int, str] = {}
+        self._hanging = Hanging(plan.job, self._collectors, lambda state: self.on_state and self.on_state(state))
+        self.hang = ""
+        """Why the run is to be stopped: no node moves any more."""
 
     def _print(self, rank: int, stream: str, text: str) -> None:
         if self.on_output is not None:
@@ -182,6 +188,7 @@ class _RunUnderWay:
         elif kind == "frames":
             try:
                 self._collectors[node].feed(data)
+                self.hang = self.hang or self._hanging.look()
             except (frames.FrameError, reports.ReportError) as error:
                 self.lose(node, f"it sent something malformed: {error}")
         elif kind == "ended":
@@ -197,10 +204,10 @@ class _RunUnderWay:
         """All nodes' runs as one."""
         first = min(self._began.values(), default=0.0)
         parts = [
-            _later(collector.run(wall_seconds), self._began.get(node, first) - first)
+            _later(collector.run(wall_seconds, self.hang), self._began.get(node, first) - first)
             for node, collector in enumerate(self._collectors)
         ]
-        lost = [f"{self._names[node]} with {self._hosted(node)} was lost: {why}" for node, why in self._lost.items()]
+        lost = [self._lost_for(why) for why in dict.fromkeys(self._lost.values())]
         silent = [self._names[i] for i in range(self.plan.nnodes) if i not in self._ended | self._lost.keys()]
         if silent and not lost:
             lost = [f"{', '.join(silent)} did not say how it ended"]
@@ -213,9 +220,13 @@ class _RunUnderWay:
             notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         )
 
-    def _hosted(self, node: int) -> str:
-        ranks = [rank for process in self.plan.ranks(node) for rank in process]
-        return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+    def _lost_for(self, why: str) -> str:
+        """`node2 with ranks 2-3 was lost: ...`, for all nodes that were lost for one reason."""
+        nodes = sorted(node for node, reason in self._lost.items() if reason == why)
+        ranks = [rank for node in nodes for process in self.plan.ranks(node) for rank in process]
+        names = ", ".join(self._names[node] for node in nodes)
+        were = "were" if len(nodes) > 1 else "was"
+        return f"{names} with rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {were} lost: {why}"
 
 
 def _later(run: Run, seconds: float) -> Run:

@@ -23,6 +23,7 @@ from labkit.clusters.slurm.steps import Step, Steps
 _READY_LIMIT_SECONDS = 300.0
 """For Python and torch to be read from the nodes' file system, which may be slow."""
 _ENDING_SECONDS = 5.0
+_LEARNERS = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 
 
 class SlurmCluster:
@@ -143,7 +144,9 @@ class SlurmCluster:
             backend=self._backend,
             timeout=job.timeout or self._timeout,
             environment={
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(asked.cpus_per_task)),
+                "OMP_NUM_THREADS": str(asked.cpus_per_task),
+                # what the learner has set stands against what the lab would set
+                **{name: os.environ[name] for name in _LEARNERS if name in os.environ},
                 **held.changes(),
             },
             folder=os.getcwd(),
@@ -204,8 +207,10 @@ class _Held:
         return self._nodes.run(plan, on_output, on_state)
 
     def close(self) -> None:
-        self._steps.close()
-        self._allocation.release()
+        try:
+            self._steps.close()
+        finally:
+            self._allocation.release()
 
     def _on_end(self, step: Step) -> None:
         self.lost = True

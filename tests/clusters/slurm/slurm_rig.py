@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "ip", "nsenter", "unshare")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 _GPUS = ("/dev/null", "/dev/zero")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -290,7 +290,10 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
             "ip link add end1 type veth peer name end2 && ip link add switch type bridge && hostname node1",
         ]
         environment = {**os.environ, "PATH": _search_path()}
-        return os.geteuid() == 0 and subprocess.run(trial, env=environment, capture_output=True).returncode == 0
+        found = all(shutil.which(name, path=environment["PATH"]) for name in ("ip", "nsenter", "unshare"))
+        if os.geteuid() != 0 or not found:
+            return False
+        return subprocess.run(trial, env=environment, capture_output=True).returncode == 0
 
 
 def _die_with_parent() -> None:

@@ -99,6 +99,12 @@ def test_an_error_on_a_remote_rank_names_its_line_and_variables(nodes: SlurmClus
     )
 
 
+def test_a_hang_across_nodes_is_told_with_the_rank_that_is_missing(nodes: SlurmCluster) -> None:
+    result = run(nodes, HEAD + "if rank == 3:\n    time.sleep(600)\ndist.barrier()", hang_timeout=2.0)
+    assert result.stopped == "hang: no output and no progress for 2 s"
+    assert [r.error.where for r in result.ranks if r.error] == ["Cell In[3], line 6"] * 3 + ["Cell In[3], line 5"]
+
+
 def test_long_values_and_lines_come_whole(nodes: SlurmCluster) -> None:
     source = HEAD + "print('x' * 200_000)\ntorch.arange(500_000) + rank"
     result = run(nodes, source).raise_if_failed()

@@ -169,7 +169,7 @@ def test_a_job_that_is_cancelled_from_outside_says_so(rig: SlurmRig) -> None:
 
 def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRig) -> None:
     if not rig.namespaces:
-        pytest.skip("needs to be root, and network namespaces")
+        pytest.skip("needs to be root, with iproute2 and namespaces")
     printed = []
 
     def cut_off(rank: int, stream: str, text: str) -> None:
