@@ -33,7 +33,8 @@ def _failure(run: Run, first: RankResult) -> list[str]:
     error = first.error
     alike = _alike(run, error)
     who = "every rank" if len(alike) == len(run.ranks) > 1 else _named(alike)
-    of = f" of {len(run.ranks)}" if who != "every rank" else ""
+    # a cell may have run on some of the ranks only
+    of = f" of {max(len(run.ranks), run.trace.world_size)}" if who != "every rank" else ""
     lines = [f"{_RED}{_BOLD}RankFailed{_END}: {error.type} on {who}{of}"]
     calls = error.frames[:-1]
     if len(calls) > _MOST_CALLS:

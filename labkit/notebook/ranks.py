@@ -14,7 +14,7 @@ from labkit.clusters.live import Interrupted, KeepsRanks, LiveRanks, RankState
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, seconds, variable
+from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.results import RankValues
 from labkit.notebook.running import cell_job, modules_under_work, run_shown, shown_values
@@ -42,6 +42,10 @@ def magics(choice: Choice) -> list[Magic]:
     cell.option("--ranks", type=_ranks, metavar="LIST", help="only these: 0,2 or 0-3,6")
     cell.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
     cell.option("--timeout", type=seconds, metavar="S", help="interrupt the ranks after so many seconds")
+    cell.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
+                help="call it a hang when nothing has moved for so many seconds; 0 or off: never")  # fmt: skip
+    cell.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
+                help="when they hang: interrupt, with a table of who waits for whom, or show it and wait")  # fmt: skip
     cell.option("--push", type=_names, metavar="NAMES", help="variables of the notebook to set on the ranks before")
     cell.option("--pull", type=_names, metavar="NAMES", help="variables of the ranks to fetch afterwards, as lists")
     line = Magic(
@@ -69,16 +73,17 @@ class _Kept:
 
     def run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
         """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`."""
-        job = cell_job(shell, cell, timeout=options.timeout)
+        names = ("timeout", "hang_timeout", "on_hang")
+        job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
         push = _of_notebook(shell, options.push or ())
         live = self._ready()
         # if this run is interrupted, its name must not show the run before it
         shell.user_ns.pop(options.output, None)
         pulled: dict[str, dict[int, Any]] = {}
 
-        def start(on_output: OnOutput, _: OnState) -> Run:
+        def start(on_output: OnOutput, on_state: OnState) -> Run:
             nonlocal pulled
-            run, pulled = live.run(job, options.ranks, on_output, push=push, pull=options.pull or ())
+            run, pulled = live.run(job, options.ranks, on_output, on_state, push=push, pull=options.pull or ())
             return run
 
         _show_what_was_printed_meanwhile(live)
@@ -143,10 +148,10 @@ class _Kept:
 
 
 def _keeping(cluster: Cluster) -> KeepsRanks:
-    if not hasattr(cluster, "open"):
+    if not hasattr(cluster, "keep"):
         raise InvalidJob(
-            f"ranks of a {cluster.kind} cluster do not stay between cells: use %%torchrun there, or first "
-            "%cluster local --nproc-per-node N"
+            f"ranks of a {cluster.kind} cluster do not stay between cells yet: use %%torchrun there, or choose "
+            "%cluster local or %cluster virtual"
         )
     return cluster  # type: ignore[return-value]  # it has what is asked for
 

@@ -90,8 +90,8 @@ def test_interrupting_leaves_the_ranks_well(ranks):
     outputs = ranks.collect(request)
     lines = outputs.error.splitlines()
     assert lines[0] == "KeyboardInterrupt: 3 ranks interrupted; what they hold is kept"
-    assert re.fullmatch(r"\[0\] was at Cell In\[\d+\], line 5: time.sleep\(300\)", lines[1])
-    assert re.fullmatch(r"\[1-2\] was at Cell In\[\d+\], line 4: dist.barrier\(\)", lines[2])
+    assert re.fullmatch(r"\[0\] +Cell In\[\d+\], line 5: time.sleep\(300\) +in no operation", lines[1])
+    assert re.fullmatch(r"\[1-2\] +Cell In\[\d+\], line 4: dist.barrier\(\) +waits in barrier .*", lines[2])
     assert ranks.run("%%ranks\ndist.all_reduce(x)\nx[0].item()").result == "[0-2] 3.0"
     after = ranks.run("%ranks").stdout
     assert [line.split()[2] for line in before.splitlines()] == [line.split()[2] for line in after.splitlines()]
@@ -100,7 +100,7 @@ def test_interrupting_leaves_the_ranks_well(ranks):
 def test_a_time_out_says_where_each_rank_was(ranks):
     error = ranks.run("%%ranks --timeout 0.5\nif rank == 2:\n    time.sleep(60)\ndist.barrier()").error
     assert error.splitlines()[0] == "RankFailed: timeout after 0.5 s"
-    assert "line 3: time.sleep(60)" in error and "[0-1] was at" in error and "line 4: dist.barrier()" in error
+    assert "line 4: dist.barrier()" in error and "rank 2 is not in it: it is at line 3: time.sleep(60)" in error
     assert ranks.run("%%ranks\nx[0].item() == rank").result == "[0-2] True"
 
 
@@ -166,13 +166,27 @@ def test_what_cannot_be_is_answered_in_one_line(ranks, cell, answer):
     assert answer in outputs.stderr and outputs.error == ""
 
 
-def test_clusters_whose_ranks_do_not_stay_say_what_to_do(ranks, kernel):
+def test_the_same_cells_run_on_virtual_ranks_that_stay(kernel):
     kernel.run("%cluster virtual --nproc-per-node 3")
-    answer = kernel.run("%%ranks\n1").stderr
-    assert "ranks of a virtual cluster do not stay between cells: use %%torchrun there" in answer
+    assert kernel.run(SETUP).error == ""
+    assert kernel.run("%%ranks -o run\nprint('on', rank)\ndist.all_reduce(x)\nx").result == "[0-2] float32[2] [3, 3]"
+    assert kernel.run("run.trace.clock, len(run.trace.collectives())").result == "('modelled', 3)"
+    assert "all_reduce" in kernel.run("%%ranks --ranks 0\ndist.all_reduce(x)").error, "a deadlock, explained"
+    assert kernel.run("%%ranks\ntime.sleep(3600)\nx[0].item()").result == "[0-2] 3.0"
+    request = kernel.start("%%ranks\nprint('begun')\nwhile True: pass", watched=True)
+    kernel.wait_for_display(request, "begun")
+    kernel.manager.interrupt_kernel()
+    assert kernel.collect(request).error.startswith("KeyboardInterrupt: 3 ranks interrupted; what they hold is kept")
+    assert kernel.run("%%ranks\nrank").result == "[0] 0\n[1] 1\n[2] 2"
+
+
+def test_clusters_whose_ranks_do_not_stay_say_what_to_do(ranks):
+    ranks.run("%cluster slurm --nnodes 2")
+    answer = ranks.run("%%ranks\n1").stderr
+    assert "ranks of a slurm cluster do not stay between cells yet: use %%torchrun there" in answer
     # those of the cluster before are not lost by that
-    kernel.run("%cluster local --nproc-per-node 3")
-    assert kernel.run("%%ranks\nrank").stdout == ""
+    ranks.run("%cluster local --nproc-per-node 3")
+    assert ranks.run("%%ranks\nrank").stdout == ""
 
 
 def test_names_of_options_and_actions_are_completed(kernel):

@@ -10,17 +10,20 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from labkit.clusters.cluster import OnOutput
+from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.job import Job
 from labkit.clusters.live.messages import Message, encode
 from labkit.clusters.run import Run
+from labkit.clusters.standing import Standing
 from labkit.clusters.warm import frames, reports
 from labkit.clusters.warm.collector import Collector
+from labkit.clusters.warm.hanging import Hanging
 
 GRACE_SECONDS = 1.0
 """How long the other ranks may go on when one has failed: enough to notice it themselves."""
@@ -28,13 +31,11 @@ ANSWER_SECONDS = 2.0
 """A rank that does not answer an interrupt within this time is killed."""
 _MAX_BYTES = 4 << 30
 _DEATH_SECONDS = 10.0
+_WHERE_SECONDS = 1.0
 
 
 class Line(Protocol):
-    """A way to processes and back: `labkit.clusters.warm.Session`, or one that leads to several machines.
-
-    Process i is rank i.
-    """
+    """A way to processes and back: `labkit.clusters.warm.Session`, or one that leads to several machines."""
 
     @property
     def connection(self) -> Any:
@@ -54,7 +55,9 @@ class Outcome:
     run: Run
     """Of all ranks; those that were not asked have nothing to say."""
     interrupted: str = ""
-    """Why the ranks were interrupted: `interrupted` by the learner, `timeout`, `failure` of a rank. Or empty."""
+    """Why the ranks were: `interrupted` by the learner, `timeout`, `failure` of a rank, `hang: ...`. Or empty."""
+    standings: Sequence[Standing] = ()
+    """Where all ranks were when they were interrupted, unless one had failed."""
     killed: frozenset[int] = frozenset()
     """Ranks that did not answer the interrupt."""
     died: frozenset[int] = frozenset()
@@ -64,14 +67,19 @@ class Outcome:
 @dataclass
 class _Question:
     messages: Mapping[int, bytes]
+    job: Job
     on_output: OnOutput | None
-    timeout: float | None
+    hanging: Hanging
     answer: Future[Outcome] = field(default_factory=Future)
     began: float = 0.0
     waiting: set[int] = field(default_factory=set)
     interrupt_at: dict[str, float] = field(default_factory=dict)
     """Reason -> when."""
     interrupted: str = ""
+    """Why."""
+    where_until: float | None = None
+    """Until then all are being asked where they are, before they are interrupted."""
+    standings: Sequence[Standing] = ()
     kill_at: float | None = None
     killed: set[int] = field(default_factory=set)
     error: BaseException | None = None
@@ -81,10 +89,12 @@ class _Question:
 class Conversation:
     """Questions to ranks, one after the other."""
 
-    def __init__(self, line: Line, world_size: int) -> None:
+    def __init__(self, line: Line, hosted: Sequence[Sequence[int]]) -> None:
+        """`hosted[i]`: the ranks of process i. Ranks of one process are sent the same messages."""
         self._line = line
-        self._world_size = world_size
-        self._collector = Collector([[rank] for rank in range(world_size)], None, self._printed_meanwhile, _MAX_BYTES)
+        self._hosted = hosted
+        self._process = {rank: process for process, ranks in enumerate(hosted) for rank in ranks}
+        self._collector = Collector(hosted, None, self._printed_meanwhile, _MAX_BYTES)
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._wake_up = os.pipe()
         self._question: _Question | None = None
@@ -98,15 +108,21 @@ class Conversation:
         self._thread.start()
 
     def ask(
-        self, messages: Mapping[int, Message], on_output: OnOutput | None = None, timeout: float | None = None
+        self,
+        messages: Mapping[int, Message],
+        job: Job,
+        on_output: OnOutput | None = None,
+        on_state: OnState | None = None,
     ) -> Outcome:
         """Send each rank its message and return when all have answered or are dead.
 
-        When one fails, the others are interrupted after `GRACE_SECONDS`, all after `timeout` seconds or on
-        `KeyboardInterrupt` here, which is not raised. `on_output` is called in another thread; its errors are raised.
+        When one fails, the others are interrupted after `GRACE_SECONDS`; all are, after `job.timeout` seconds, when
+        they hang and `job` wants that to be stopped, and on `KeyboardInterrupt` here, which is not raised.
+        `on_output` and `on_state` are called in another thread; what the first raises is raised.
         """
-        encoded = {id(message): encode(message) for message in messages.values()}
-        question = _Question({rank: encoded[id(message)] for rank, message in messages.items()}, on_output, timeout)
+        encoded = {key: encode(message) for key, message in {id(m): m for m in messages.values()}.items()}
+        asked = {rank: encoded[id(message)] for rank, message in messages.items()}
+        question = _Question(asked, job, on_output, Hanging(job, [self._collector], on_state))
         interrupted = False
         while True:
             try:
@@ -156,7 +172,7 @@ class Conversation:
                 self._look()
         finally:
             self._line.close()
-            for rank in range(self._world_size):
+            for rank in self._process:
                 self.exits.setdefault(rank, None)
             with self._lock:
                 self._closed = True
@@ -169,7 +185,7 @@ class Conversation:
 
     def _wait(self) -> bytes | None:
         question = self._question
-        times = [] if question is None else [*question.interrupt_at.values(), question.kill_at]
+        times = [] if question is None else [*question.interrupt_at.values(), question.kill_at, question.where_until]
         soonest = min((at for at in times if at is not None), default=None)
         seconds = None if soonest is None else max(0.0, soonest - time.monotonic())
         ready = select.select([self._line.connection, self._woken], [], [], seconds)[0]
@@ -183,6 +199,10 @@ class Conversation:
         except (frames.FrameError, reports.ReportError):
             data = b""
         self._ended = not data
+        question = self._question
+        if question is not None and not question.interrupted and (reason := question.hanging.look()):
+            question.interrupted, question.standings = reason, self._collector.standings()
+            self._interrupt(question)
 
     def _begin(self, question: _Question) -> None:
         if question.answer.done():
@@ -191,8 +211,8 @@ class Conversation:
         self._question = question
         question.began = time.monotonic()
         question.waiting = set(question.messages) - set(self.exits)
-        if question.timeout is not None:
-            question.interrupt_at["timeout"] = question.began + question.timeout
+        if question.job.timeout is not None:
+            question.interrupt_at["timeout"] = question.began + question.job.timeout
 
         def on_output(rank: int, stream: str, text: str) -> None:
             try:
@@ -203,24 +223,35 @@ class Conversation:
                 question.interrupt_at["error"] = 0.0
 
         self._collector.start_over(on_output)
-        for rank, message in question.messages.items():
-            self._send({"kind": "input", "process": rank}, message)
+        for process, message in {self._process[rank]: m for rank, m in question.messages.items()}.items():
+            header = {"kind": "input", "process": process, "hang_timeout": question.job.hang_timeout}
+            self._send(header, message)
 
     def _interrupt_or_refuse(self, question: _Question) -> None:
         if question is self._question:
-            if not question.interrupted:
-                self._interrupt("interrupted")
+            self._stop(question, "interrupted")
         elif not question.answer.done():  # it was interrupted before it was asked
             question.answer.set_result(Outcome(Run([]), "interrupted"))
 
-    def _interrupt(self, reason: str) -> None:
-        question = self._question
-        assert question is not None
+    def _stop(self, question: _Question, reason: str) -> None:
+        """Interrupt the ranks that have not answered; before that, ask where they are, if that is not known."""
+        if question.interrupted:
+            return
         question.interrupted = reason
         question.interrupt_at.clear()
+        if reason == "failure":
+            self._interrupt(question)
+        else:
+            question.where_until = time.monotonic() + _WHERE_SECONDS
+            self._collector.forget_places()
+            self._send({"kind": "stacks"})
+
+    def _interrupt(self, question: _Question) -> None:
+        question.interrupt_at.clear()
+        question.where_until = None
         question.kill_at = time.monotonic() + ANSWER_SECONDS
-        for rank in question.waiting:
-            self._send({"kind": "interrupt", "process": rank})
+        for process in self._processes(question.waiting):
+            self._send({"kind": "interrupt", "process": process})
 
     def _kill(self) -> None:
         question = self._question
@@ -228,15 +259,20 @@ class Conversation:
         if question.killed:  # they do not even die: the supervisor is not there any more
             self._ended = True
             return
-        question.killed = set(question.waiting)
+        processes = self._processes(question.waiting)
+        question.killed = {rank for process in processes for rank in self._hosted[process]}
         question.kill_at = time.monotonic() + _DEATH_SECONDS
         self._send({"kind": "stacks"})
-        for rank in question.killed:
-            self._send({"kind": "kill", "process": rank})
+        for process in processes:
+            self._send({"kind": "kill", "process": process})
+
+    def _processes(self, ranks: Iterable[int]) -> set[int]:
+        return {self._process[rank] for rank in ranks}
 
     def _look(self) -> None:
         """What has to be done now."""
-        self.exits.update(self._collector.exits)
+        for process, status in self._collector.exits.items():
+            self.exits.update(dict.fromkeys(self._hosted[process], status))
         question = self._question
         if question is None:
             return
@@ -252,7 +288,10 @@ class Conversation:
             question.interrupt_at.setdefault("failure", now + GRACE_SECONDS)
         reason = next((reason for reason, at in question.interrupt_at.items() if at <= now), "")
         if reason:
-            self._interrupt(reason)
+            self._stop(question, reason)
+        elif question.where_until is not None and (self._collector.all_places_known or question.where_until <= now):
+            question.standings = self._collector.standings()
+            self._interrupt(question)
         elif question.kill_at is not None and question.kill_at <= now:
             self._kill()
 
@@ -263,8 +302,8 @@ class Conversation:
         if question.error is not None:
             question.answer.set_exception(question.error)
         else:
-            outcome = Outcome(run, question.interrupted, frozenset(question.killed), frozenset(died))
-            question.answer.set_result(outcome)
+            killed = frozenset(question.killed)
+            question.answer.set_result(Outcome(run, question.interrupted, question.standings, killed, frozenset(died)))
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         try:

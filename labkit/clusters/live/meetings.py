@@ -7,12 +7,11 @@ and in its old Python object: variables, DDP's reducers and sub-groups that hold
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -21,8 +20,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from labkit.clusters import torch_versions
+from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Cell, Mend
-from labkit.clusters.run import ranges
 
 _LONGEST_PAUSE_SECONDS = 0.01
 _Sockets = dict[int, int]
@@ -34,12 +33,9 @@ class Meetings:
 
     def __init__(self, shared: Store, world_size: int) -> None:
         self._shared = InterruptibleStore(shared)
-        self._world_size = world_size
         self._generation = 0
         self._inits = 0
-        self._made_before = False
-        """The default group was made in a cell before this one."""
-        self._cell: Cell | None = None
+        self._default = DefaultGroup(world_size)
         self._sockets: dict[Any, _Sockets] = {}
         self._before: _Sockets | None = None
         """What was open when the making of the group began that is being made now."""
@@ -47,7 +43,7 @@ class Meetings:
     def install(self) -> None:
         """Follow all groups that are made from now on. To be called when `store` is in use."""
         torch_versions.follow_groups(self._begins, self._is_made)
-        torch_versions.replace_function("init_process_group", self._init_process_group(dist.init_process_group))
+        keep_default_groups(lambda: self._default)
 
     def store(self) -> Store:
         """Where the ranks meet for a new default group."""
@@ -56,9 +52,7 @@ class Meetings:
 
     def begin(self, cell: Cell) -> None:
         """A cell begins."""
-        self._cell = cell
-        self._made_before = dist.is_initialized()
-        torch_versions.count_groups_from(cell.group_count)
+        self._default.begin(cell)
 
     def names(self) -> dict[str, tuple[int, ...]]:
         """Members of each group that `mend` could connect again, by the group's name."""
@@ -94,34 +88,6 @@ class Meetings:
                 group.connect_again(PrefixStore(f"{self._generation}/mended/{name}", self._shared))
             finally:
                 self._is_made(group)
-
-    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
-            cell = self._cell
-            assert cell is not None
-            if self._made_before and dist.is_initialized():
-                if cell.standing and backend in (None, dist.get_backend()):
-                    return
-                dist.destroy_process_group()
-                self._made_before = False
-            self._require_all(cell)
-            torch_versions.count_groups_from(cell.group_count)
-            original(backend, *args, **options)
-
-        return init_process_group
-
-    def _require_all(self, cell: Cell) -> None:
-        if cell.dead:
-            raise RuntimeError(
-                f"a process group needs every rank, and rank{'s' * (len(cell.dead) > 1)} {ranges(cell.dead)} "
-                f"{'have' if len(cell.dead) > 1 else 'has'} died; %ranks restart starts all afresh"
-            )
-        if len(cell.ranks) < self._world_size:
-            raise RuntimeError(
-                f"a process group needs all {self._world_size} ranks, and this cell runs on "
-                f"rank{'s' * (len(cell.ranks) > 1)} {ranges(cell.ranks)} alone: leave out --ranks for it"
-            )
 
     def _present(self) -> list[Any]:
         return torch_versions.groups_of_this_rank()

@@ -77,6 +77,8 @@ class Answer:
     group_count: int
     pulled: dict[str, Any] = field(default_factory=dict)
     """The values that were wanted, by name; those that it does not have are not there."""
+    ended: str = ""
+    """How it has died, where that leaves its process alive: `ended with exit code 3`."""
     memory: int = 0
     """Bytes of memory that are its own, and its share of what it has in common with others; 0 where not asked for."""
 

@@ -48,7 +48,7 @@ class _LiveRank:
         self._main = sys.modules["__main__"] = ModuleType("__main__")
 
     def serve(self) -> None:
-        for message in _messages():
+        for message in messages():
             began = seconds()
             doing: Callable[[], RankResult] = functools.partial(self._do, message)
             try:
@@ -73,23 +73,12 @@ class _LiveRank:
     def _run(self, cell: Cell) -> Any:
         self._recorder.start_over()
         self._meetings.begin(cell)
-        self._renew(cell.modules)
-        self._main.__dict__.update(cell.values)
+        prepare(cell, self._main, self._reporter)
         self._recorder.computes()
         try:
             return run_cell(cell.source, cell.filename, self._main, cell.first_line)
         finally:
             self._recorder.rests()
-
-    def _renew(self, changed: Mapping[str, str]) -> None:
-        """Exercise modules that the learner has edited: also where the cells hold a function or class of them."""
-        for module, before in exercises.renew(changed):
-            own = {id(value): name for name, value in before.items() if _is_defined_in(value, module)}
-            for name, value in list(self._main.__dict__.items()):
-                if id(value) in own and own[id(value)] in module.__dict__:
-                    self._main.__dict__[name] = module.__dict__[own[id(value)]]
-            short_name = module.__name__.rpartition(".")[2]
-            self._reporter.note(f"{short_name} has changed since the last cell: it was loaded again")
 
     def _answer(self, message: Message, began: float, result: RankResult) -> None:
         _flush()
@@ -97,30 +86,52 @@ class _LiveRank:
         if error is not None and self._interrupts.came and error.consequence:
             # torn out of a collective, which knows of closed connections only
             result = replace(result, error=replace(error, type="KeyboardInterrupt", message="interrupted"))
-        pulled = {}
-        if isinstance(message, Cell):
-            pulled = {name: self._main.__dict__[name] for name in message.wanted if name in self._main.__dict__}
-            if message.trace:
-                tell_what_is_left_out(self._recorder, self._reporter)
-                self._reporter.trace(self._recorder.trace())
+        if isinstance(message, Cell) and message.trace:
+            tell_what_is_left_out(self._recorder, self._reporter)
+            self._reporter.trace(self._recorder.trace())
         standing = Answer(
             began=began,
             pid=self._pid,
             groups=self._meetings.names(),
-            default=dist.group.WORLD.group_name if dist.group.WORLD is not None else "",
+            default=default_name(),
             group_count=torch_versions.group_count(),
-            pulled=pulled,
-            memory=_memory() if isinstance(message, Report) else 0,
+            pulled=pulled(message, self._main) if isinstance(message, Cell) else {},
+            memory=memory() if isinstance(message, Report) else 0,
         )
         self._reporter.result(replace(result, value=standing.with_value(result.value)))
 
 
-def _messages() -> Iterator[Message]:
+def prepare(cell: Cell, main: ModuleType, reporter: Reporter) -> None:
+    """Put into `main` what a cell needs: what was pushed, and exercise modules that the learner has edited.
+
+    Where cells hold a function or class of such a module they get the new one.
+    """
+    for module, before in exercises.renew(cell.modules):
+        own = {id(value): name for name, value in before.items() if _is_defined_in(value, module)}
+        for name, value in list(main.__dict__.items()):
+            if id(value) in own and own[id(value)] in module.__dict__:
+                main.__dict__[name] = module.__dict__[own[id(value)]]
+        short_name = module.__name__.rpartition(".")[2]
+        reporter.note(f"{short_name} has changed since the last cell: it was loaded again")
+    main.__dict__.update(cell.values)
+
+
+def pulled(cell: Cell, main: ModuleType) -> dict[str, Any]:
+    """The values that are wanted back, as far as they are there."""
+    return {name: main.__dict__[name] for name in cell.wanted if name in main.__dict__}
+
+
+def messages() -> Iterator[Message]:
     """What the client sends, until it is gone."""
     decoder = frames.Decoder(_MAX_MESSAGE_BYTES)
     while data := os.read(commands(), _READ_BYTES):
         for header, payload in decoder.feed(data):
             yield decode(header, payload)
+
+
+def default_name() -> str:
+    """Of this rank's default process group; empty when there is none."""
+    return dist.group.WORLD.group_name if dist.group.WORLD is not None else ""
 
 
 def _is_defined_in(value: Any, module: ModuleType) -> bool:
@@ -144,7 +155,7 @@ def _flush() -> None:
 _libc = ctypes.CDLL(None)
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes that this process holds alone, and its share of what it has in common with the others."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):

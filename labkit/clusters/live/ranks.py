@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from labkit.clusters import wire
-from labkit.clusters.cluster import OnOutput
+from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Line, Outcome
 from labkit.clusters.live.messages import Answer, Cell, Mend, Message, Report, answer_of
 from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
+from labkit.clusters.standing import Frame
 from labkit.trace import Trace
 
-_ENTRY = "labkit.clusters.live.rank:main"
-_SUPERVISOR = "labkit.clusters.live.supervisor:LiveSupervisor"
 _MEND_SECONDS = 10.0
 
 
 class KeepsRanks(Protocol):
-    """A cluster whose processes can be sent something."""
+    """A cluster whose ranks can stay."""
 
-    @property
-    def nnodes(self) -> int: ...
-
-    @property
-    def nproc_per_node(self) -> int: ...
-
-    def open(self, job: Job, entry: str, supervisor: str) -> Line: ...
+    def keep(self, job: Job) -> tuple[Line, Sequence[Sequence[int]]]:
+        """Start ranks that do what they are sent; returns the line to them, and which process hosts which."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -60,13 +54,20 @@ class LiveRanks:
 
     def __init__(self, cluster: KeepsRanks, job: Job) -> None:
         """`job` gives what every rank is started with: exercise modules, environment. Its code is not run."""
-        self.world_size = cluster.nnodes * cluster.nproc_per_node
-        self._conversation = Conversation(cluster.open(job, _ENTRY, _SUPERVISOR), self.world_size)
-        self._modules = {rank: dict(job.modules) for rank in range(self.world_size)}
+        line, self._hosted = cluster.keep(job)
+        self._conversation = Conversation(line, self._hosted)
+        self.world_size = sum(map(len, self._hosted))
+        self._process = {rank: process for process, ranks in enumerate(self._hosted) for rank in ranks}
+        self._modules = [dict(job.modules) for _ in self._hosted]
         self._answers: dict[int, Answer] = {}
         """The last one of each rank that lives."""
+        self._lines: dict[str, list[str]] = {}
+        """By file, as tracebacks name it."""
         self._last: dict[int, str] = {}
+        self._dead: dict[int, str] = {}
+        """Ranks that have died and left their process alive, and how."""
         self._ended: dict[int, str] = {}
+        """How ranks have ended, and in which cell."""
         self._generation = 0
         self._to_mend = False
         """The process groups may hold what was left half done."""
@@ -74,13 +75,14 @@ class LiveRanks:
     @property
     def alive(self) -> list[int]:
         """The ranks that live."""
-        return [rank for rank in range(self.world_size) if rank not in self._conversation.exits]
+        return [rank for rank in range(self.world_size) if not self._is_dead(rank)]
 
     def run(
         self,
         job: Job,
         ranks: Sequence[int] | None = None,
         on_output: OnOutput | None = None,
+        on_state: OnState | None = None,
         *,
         push: Mapping[str, Any] | None = None,
         pull: Sequence[str] = (),
@@ -88,8 +90,8 @@ class LiveRanks:
         """Run a job's cell on `ranks`, all when None. Returns its `Run` and the values of `pull`, by name and rank.
 
         push: values that the ranks' names have before the cell begins; see `push`.
-        An error in the cell is in the `Run` and leaves the ranks alive. So does a time-out. `Run.notes` says what was
-        lost, if anything was. Raises `InvalidJob` when a rank is asked for that is dead, or not there, and
+        An error in the cell is in the `Run` and leaves the ranks alive, as a time-out or a hang does. `Run.notes` says
+        what was lost, if anything was. Raises `InvalidJob` when a rank is asked for that is dead, or not there, and
         `Interrupted` on `KeyboardInterrupt`. A rank that does not answer an interrupt within 2 seconds is killed.
         """
         assert job.source is not None
@@ -97,19 +99,21 @@ class LiveRanks:
         require_plain(push or {})
         self._mend()
         messages = self._cells(job, chosen, push or {}, pull)
-        before = set(self._conversation.exits)
+        before = set(self.alive)
         # if this is interrupted where it should not be, there is something to mend
         self._to_mend = True
-        outcome = self._conversation.ask(messages, on_output, job.timeout)
-        for rank in chosen:
-            if job.source:
-                self._last[rank] = job.filename
-            if rank in self._conversation.exits and rank not in before:
-                self._ended[rank] = f"{self._how_it_ended(rank, outcome)} in {job.filename}"
+        self._remember(job)
+        outcome = self._conversation.ask(messages, job, on_output, on_state)
         run, pulled = self._told(outcome, chosen, job)
+        for rank in before - set(self.alive):
+            self._ended[rank] = f"{self._how_it_ended(rank, outcome)} in {job.filename}"
+        if job.source:
+            self._last.update(dict.fromkeys(chosen, job.filename))
         self._to_mend = not run.ok
         self._mend()
-        run = replace(run, notes=[*run.notes, *self._losses(outcome)])
+        gone = sorted(before - set(self.alive))
+        if gone:
+            run = replace(run, notes=[*run.notes, f"{self._obituary(gone)}; {self._way_out()}"])
         if outcome.interrupted == "interrupted":
             raise Interrupted(run)
         return run, pulled
@@ -136,7 +140,7 @@ class LiveRanks:
 
     def states(self) -> list[RankState]:
         """How each rank stands."""
-        self._ask_all(Report())
+        self._ask_all(Report(), _nothing())
         return [self._state(rank) for rank in range(self.world_size)]
 
     def printed_meanwhile(self) -> list[tuple[int, str, str]]:
@@ -152,7 +156,7 @@ class LiveRanks:
         unknown = [rank for rank in chosen if not 0 <= rank < self.world_size]
         if unknown or not chosen:
             raise InvalidJob(f"there is no rank {ranges(unknown)}: ranks are 0 to {self.world_size - 1}")
-        dead = [rank for rank in chosen if rank in self._conversation.exits]
+        dead = [rank for rank in chosen if self._is_dead(rank)]
         if dead:
             raise InvalidJob(f"{self._obituary(dead)}; {self._way_out()}")
         return chosen
@@ -160,15 +164,15 @@ class LiveRanks:
     def _cells(
         self, job: Job, chosen: Sequence[int], push: Mapping[str, Any], pull: Sequence[str]
     ) -> dict[int, Message]:
-        """One cell for each rank; the same object for those that need the same modules."""
+        """One cell for each rank; the same object for those of one process, or that need the same modules."""
         defaults = [answer.default for answer in self._answers.values()]
         alike: dict[frozenset[str], Message] = {}
-        messages = {}
-        for rank in chosen:
-            known = self._modules[rank]
+        by_process = {}
+        for process in {self._process[rank] for rank in chosen}:
+            known = self._modules[process]
             changed = {name: source for name, source in job.modules.items() if known.get(name) != source}
             known.update(changed)
-            messages[rank] = alike.setdefault(
+            by_process[process] = alike.setdefault(
                 frozenset(changed),
                 Cell(
                     source=job.source or "",
@@ -181,10 +185,10 @@ class LiveRanks:
                     trace=job.trace,
                     standing=len(defaults) == self.world_size and len(set(defaults)) == 1 and defaults[0] != "",
                     group_count=max((answer.group_count for answer in self._answers.values()), default=0),
-                    dead=tuple(sorted(self._conversation.exits)),
+                    dead=tuple(rank for rank in range(self.world_size) if self._is_dead(rank)),
                 ),
             )
-        return messages
+        return {rank: by_process[self._process[rank]] for rank in chosen}
 
     def _told(self, outcome: Outcome, chosen: Sequence[int], job: Job) -> tuple[Run, dict[str, dict[int, Any]]]:
         """The run of the ranks that were asked, with times from the beginning of the cell."""
@@ -194,16 +198,17 @@ class LiveRanks:
             own[result.rank] = replace(result, value=value)
             if answer is not None:
                 answers[result.rank] = answer
-        self._answers.update(answers)
-        for rank in self._conversation.exits:
-            self._answers.pop(rank, None)
+        self._take(answers)
         origin = min((answer.began for answer in answers.values()), default=0.0)
-        stopped = f"timeout after {job.timeout:g} s" if outcome.interrupted == "timeout" else ""
+        stopped = outcome.interrupted if outcome.interrupted not in ("failure", "error") else ""
+        if stopped == "timeout":
+            stopped = f"timeout after {job.timeout:g} s"
         run = Run(
             ranks=[_seen_from(self._result(own.get(rank), rank, outcome), origin, stopped) for rank in chosen],
             trace=_moved(outcome.run.trace, -origin),
             wall_seconds=outcome.run.wall_seconds,
-            stopped="interrupted" if outcome.interrupted == "interrupted" else stopped,
+            stopped=stopped,
+            standings=[replace(standing, frames=self._with_text(standing.frames)) for standing in outcome.standings],
             notes=outcome.run.notes,
         )
         pulled = {rank: answer.pulled for rank, answer in answers.items()}
@@ -215,29 +220,40 @@ class LiveRanks:
         if result is None:
             return RankResult(rank, exit=None)
         if rank in outcome.killed:
-            frames = result.error.frames if result.error is not None else ()
+            frames = self._with_text(result.error.frames if result.error is not None else ())
             message = f"did not answer an interrupt within {ANSWER_SECONDS:g} s and was killed"
             return replace(result, exit=None, error=RankError("Killed", message, frames, consequence=True))
         if outcome.interrupted == "failure" and result.error is not None and _is_interrupt(result.error):
             return replace(result, error=replace(result.error, consequence=True))
         return result
 
-    def _losses(self, outcome: Outcome) -> list[str]:
-        gone = sorted(outcome.killed | outcome.died)
-        return [f"{self._obituary(gone)}; {self._way_out()}"] if gone else []
+    def _remember(self, job: Job) -> None:
+        """The lines of a cell, and of what it uses: the supervisor tells their numbers only."""
+        self._lines[job.filename] = [""] * (job.first_line - 1) + (job.source or "").splitlines()
+        self._lines.update({f"{name}.py": source.splitlines() for name, source in job.modules.items()})
+
+    def _with_text(self, frames: Iterable[Frame]) -> tuple[Frame, ...]:
+        found = []
+        for file, number, function, _ in frames:
+            lines = self._lines.get(file, [])
+            found.append((file, number, function, lines[number - 1].strip() if 0 < number <= len(lines) else ""))
+        return tuple(found)
 
     def _how_it_ended(self, rank: int, outcome: Outcome) -> str:
         if rank in outcome.killed:
             return f"did not answer an interrupt within {ANSWER_SECONDS:g} s and was killed"
-        return ending(self._conversation.exits[rank])
+        return self._dead.get(rank) or ending(self._conversation.exits[rank])
 
     def _obituary(self, gone: Sequence[int]) -> str:
         """`rank 2 was killed by SIGSEGV in Cell In[4], and what it held is gone`."""
         alike: dict[str, list[int]] = {}
         for rank in gone:
-            alike.setdefault(self._ended.get(rank, ending(self._conversation.exits[rank])), []).append(rank)
+            alike.setdefault(self._how_in_words(rank), []).append(rank)
         said = ", ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {how}" for how, ranks in alike.items())
         return f"{said}, and what {'they' if len(gone) > 1 else 'it'} held is gone"
+
+    def _how_in_words(self, rank: int) -> str:
+        return self._ended.get(rank) or self._dead.get(rank) or ending(self._conversation.exits[rank])
 
     def _way_out(self) -> str:
         alive = self.alive
@@ -265,29 +281,34 @@ class LiveRanks:
         self._generation += 1
         # a group with a dead member stays as it is, and says so itself when it is used
         mend = Mend(self._generation, tuple(whole), without_default=lost and len(alive) == self.world_size)
-        self._ask_all(mend, _MEND_SECONDS)
+        self._ask_all(mend, _nothing(_MEND_SECONDS))
         self._to_mend = False
 
-    def _ask_all(self, message: Message, timeout: float | None = None) -> None:
-        outcome = self._conversation.ask(dict.fromkeys(self.alive, message), timeout=timeout)
-        for result in outcome.run.ranks:
-            _, answer = answer_of(result.value)
-            if answer is not None:
-                self._answers[result.rank] = answer
-        for rank in self._conversation.exits:
-            self._answers.pop(rank, None)
+    def _ask_all(self, message: Message, job: Job) -> None:
+        outcome = self._conversation.ask(dict.fromkeys(self.alive, message), job)
+        found = {result.rank: answer_of(result.value)[1] for result in outcome.run.ranks}
+        self._take({rank: answer for rank, answer in found.items() if answer is not None})
+
+    def _take(self, answers: Mapping[int, Answer]) -> None:
+        self._answers.update(answers)
+        for rank, answer in answers.items():
+            if answer.ended:
+                self._dead[rank] = answer.ended
+        self._answers = {rank: answer for rank, answer in self._answers.items() if not self._is_dead(rank)}
+
+    def _is_dead(self, rank: int) -> bool:
+        return rank in self._dead or rank in self._conversation.exits
 
     def _state(self, rank: int) -> RankState:
         answer = self._answers.get(rank)
-        dead = rank in self._conversation.exits
-        ended = self._ended.get(rank, ending(self._conversation.exits[rank])) if dead else ""
+        dead = self._is_dead(rank)
         return RankState(
             rank=rank,
             alive=not dead,
             pid=answer.pid if answer else 0,
             memory=answer.memory if answer else 0,
             last=self._last.get(rank, ""),
-            ended=ended,
+            ended=self._how_in_words(rank) if dead else "",
         )
 
 
@@ -302,8 +323,8 @@ def require_plain(values: Mapping[str, Any]) -> None:
             )
 
 
-def _nothing() -> Job:
-    return Job(source="", filename="%ranks", trace=False)
+def _nothing(timeout: float | None = None) -> Job:
+    return Job(source="", filename="%ranks", trace=False, timeout=timeout, hang_timeout=None)
 
 
 def _is_interrupt(error: RankError) -> bool:
@@ -315,8 +336,9 @@ def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
     error = result.error
     if error is None:
         return result
-    if stopped and _is_interrupt(error):
-        error = replace(error, type="Timeout", message=f"still running: {stopped}")
+    if stopped not in ("", "interrupted") and _is_interrupt(error):
+        kind = "Timeout" if stopped.startswith("timeout") else "Hang"
+        error = replace(error, type=kind, message=f"still running: {stopped}")
     return replace(result, error=replace(error, time=max(0.0, error.time - origin)))
 
 

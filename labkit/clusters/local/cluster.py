@@ -82,11 +82,13 @@ class LocalCluster:
             timeout=timeout,
         )
 
-    def open(self, job: Job, entry: str, supervisor: str) -> Session:
-        """Begin a run of `entry` whose processes can be sent something. Raises `WarmProcessDied`."""
+    def keep(self, job: Job) -> tuple[Session, list[list[int]]]:
+        """Start ranks that stay, each in a process of its own, for `labkit.clusters.live`. Raises `WarmProcessDied`."""
         warm = self.warm or shared()
-        asked = warm.prepare(entry, job, **self._processes(job), commands=True)
-        return warm.open(replace(asked, supervisor=supervisor))
+        processes = self._processes(job)
+        asked = warm.prepare("labkit.clusters.live.rank:main", job, **processes, commands=True)
+        asked = replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")
+        return warm.open(asked), processes["ranks"]
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Nodes and ranks on each."""

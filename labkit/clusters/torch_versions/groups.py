@@ -77,6 +77,11 @@ def inits_of_this_rank() -> int:
     return _inits.count
 
 
+def count_inits_from(number: int) -> None:
+    """This rank's count is at least so much from now on."""
+    _inits.count = max(number, _inits.count)
+
+
 def split_groups_of_nccl() -> None:
     """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
 

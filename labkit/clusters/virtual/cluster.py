@@ -17,7 +17,7 @@ from labkit.clusters.virtual.desk import serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
-from labkit.clusters.warm import WarmProcess, shared
+from labkit.clusters.warm import Session, WarmProcess, shared
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
@@ -66,17 +66,7 @@ class VirtualCluster:
         """Run `job` on fresh virtual ranks. See `Cluster.run`."""
         if job.max_restarts or job.min_nnodes is not None:
             raise InvalidJob("virtual ranks are not started again, nor are their nodes fewer; choose %cluster local")
-        if job.nproc_per_node == "cpu":
-            raise InvalidJob("nproc_per_node=cpu: virtual ranks have GPUs; gpu gives one rank for each")
-        asked = job.nproc_per_node if isinstance(job.nproc_per_node, int) else None
-        placed = replace(
-            self.topology,
-            nnodes=job.nnodes or self.topology.nnodes,
-            nproc_per_node=asked or self.topology.nproc_per_node,
-        )
-        if placed.world_size > MAX_RANKS:
-            raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
-        _check_faults(self.faults, placed)
+        placed = self._placed(job)
         warm = self.warm or shared()
         if self.ranks == "processes":
             return self._told(_run_processes(warm, job, placed, self._options(placed), self.faults, on_output))
@@ -90,6 +80,38 @@ class VirtualCluster:
             timeout=job.timeout,
         )
         return self._told(run)
+
+    def keep(self, job: Job) -> tuple[Session, list[list[int]]]:
+        """Start ranks that stay, threads of one process, for `labkit.clusters.live`. Raises `WarmProcessDied`."""
+        placed = self._placed(job)
+        if self.ranks == "processes":
+            raise InvalidJob('virtual ranks stay between cells with ranks="threads" only')
+        warm = self.warm or shared()
+        hosted = [list(range(placed.world_size))]
+        asked = warm.prepare(
+            "labkit.clusters.live.virtual:main",
+            job,
+            options=self._options(placed),
+            ranks=hosted,
+            environments=[{}],
+            commands=True,
+        )
+        return warm.open(replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")), hosted
+
+    def _placed(self, job: Job) -> Topology:
+        """With as many nodes and ranks as the job wants. Raises `InvalidJob`."""
+        if job.nproc_per_node == "cpu":
+            raise InvalidJob("nproc_per_node=cpu: virtual ranks have GPUs; gpu gives one rank for each")
+        asked = job.nproc_per_node if isinstance(job.nproc_per_node, int) else None
+        placed = replace(
+            self.topology,
+            nnodes=job.nnodes or self.topology.nnodes,
+            nproc_per_node=asked or self.topology.nproc_per_node,
+        )
+        if placed.world_size > MAX_RANKS:
+            raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
+        _check_faults(self.faults, placed)
+        return placed
 
     def _told(self, run: Run) -> Run:
         """With a note for each rank that a fault has killed: its end looks like any other SIGKILL."""

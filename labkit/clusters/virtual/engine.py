@@ -122,6 +122,20 @@ class Engine:
         if failed:
             self.at(self.clock[rank], self._lose, rank)
 
+    def go_on(self, ranks: Iterable[int]) -> None:
+        """These ranks, which have ended, run another program, all from now on; those that had failed are here again."""
+        now = max(self.clock)
+        self.clock[:] = [now] * len(self.clock)
+        self.lost.clear()
+        for rank in ranks:
+            del self.ended[rank]
+            self.at(now, None, rank)
+
+    def forget(self) -> None:
+        """All ranks have ended: what was asked for and not met is nobody's any more, and groups count anew."""
+        self.messages.forget()
+        self.meetings.forget()
+
     def _lose(self, time: float, rank: int) -> None:
         """A rank has failed: nobody will meet what it left undone, and what others asked of it cannot be done.
 

@@ -219,3 +219,25 @@ class Faults:
         if self._jitter is not None and self._jitter.latency:
             seconds *= self._messages.lognormvariate(0.0, self._jitter.latency)
         return seconds
+
+
+class Interrupting(Faults):
+    """The faults of a run whose ranks are interrupted: each is struck once, where it computes, sleeps or has waited."""
+
+    def __init__(self, real: Faults) -> None:
+        self.any = True
+        self._real = real
+        self._struck: set[int] = set()
+
+    def strike(self, rank: int, clock: list[float]) -> None:
+        """Raises KeyboardInterrupt the first time."""
+        if rank not in self._struck:
+            self._struck.add(rank)
+            raise KeyboardInterrupt
+        self._real.strike(rank, clock)
+
+    def stretched(self, rank: int, start: float, seconds: float) -> float:
+        return self._real.stretched(rank, start, seconds)
+
+    def latency(self, seconds: float) -> float:
+        return self._real.latency(seconds)

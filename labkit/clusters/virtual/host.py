@@ -6,9 +6,9 @@ Each thread sees what a process of its own would see: see `isolation`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from socket import socket
 from typing import Any, NoReturn
 
@@ -27,10 +27,61 @@ from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.warm import Reporter
 from labkit.hardware import Topology
+from labkit.trace import Trace
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
+
+    def program(endpoint: ThreadEndpoint) -> bool:
+        """What a rank does, in its thread."""
+        reporter.hosts(endpoint.rank)
+        with host.being(endpoint, job.environment) as rank:
+            result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
+        exits.run_exit_functions(rank)
+        if current.is_forked():
+            os._exit(result.exit or 0)
+        reporter.result(result)
+        return result.error is not None or result.exit != 0
+
+    def leave(code: int) -> NoReturn:
+        endpoint: ThreadEndpoint = current.endpoint()
+        reporter.result(RankResult(endpoint.rank, exit=code))
+        endpoint.leave(failed=code != 0)
+
+    host = prepare(job, options, reporter, leave)
+    ThreadRanks(host.engine, program).run()
+    if job.trace:
+        reporter.trace(host.trace())
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the ranks of this process have in common."""
+
+    topology: Topology
+    engine: Engine
+    ledger: Ledger
+    account: bool
+
+    @contextmanager
+    def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
+        """Meanwhile this thread is a rank, with `variables` beside torchrun's: what it does is charged to it."""
+        rank = Rank(endpoint.rank, {**torchrun_environment(self.topology, endpoint.rank), **variables})
+        rank.random, rank.numpy_random = random_states.seeded(rank.number)
+        here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
+        environment.own_folder()
+        claiming = nullcontext() if self.account else random_states.Claiming(rank.number)
+        with self.ledger.counting(endpoint), claiming:
+            yield rank
+
+    def trace(self) -> Trace:
+        """All that has happened."""
+        return replace(self.engine.trace, memory=self.ledger.samples())
+
+
+def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Callable[[int], NoReturn]) -> Host:
+    """Make this process one whose threads can be ranks. `leave(exit code)` is what `os._exit` on a rank does."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
@@ -48,37 +99,13 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
     )
-
-    def program(endpoint: ThreadEndpoint) -> bool:
-        """What a rank does, in its thread."""
-        reporter.hosts(endpoint.rank)
-        rank = Rank(endpoint.rank, {**torchrun_environment(topology, endpoint.rank), **job.environment})
-        rank.random, rank.numpy_random = random_states.seeded(rank.number)
-        here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
-        environment.own_folder()
-        claiming = nullcontext() if options["account"] else random_states.Claiming(rank.number)
-        with ledger.counting(endpoint), claiming:
-            result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
-        exits.run_exit_functions(rank)
-        if current.is_forked():
-            os._exit(result.exit or 0)
-        reporter.result(result)
-        return result.error is not None or result.exit != 0
-
-    def leave(code: int) -> NoReturn:
-        endpoint: ThreadEndpoint = current.endpoint()
-        reporter.result(RankResult(endpoint.rank, exit=code))
-        endpoint.leave(failed=code != 0)
-
     current.follow_threads()
     environment.separate(reporter)
     modules.separate()
     clocks.separate()
     random_states.separate()
     exits.separate(leave)
-    ThreadRanks(engine, program).run()
-    if job.trace:
-        reporter.trace(replace(engine.trace, memory=ledger.samples()))
+    return Host(topology, engine, ledger, options["account"])
 
 
 def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:

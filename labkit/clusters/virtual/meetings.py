@@ -51,6 +51,10 @@ class Meetings:
         meetings = [meeting for calls in self._groups.values() for meeting in calls.meetings.values()]
         return [request for meeting in meetings for request in meeting.values()]
 
+    def forget(self) -> None:
+        """All calls of all groups: the next one is number 0 on every rank."""
+        self._groups.clear()
+
     def accept(self, now: float, request: Collective) -> None:
         calls = self._groups.get(request.group)
         if calls is None:

@@ -31,6 +31,11 @@ class Messages:
         """What nothing has met."""
         return [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
 
+    def forget(self) -> None:
+        """Whatever nothing has met."""
+        self._boxes.clear()
+        self._open.clear()
+
     def posted_by(self, rank: int) -> list[Receive]:
         """Receives of this rank that no message has met."""
         return [request for request in self.unmet() if isinstance(request, Receive) and request.rank == rank]

@@ -204,10 +204,18 @@ def install() -> None:
 def rendezvous_store() -> VirtualStore:
     """What the running rank meets the others in, when it calls init_process_group; another one each time."""
     rank = current.endpoint().rank
-    return VirtualStore("rendezvous", f"{next(_attempts.setdefault(rank, itertools.count()))}/")
+    attempt = _attempts.get(rank, 0)
+    _attempts[rank] = attempt + 1
+    return VirtualStore("rendezvous", f"{attempt}/")
 
 
-_attempts: dict[int, itertools.count[int]] = {}
+_attempts: dict[int, int] = {}
+
+
+def count_attempts_alike() -> None:
+    """Some ranks may have called `init_process_group` more often than others: let them all meet at the next call."""
+    most = max(_attempts.values(), default=0)
+    _attempts.update(dict.fromkeys(_attempts, most))
 
 
 def _data(value: str | bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -69,6 +69,23 @@ class ThreadRanks:
         """The rank's program is over: others run."""
         self._engine.end(rank, failed)
         self._hand_over()
+
+    @property
+    def all_rest(self) -> bool:
+        """Nobody runs, and nobody will."""
+        return self._all_ended.is_set()
+
+    def rest(self, rank: int, failed: bool) -> None:
+        """The rank's program is over; return when `go_on` has another one for it."""
+        self.end(rank, failed)
+        self._batons[rank].acquire()
+
+    def go_on(self, ranks: Iterable[int]) -> None:
+        """Wake ranks that rest, and return when all rest again, or have ended."""
+        self._all_ended.clear()
+        self._engine.go_on(ranks)
+        self._hand_over()
+        self._all_ended.wait()
 
     def _hand_over(self) -> None:
         following = self._engine.next_rank()

@@ -29,13 +29,6 @@ dist.all_reduce(x)
 TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[WarmProcess]:
-    started = WarmProcess()
-    yield started
-    started.close()
-
-
 @pytest.fixture
 def live(warm: WarmProcess) -> Iterator[LiveRanks]:
     ranks = LiveRanks(local(nproc_per_node=3, warm=warm), Job(source=""))
@@ -148,6 +141,20 @@ def test_a_time_out_interrupts_and_keeps_all(live: LiveRanks) -> None:
     assert run_on(live, TOGETHER).ok
 
 
+def test_a_hang_is_explained_and_ended(live: LiveRanks) -> None:
+    time.sleep(1.2)  # nobody hangs between cells, however long that is
+    run = run_on(live, "if rank != 1:\n    dist.all_reduce(x)\nelse:\n    time.sleep(60)", hang_timeout=1.0)
+    assert run.stopped == "hang: no output and no progress for 1 s"
+    report = run.diagnosis()
+    assert "[0, 2]  Cell In[7], line 2: dist.all_reduce(x)" in report and "rank 1 is not in it" in report
+    assert errors(run) == dict.fromkeys(range(3), "Hang")
+    assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
+    # ranks that a cell leaves out are missing in its collectives
+    run = run_on(live, TOGETHER, [0, 1], hang_timeout=1.0)
+    assert run.stopped.startswith("hang") and "rank 2 is not in it" in run.diagnosis()
+    assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
+
+
 def test_the_learners_interrupt_reaches_python_and_collectives(live: LiveRanks) -> None:
     before = pids(live)
     run = interrupt_soon(live, "print('begun')\nif rank == 0:\n    time.sleep(60)\ndist.barrier()")
@@ -246,7 +253,7 @@ def test_edited_exercises_reach_the_ranks_before_the_next_cell(live: LiveRanks) 
     run = run_on(live, "f(), ring_allreduce.f()", modules=second)
     assert run.values == [(2, 2)] * 3
     assert list(run.notes) == ["ring_allreduce has changed since the last cell: it was loaded again"]
-    assert run_on(live, "f()", modules=second).notes == []
+    assert not run_on(live, "f()", modules=second).notes
     run = run_on(live, "f()", modules={name: "def f():\n    return 3\n1 / 0\n"})
     assert run.ranks[0].error is not None and run.ranks[0].error.where == f"{name}.py, line 3"
 

@@ -1,0 +1,126 @@
+"""Virtual ranks stay as real ones do: the same cells, the same state, and a clock that goes on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from labkit import Job, virtual
+from labkit.clusters import InvalidJob, Run
+from labkit.clusters.live import Interrupted, LiveRanks
+from labkit.clusters.virtual.faults import kill
+from labkit.clusters.warm import WarmProcess
+
+SETUP = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+x = torch.ones(4)
+dist.all_reduce(x)
+"""
+TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
+
+
+@pytest.fixture
+def live(warm: WarmProcess) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(virtual(nproc_per_node=3, warm=warm), Job(source=""))
+    run_on(ranks, SETUP).raise_if_failed()
+    yield ranks
+    ranks.close()
+
+
+def run_on(live: LiveRanks, source: str, ranks: list[int] | None = None, **options: Any) -> Run:
+    run, _ = live.run(Job(source=source, filename="Cell In[7]", **options), ranks)
+    return run
+
+
+def errors(run: Run) -> dict[int, str]:
+    return {result.rank: result.error.type for result in run.ranks if result.error is not None}
+
+
+def test_names_groups_and_the_clock_stay(live: LiveRanks) -> None:
+    run = run_on(live, "x += rank\nbefore = time.monotonic()\ntime.sleep(0.5 * rank)")
+    assert run.ok
+    run = run_on(live, "dist.init_process_group()\ndist.all_reduce(x)\nx.tolist(), time.monotonic() - before")
+    assert [value[0] for value in run.values] == [[12.0] * 4] * 3
+    # a cell begins on all ranks at one time: those that slept less have waited
+    elapsed = [value[1] for value in run.values]
+    assert max(elapsed) == pytest.approx(min(elapsed)) and 1.0 < elapsed[0] < 1.1
+
+
+def test_a_trace_is_of_its_own_cell(live: LiveRanks) -> None:
+    run_on(live, "time.sleep(5)\ndist.barrier()")
+    run = run_on(live, f"print('now', rank)\n{TOGETHER}")
+    assert [result.output for result in run.ranks] == ["now 0\n", "now 1\n", "now 2\n"]
+    assert [call.operation for call in run.trace.collectives()] == ["all_reduce"] * 3
+    assert run.trace.clock == "modelled" and all(0 <= event.start <= event.end < 1 for event in run.trace.events)
+    again = run_on(live, f"print('now', rank)\n{TOGETHER}")
+    took = [[event.end - event.start for event in each.trace.collectives()] for each in (run, again)]
+    assert took[0] == pytest.approx(took[1])
+
+
+def test_an_error_leaves_all_ranks_and_groups_well(live: LiveRanks) -> None:
+    run_on(
+        live, "pair = dist.new_group([0, 1])\nmodel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))"
+    )
+    run = run_on(
+        live, "z = rank\nif rank == 1:\n    raise ValueError('no')\ndist.isend(x, (rank + 1) % 3)\ndist.all_reduce(x)"
+    )
+    assert errors(run)[1] == "ValueError"
+    assert run.diagnosis().splitlines()[-1] == "ranks 0, 2 stopped because of it"
+    assert run_on(live, f"z\n{TOGETHER}").values == [[3.0, 3.0]] * 3
+    assert run_on(live, "model(torch.ones(5, 2)).sum().backward()\nmodel.module.weight.grad.tolist()").ok
+    assert run_on(live, "p = torch.ones(1)\ndist.all_reduce(p, group=pair)\np.item()", [0, 1]).values == [2.0, 2.0]
+
+
+def test_ranks_that_wait_for_one_that_never_joins_are_told_and_meet_again(live: LiveRanks) -> None:
+    run_on(live, "dist.destroy_process_group()")
+    assert errors(run_on(live, "if rank == 2:\n    1 / 0\ndist.init_process_group()"))[2] == "ZeroDivisionError"
+    assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
+
+
+def test_a_subset_that_waits_for_the_others_is_a_deadlock_at_once(live: LiveRanks) -> None:
+    run = run_on(live, TOGETHER, [0, 2])
+    assert errors(run) == {0: "DeadlockError", 2: "DeadlockError"}
+    assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "while True: x = x * 1.0", "while True: time.sleep(1)"])
+def test_the_learners_interrupt_ends_the_cell(live: LiveRanks, body: str) -> None:
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), 2)).start()
+    with pytest.raises(Interrupted) as caught:
+        run_on(live, f"print('begun')\nif rank == 1:\n    dist.barrier()\n{body}")
+    assert caught.value.run.ranks[0].error is not None
+    assert set(errors(caught.value.run)) == {0, 1, 2} and live.alive == [0, 1, 2]
+    assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
+
+
+def test_a_death_concerns_one_rank(live: LiveRanks, warm: WarmProcess) -> None:
+    run = run_on(live, "if rank == 2:\n    os._exit(5)\ndist.barrier()")
+    assert run.first_failure is not None and run.first_failure.rank == 2
+    assert "rank 2 ended with exit code 5 in Cell In[7], and what it held is gone" in run.notes[0]
+    assert live.alive == [0, 1] and run_on(live, "rank", [0, 1]).values == [0, 1]
+    with pytest.raises(InvalidJob, match="rank 2 ended with exit code 5"):
+        run_on(live, "rank")
+    struck = LiveRanks(virtual(nproc_per_node=2, faults=[kill(1, at=1.0)], warm=warm), Job(source=""))
+    run = run_on(struck, "import time\nfor _ in range(9): time.sleep(1)")
+    assert "rank 1 was killed by SIGKILL in Cell In[7]" in run.notes[0] and run.ranks[0].exit == 0
+    struck.close()
+
+
+def test_values_and_edited_exercises_reach_them(live: LiveRanks) -> None:
+    name = "phase3_multi_node/ring_allreduce"
+    live.push({"k": 10})
+    assert live.run(Job(source="c = rank + k"), pull=["c"])[1] == {"c": {0: 10, 1: 11, 2: 12}}
+    use = "from labkit.exercises import ring_allreduce\nring_allreduce.f()"
+    assert run_on(live, use, modules={name: "def f():\n    return 1\n"}).values == [1] * 3
+    # also those that the first cell with it left out
+    second = {name: "def f():\n    return 2\n"}
+    assert run_on(live, "ring_allreduce.f()", [1], modules=second).values == [2]
+    assert run_on(live, "ring_allreduce.f()", modules=second).values == [2] * 3
