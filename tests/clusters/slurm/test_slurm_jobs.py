@@ -60,8 +60,12 @@ def test_an_interrupt_cancels_the_job(rig: SlurmRig) -> None:
 
 
 def test_a_job_that_waits_says_for_what_and_is_cancelled(rig: SlurmRig) -> None:
-    first = rig.ask("sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--wrap=sleep 300")
-    second = rig.ask("sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--wrap=sleep 300")
+    first = rig.ask(
+        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300"
+    )
+    second = rig.ask(
+        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300"
+    )
     interrupt = Interrupt("may start at")
     with pytest.raises(KeyboardInterrupt):
         slurm(nnodes=2, time="5").run(Job(source="0"), None, interrupt.state)
