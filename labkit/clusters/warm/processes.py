@@ -45,6 +45,14 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def stop_descendants() -> list[int]:
+    """Have everything below this process stand still, but what cleans up; returns what does."""
+    found = [pid for pid in descendants(os.getpid()) if not _cleans_up(pid)]
+    for pid in found:
+        _signal(pid, signal.SIGSTOP)
+    return found
+
+
 def kill_descendants(patience: float, limit: float = 10.0) -> None:
     """End and reap everything below this process; return when nothing is left, or after `limit` seconds.
 
@@ -54,7 +62,7 @@ def kill_descendants(patience: float, limit: float = 10.0) -> None:
     while _reap() and (waited := time.monotonic() - began) < limit:
         for pid in descendants(os.getpid()):
             if waited >= patience or not _cleans_up(pid):
-                _kill(pid)
+                _signal(pid, signal.SIGKILL)
         time.sleep(0.005)
 
 
@@ -63,7 +71,7 @@ def kill_children_except(spared: set[int]) -> None:
     below = {pid for child in spared for pid in (child, *descendants(child))}
     for pid in descendants(os.getpid()):
         if pid not in below and not _cleans_up(pid):
-            _kill(pid)
+            _signal(pid, signal.SIGKILL)
 
 
 def _cleans_up(pid: int) -> bool:
@@ -86,6 +94,6 @@ def _reap() -> bool:
     return True
 
 
-def _kill(pid: int) -> None:
+def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from labkit.clusters.warm import frames, fresh, processes, progress, reports, request, scratch
+from labkit.clusters.warm import frames, fresh, processes, progress, reports, request, scratch, shared_memory
 from labkit.clusters.warm.silence import Silence
 from labkit.clusters.warm.stacks import threads
 
@@ -363,6 +363,8 @@ class Supervisor:
         self._send({"kind": "stacks", "process": process.index}, reports.place_of(found, under_way))
 
     def _end(self) -> None:
+        running = any(process.status is None for process in self._processes.values())
+        memory = shared_memory.held_by(processes.stop_descendants()) if running else set()
         for process in self._processes.values():
             if process.status is None:
                 os.kill(process.pid, signal.SIGKILL)
@@ -372,6 +374,7 @@ class Supervisor:
             process.status = os.waitstatus_to_exitcode(status)
         processes.kill_descendants(_CLEAN_UP_SECONDS)
         scratch.remove(self._scratch)
+        shared_memory.remove(memory)
         if self._client_gone:
             return
         for process in self._processes.values():

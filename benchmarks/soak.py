@@ -1,0 +1,142 @@
+"""Interrupts cells on local ranks at random moments, hundreds in a row, and says what they have left behind.
+
+Looked at: processes below this one, open files of this process and of the warm one, files in TMPDIR and /dev/shm.
+Exits with 1 if anything is left or an ordinary cell fails afterwards.
+
+    python benchmarks/soak.py [--cells 500] [--ranks 2] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from labkit import Job, local
+from labkit.clusters import Cluster
+from labkit.clusters.warm import WarmProcess
+from labkit.clusters.warm.processes import descendants
+
+PLAIN = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+print("ready", flush=True)
+dist.destroy_process_group()
+"""
+BUSY = """\
+import os, signal, time, torch, torch.distributed as dist
+from multiprocessing import shared_memory
+from torch.utils.data import DataLoader, TensorDataset
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+dist.init_process_group("gloo")
+memory = shared_memory.SharedMemory(create=True, size=1000)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+for (x,) in DataLoader(TensorDataset(torch.randn(400, 8)), batch_size=4, num_workers=2, persistent_workers=True):
+    dist.all_reduce(x)
+print("ready", flush=True)
+memory.unlink()
+"""
+GONE_WITHIN_SECONDS = 2.0
+LIMIT_SECONDS = 10.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cells", type=int, default=500, help="how many (default %(default)s)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks of each (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments (default %(default)s)")
+    options = parser.parse_args()
+    random.seed(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        problems = soak(options.cells, options.ranks)
+    for problem in problems:
+        print(problem)
+    sys.exit(bool(problems))
+
+
+def soak(cells: int, ranks: int) -> list[str]:
+    """What was left, in words; nothing is good."""
+    warm = WarmProcess()
+    cluster = local(nproc_per_node=ranks, warm=warm)
+    usual = {program: _seconds(cluster, program) for program in (PLAIN, BUSY, PLAIN, BUSY)}
+    servers = set(_children())
+    _wait_until_only(servers)
+    before = _everything(servers)
+    problems: list[str] = []
+    interrupted, slowest = 0, 0.0
+    for number in track(range(cells), "interrupted cells", console=Console(stderr=True), transient=True):
+        program = random.choice((PLAIN, BUSY))
+        main = threading.main_thread().ident or 0
+        timer = threading.Timer(random.uniform(0, usual[program]), signal.pthread_kill, (main, signal.SIGINT))
+        try:
+            timer.start()
+            cluster.run(Job(source=program))
+            timer.join()
+        except KeyboardInterrupt:
+            interrupted += 1
+        returned = time.monotonic()
+        if left := _wait_until_only(servers):
+            problems.append(f"cell {number}: processes {sorted(left)} are left after {LIMIT_SECONDS:g} s")
+        slowest = max(slowest, time.monotonic() - returned)
+    if slowest > GONE_WITHIN_SECONDS:
+        problems.append(f"some process was left for {slowest:.1f} s")
+    after = _everything(servers)
+    for what, seen in after.items():
+        if seen != before[what]:
+            problems.append(f"{what}: {before[what]} before, {seen} after")
+    if not cluster.run(Job(source=PLAIN)).ok:
+        problems.append("an ordinary cell fails afterwards")
+    warm.close()
+    print(f"{cells} cells on {ranks} ranks, {interrupted} interrupted before their end; the last process of a cell was")
+    print(f"gone at most {1e3 * slowest:.0f} ms after it returned. Left: {len(problems) or 'nothing'}")
+    return problems
+
+
+def _seconds(cluster: Cluster, program: str) -> float:
+    began = time.monotonic()
+    cluster.run(Job(source=program)).raise_if_failed()
+    return time.monotonic() - began
+
+
+def _wait_until_only(servers: set[int]) -> set[int]:
+    """What is still there below this process, beside the warm one, when the limit is over."""
+    limit = time.monotonic() + LIMIT_SECONDS
+    while (left := set(descendants(os.getpid())) - servers) and time.monotonic() < limit:
+        time.sleep(0.002)
+    return left
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _everything(servers: set[int]) -> dict[str, object]:
+    """What a cell could leave behind."""
+    return {
+        "processes": len(descendants(os.getpid())),
+        "open files here": len(os.listdir("/proc/self/fd")),
+        "open files of the warm process": [len(os.listdir(f"/proc/{pid}/fd")) for pid in servers],
+        # torch makes this one for whoever imports its compiler
+        "files in TMPDIR": sorted(name for name in os.listdir(tempfile.gettempdir()) if "inductor" not in name),
+        "files in /dev/shm": sorted(os.listdir("/dev/shm")),
+        "threads": threading.active_count(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Names in /dev/shm that a process makes for a moment only, and cannot take away when it is killed in that moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+_FOLDER = "/dev/shm"
+_FOR_A_MOMENT = re.compile(r"sem\.mp-\w+|sem\.\w{6}|torch_\d+_\w+")
+"""Semaphores of multiprocessing, as glibc first names them too, and tensors that torch hands to another process."""
+
+
+def held_by(pids: Iterable[int]) -> set[int]:
+    """Inodes of shared memory that these processes have mapped or open. They should stand still."""
+    found: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                if f" {_FOLDER}/" in line:
+                    found.add(int(line.split()[4]))
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(_FOLDER):
+                    found.add(os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
+    return found
+
+
+def remove(inodes: set[int]) -> None:
+    """Take away what is left of them, of such as are made for a moment."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(_FOLDER):
+            if entry.inode() in inodes and _FOR_A_MOMENT.fullmatch(entry.name):
+                os.unlink(entry.path)
