@@ -1,25 +1,36 @@
-"""Values between processes without pickle: plain data and tensors only, so that nothing is executed on arrival.
+"""Values between processes without pickle: plain data, tensors and arrays only, so that nothing is executed on arrival.
 
-A value becomes a JSON tree plus raw buffers. What cannot travel arrives as `Opaque`, which shows its repr.
+A value becomes a JSON tree plus raw buffers. A data class or a named tuple arrives as its `Fields`; what cannot travel
+arrives as `Opaque`, which shows its repr.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 MAX_DEPTH = 32
+MAX_ITEMS = 1_000_000
+"""Of lists and the like, all together; each of those counts as ten itself."""
 _DTYPES = {
     str(d): d
     for d in (
         torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-        torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
+        torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64,
+        torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
     )
 }  # fmt: skip
+_NUMPY_DTYPES = {str(np.dtype(code)): np.dtype(code) for code in "?bhilqBHILQefdFD"}
+_LISTS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size}
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
 class WireError(ValueError):
@@ -37,11 +48,30 @@ class Opaque:
         return f"<{self.type} stayed on its rank: {self.text}>"
 
 
-def dumps(value: Any) -> bytes:
-    """Encode None, bool, int, float, str, bytes, lists, tuples, dicts, sets and tensors; anything else as `Opaque`."""
-    buffers: list[bytes] = []
-    tree = json.dumps(_encode(value, buffers, 0)).encode()
-    return b"".join([struct.pack("<I", len(tree)), tree, *buffers])
+@dataclass(frozen=True)
+class Fields:
+    """A data class or named tuple of another process, as plain data: `found.loss` or `found.fields["loss"]`."""
+
+    type: str
+    fields: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "fields" or name not in self.fields:
+            raise AttributeError(name)
+        return self.fields[name]
+
+    def __repr__(self) -> str:
+        return f"{self.type}({', '.join(f'{name}={value!r}' for name, value in self.fields.items())})"
+
+
+def dumps(value: Any, max_bytes: int | None = None) -> bytes:
+    """Encode plain data, tensors, arrays; data classes as `Fields`, anything else as `Opaque`.
+
+    max_bytes: of tensors, arrays and texts together; one that does not fit any more goes as `Opaque`.
+    """
+    encoder = _Encoder(max_bytes)
+    tree = json.dumps(encoder.encode(value)).encode()
+    return b"".join([struct.pack("<I", len(tree)), tree, *encoder.buffers])
 
 
 def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
@@ -67,83 +97,174 @@ def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
         raise WireError(f"malformed value: {type(error).__name__}: {error}") from None
 
 
-def _encode(value: Any, buffers: list[bytes], depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        return _opaque(value)
-    kind = type(value)
-    if value is None or kind in (bool, str):
-        return value
-    if kind is int:
-        return {"int": str(value)}
-    if kind is float:
-        return {"float": value.hex()}
-    if kind in (list, tuple, set):
-        return {kind.__name__: [_encode(item, buffers, depth + 1) for item in value]}
-    if kind is dict:
-        return {"dict": [[_encode(k, buffers, depth + 1), _encode(v, buffers, depth + 1)] for k, v in value.items()]}
-    if kind is bytes:
-        return {"bytes": _buffer(value, buffers)}
-    if _is_plain_tensor(value):
-        plain = value.detach().cpu().contiguous()
-        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-        return {"tensor": [str(value.dtype), list(value.shape), *_buffer(data, buffers)]}
-    if kind is Opaque:
-        return {"opaque": [value.type, value.text]}
-    return _opaque(value)
+class _Encoder:
+    """Makes the tree of one value. keep: False to look only whether it can travel."""
+
+    def __init__(self, max_bytes: int | None = None, keep: bool = True) -> None:
+        self.buffers: list[bytes] = []
+        self.stays: Opaque | None = None
+        """The first part that does not travel as it is."""
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._nbytes = 0
+        self._offset = 0
+        self._items = 0
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind is int or kind is float:
+            return value
+        if depth > MAX_DEPTH:
+            # no repr: of a list that holds itself twice on each of many levels it would have no end
+            return self._opaque_as(Opaque(kind.__name__, f"nested deeper than {MAX_DEPTH} levels"))
+        if kind is str:
+            return value if self._fits(len(value)) else self._too_large("text", len(value))
+        if kind in _MAPPINGS:
+            return self._counted(value, lambda: {"dict": [self._all(pair, depth) for pair in value.items()]})
+        if kind.__name__ in _LISTS and kind is _LISTS[kind.__name__]:
+            return self._counted(value, lambda: {kind.__name__: self._all(value, depth)})
+        if kind is bytes or kind is bytearray:
+            return self._buffered({kind.__name__: []}, f"{len(value):,} bytes", len(value), lambda: bytes(value))
+        if _is_plain_tensor(value):
+            about = {"tensor": [str(value.dtype), list(value.shape)]}
+            return self._buffered(about, _shape(value), value.numel() * value.element_size(), lambda: _raw(value))
+        if (kind is np.ndarray or isinstance(value, np.generic)) and str(value.dtype) in _NUMPY_DTYPES:
+            about = {"array" if kind is np.ndarray else "scalar": [str(value.dtype), list(value.shape)]}
+            return self._buffered(about, _shape(value), value.nbytes, value.tobytes)
+        if kind is complex:
+            return {"complex": [value.real, value.imag]}
+        if kind is range:
+            return {"range": [value.start, value.stop, value.step]}
+        if kind in (torch.dtype, torch.device):
+            return {kind.__name__: str(value)}
+        if kind is Opaque:
+            return {"opaque": [value.type, value.text]}
+        fields = _fields(value)
+        if fields is not None:
+            self.stays = self.stays or _opaque(value)
+            return {"fields": [kind.__name__ if kind is not Fields else value.type, self.encode(fields, depth + 1)]}
+        return self._opaque(value)
+
+    def _all(self, values: Any, depth: int) -> list[Any]:
+        return [self.encode(value, depth + 1) for value in values]
+
+    def _counted(self, value: Any, encoded: Any) -> Any:
+        self._items += 10 + len(value)
+        if self._items > MAX_ITEMS:
+            return self._too_large(f"{type(value).__name__} of {len(value):,}", None)
+        return encoded()
+
+    def _fits(self, nbytes: int) -> bool:
+        if self._max_bytes is not None and self._nbytes + nbytes > self._max_bytes:
+            return False
+        self._nbytes += nbytes
+        return True
+
+    def _buffered(self, about: dict[str, list[Any]], what: str, nbytes: int, data: Any) -> Any:
+        if not self._keep:
+            return about
+        if not self._fits(nbytes):
+            return self._too_large(what, nbytes)
+        raw = data()
+        self.buffers.append(raw)
+        self._offset += len(raw)
+        ((kind, described),) = about.items()
+        return {kind: [*described, self._offset - len(raw), len(raw)]}
+
+    def _too_large(self, what: str, nbytes: int | None) -> Any:
+        size = f", {_size(nbytes)}" if nbytes is not None else " items"
+        limit = _size(self._max_bytes) if nbytes is not None and self._max_bytes else f"{MAX_ITEMS:,} items"
+        return self._opaque_as(Opaque(what.split("[")[0], f"{what}{size}; no more than {limit} come back from a rank"))
+
+    def _opaque(self, value: Any) -> Any:
+        return self._opaque_as(_opaque(value))
+
+    def _opaque_as(self, opaque: Opaque) -> Any:
+        self.stays = self.stays or opaque
+        return {"opaque": [opaque.type, opaque.text]}
 
 
-def what_stays(value: Any, depth: int = 0) -> Opaque | None:
-    """The first part of `value` that `dumps` would encode as `Opaque`; None when all of it can travel."""
-    kind = type(value)
-    if depth <= MAX_DEPTH:
-        if kind in (list, tuple, set, dict):
-            parts = [part for item in value.items() for part in item] if kind is dict else value
-            return next((found for part in parts if (found := what_stays(part, depth + 1))), None)
-        if value is None or kind in (bool, str, int, float, bytes) or _is_plain_tensor(value):
-            return None
-    return Opaque(*_opaque(value)["opaque"])
+def what_stays(value: Any) -> Opaque | None:
+    """The first part of `value` that would arrive as something else, `Opaque` or `Fields`; None when there is none."""
+    encoder = _Encoder(keep=False)
+    encoder.encode(value)
+    return encoder.stays
 
 
 def _is_plain_tensor(value: Any) -> bool:
-    return type(value) in (torch.Tensor, torch.nn.Parameter) and str(value.dtype) in _DTYPES and not value.is_sparse
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and str(value.dtype) in _DTYPES
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+    )
 
 
-def _opaque(value: Any) -> dict[str, list[str]]:
+def _raw(tensor: torch.Tensor) -> bytes:
+    plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    if type(value) is Fields:
+        return dict(value.fields)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=False))
+    return None
+
+
+def _shape(value: torch.Tensor | np.ndarray[Any, Any] | np.generic) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _size(nbytes: int | None) -> str:
+    return f"{(nbytes or 0) / (1 << 20):,.4g} MiB"
+
+
+def _opaque(value: Any) -> Opaque:
     try:
         text = repr(value)
     except Exception as error:  # a learner's __repr__ may raise anything
         text = f"<repr failed: {type(error).__name__}>"
-    return {"opaque": [type(value).__name__, text[:500]]}
-
-
-def _buffer(data: bytes, buffers: list[bytes]) -> list[int]:
-    offset = sum(map(len, buffers))
-    buffers.append(data)
-    return [offset, len(data)]
+    return Opaque(type(value).__name__, text[:500])
 
 
 def _decode(tree: Any, buffers: memoryview, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH + 1:  # there, something stands for what was deeper
         raise WireError(f"nested deeper than {MAX_DEPTH}")
-    if tree is None or type(tree) in (bool, str):
+    if tree is None or type(tree) in (bool, str, int, float):
         return tree
     if type(tree) is not dict or len(tree) != 1:
         raise WireError("unknown kind of value")
     ((kind, body),) = tree.items()
-    if kind == "int":
-        return int(body)
-    if kind == "float":
-        return float.fromhex(body)
-    if kind in ("list", "tuple", "set"):
-        items = [_decode(item, buffers, depth + 1) for item in body]
-        return {"list": list, "tuple": tuple, "set": set}[kind](items)
+    if kind in _LISTS:
+        return _LISTS[kind]([_decode(item, buffers, depth + 1) for item in body])
     if kind == "dict":
         return {_decode(k, buffers, depth + 1): _decode(v, buffers, depth + 1) for k, v in body}
-    if kind == "bytes":
-        return bytes(_slice(buffers, *body))
+    if kind in ("bytes", "bytearray"):
+        return (bytes if kind == "bytes" else bytearray)(_slice(buffers, *body))
     if kind == "tensor":
         dtype, shape, offset, length = body
         return tensor_from(_slice(buffers, offset, length), dtype, shape)
+    if kind in ("array", "scalar"):
+        dtype, shape, offset, length = body
+        array = _array_from(_slice(buffers, offset, length), dtype, shape)
+        return array if kind == "array" else array[()]
+    if kind == "complex":
+        return complex(*map(float, body))
+    if kind == "range":
+        return range(*map(int, body))
+    if kind == "dtype":
+        return _DTYPES[body]
+    if kind == "device":
+        return torch.device(body)
+    if kind == "fields":
+        fields = _decode(body[1], buffers, depth + 1)
+        if type(fields) is not dict or not all(type(name) is str for name in fields):
+            raise WireError("fields without names")
+        return Fields(str(body[0])[:200], fields)
     if kind == "opaque":
         return Opaque(str(body[0])[:200], str(body[1])[:500])
     raise WireError(f"unknown kind of value: {kind!r}"[:100])
@@ -155,17 +276,30 @@ def _slice(buffers: memoryview, offset: int, length: int) -> memoryview:
     return buffers[offset : offset + length]
 
 
-def tensor_from(data: memoryview | bytes, dtype: str, shape: list[int]) -> torch.Tensor:
-    """A new tensor of `shape` out of raw bytes; raises `WireError` when they do not fit."""
-    if dtype not in _DTYPES:
+def _array_from(data: memoryview, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    if dtype not in _NUMPY_DTYPES:
         raise WireError(f"unknown dtype {dtype!r}"[:100])
+    _require_size(len(data), shape, _NUMPY_DTYPES[dtype].itemsize, dtype)
+    return np.frombuffer(bytes(data), dtype=_NUMPY_DTYPES[dtype]).reshape(shape).copy()
+
+
+def _require_size(nbytes: int, shape: list[int], itemsize: int, dtype: str) -> int:
+    """The number of elements of `shape`; raises `WireError` unless `nbytes` fill it."""
     numel = 1
     for size in shape:
         if type(size) is not int or size < 0:
             raise WireError("a shape of non-negative integers is needed")
         numel *= size
-    if numel * _DTYPES[dtype].itemsize != len(data):
-        raise WireError(f"{len(data)} bytes do not fill shape {shape} of {dtype}")
+    if numel * itemsize != nbytes:
+        raise WireError(f"{nbytes} bytes do not fill shape {shape} of {dtype}"[:200])
+    return numel
+
+
+def tensor_from(data: memoryview | bytes, dtype: str, shape: list[int]) -> torch.Tensor:
+    """A new tensor of `shape` out of raw bytes; raises `WireError` when they do not fit."""
+    if dtype not in _DTYPES:
+        raise WireError(f"unknown dtype {dtype!r}"[:100])
+    numel = _require_size(len(data), shape, _DTYPES[dtype].itemsize, dtype)
     if numel == 0:
         return torch.empty(shape, dtype=_DTYPES[dtype])
     return torch.frombuffer(bytearray(data), dtype=_DTYPES[dtype]).reshape(shape)

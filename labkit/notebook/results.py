@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from labkit.clusters import wire
@@ -26,7 +28,7 @@ class RankValues(list[Any]):
     def __repr__(self) -> str:
         alike: dict[bytes, list[int]] = {}
         for index, value in enumerate(self):
-            alike.setdefault(wire.dumps(value), []).append(index)
+            alike.setdefault(hashlib.blake2b(wire.dumps(value)).digest(), []).append(index)
         return "\n".join(
             f"[{ranges([self.ranks[index] for index in same])}] {summary(self[same[0]])}" for same in alike.values()
         )
@@ -40,13 +42,19 @@ def summary(value: Any) -> str:
 
 def _summary(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return _tensor(value)
+        return _tensor(value, "")
+    if type(value) is np.ndarray:
+        return _tensor(torch.from_numpy(value), "array ") if value.dtype.kind in "fiub" else _joined([repr(value)])
+    if isinstance(value, np.generic):
+        return str(value)
     if type(value) is list:
         return f"[{_joined(map(_summary, value))}]"
     if type(value) is tuple and len(value) > 1:
         return f"({_joined(map(_summary, value))})"
     if type(value) is dict:
         return "{" + _joined(f"{key!r}: {_summary(item)}" for key, item in value.items()) + "}"
+    if type(value) is wire.Fields:
+        return f"{value.type}({_joined(f'{name}={_summary(item)}' for name, item in value.fields.items())})"
     return repr(value)
 
 
@@ -61,20 +69,28 @@ def _joined(items: Iterable[str]) -> str:
     return ", ".join(shown)
 
 
-def _tensor(value: torch.Tensor) -> str:
-    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+def _tensor(value: torch.Tensor, prefix: str) -> str:
+    kind = f"{prefix}{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     flat = value.detach().reshape(-1)
     if flat.numel() == 0:
         return kind
+    if not (value.dtype.is_complex or value.dtype == torch.bool):
+        # some types can be converted and nothing else
+        flat = flat.double() if value.dtype.is_floating_point else flat.long()
     if flat.numel() <= _WHOLE:
-        return f"{kind} {_plain(value.detach().tolist())}"
+        return f"{kind} {_plain(flat.reshape(value.shape).tolist())}"
     if bool((flat == flat[0]).all()):
         return f"{kind}, all {_plain(flat[0].item())}"
     if value.dtype.is_complex or value.dtype == torch.bool:
         return f"{kind} {_plain(flat[:4].tolist())[:-1]}, …]"
     wide = flat.double()
-    low, high, mean = (f"{float(x):.6g}" for x in (wide.min(), wide.max(), wide.mean()))
-    return f"{kind} from {low} to {high}, mean {mean}"
+    finite = wide[wide.isfinite()]
+    odd = {"nan": int(wide.isnan().sum()), "inf": int(wide.isinf().sum())}
+    others = "".join(f", {count:,} {name}" for name, count in odd.items() if count)
+    if not finite.numel():
+        return f"{kind}{others}"
+    low, high, mean = (f"{float(x):.6g}" for x in (finite.min(), finite.max(), finite.mean()))
+    return f"{kind} from {low} to {high}, mean {mean}{others}"
 
 
 def _plain(value: Any) -> str:

@@ -1,9 +1,11 @@
 """Values of ranks in few lines."""
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.clusters import wire
 from labkit.notebook.results import RankValues, summary
 
 
@@ -41,3 +43,17 @@ def test_large_values_are_cut():
 def test_small_plain_values_look_as_python_writes_them(value):
     if len(repr(value)) < 300:
         assert summary(value) == repr(value)
+
+
+def test_arrays_fields_and_numbers_that_are_none():
+    odd = torch.arange(12.0)
+    odd[3], odd[4] = float("nan"), float("inf")
+    assert summary(odd) == "float32[12] from 0 to 11, mean 5.9, 1 nan, 1 inf"
+    assert summary(torch.full((9,), float("nan"))) == "float32[9], 9 nan"
+    assert summary(np.arange(10)) == "array int64[10] from 0 to 9, mean 4.5"
+    assert summary(np.float32(0.5)) == "0.5"
+    assert summary(wire.Fields("Metrics", {"loss": 0.25, "grad": torch.ones(20)})) == (
+        "Metrics(loss=0.25, grad=float32[20], all 1)"
+    )
+    assert summary(torch.ones(9, dtype=torch.uint16)) == "uint16[9], all 1"
+    assert summary(torch.linspace(0, 1, 9).to(torch.float8_e4m3fn)).startswith("float8_e4m3fn[9] from 0 to 1")

@@ -16,6 +16,8 @@ from labkit.clusters.warm.stacks import Thread
 from labkit.trace import Trace
 from labkit.trace.packing import pack, unpack
 
+MAX_VALUE_BYTES = 128 << 20
+"""Of tensors, arrays and texts in a rank's value: all ranks' values are held by the notebook."""
 _MAX_TEXT = 200_000
 _MAX_FRAMES = 1_000
 _MAX_LOCALS = 8
@@ -36,10 +38,10 @@ def result_frame(result: RankResult) -> bytes:
         "returned_argument": result.returned_argument,
     }
     try:
-        payload = wire.dumps([result.value, result.arguments, error])
+        payload = wire.dumps([wire.dumps(result.value, MAX_VALUE_BYTES), result.arguments, error])
     except Exception as problem:  # a learner's object may do anything while it is looked at
         value = wire.Opaque(type(result.value).__name__, f"{type(problem).__name__}: {problem}"[:500])
-        payload = wire.dumps([value, (), error])
+        payload = wire.dumps([wire.dumps(value), (), error])
     return frames.encode(header, payload)
 
 
@@ -66,13 +68,15 @@ def thread_frame(rank: int, identifier: int) -> bytes:
 def read_result(header: dict[str, Any], payload: bytes) -> RankResult:
     """The inverse of `result_frame`; raises `ReportError`."""
     content = _guarded(lambda: wire.loads(payload))
-    if not isinstance(content, list) or len(content) != 3 or not isinstance(content[1], tuple):
+    if not isinstance(content, list) or len(content) != 3:
+        raise ReportError("a result of the wrong form")
+    if not isinstance(content[0], bytes) or not isinstance(content[1], tuple):
         raise ReportError("a result of the wrong form")
     exit_code = integer(header.get("exit"), "exit") if header.get("exit") is not None else None
     returned = header.get("returned_argument")
     return RankResult(
         rank=integer(header.get("rank"), "rank"),
-        value=content[0],
+        value=_guarded(lambda: wire.loads(content[0])),
         arguments=content[1],
         returned_argument=None if returned is None else integer(returned, "returned_argument"),
         error=None if content[2] is None else _error(content[2]),
