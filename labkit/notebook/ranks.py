@@ -16,6 +16,7 @@ from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
 from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
 from labkit.notebook.output.lanes import Lanes
+from labkit.notebook.output.stopping import PRESSED
 from labkit.notebook.results import RankValues
 from labkit.notebook.running import cell_job, modules_under_work, run_shown, shown_values
 
@@ -91,7 +92,7 @@ class _Kept:
         try:
             run = run_shown(shell, start, world_size=len(ranks), limit=options.timeout)
         except Interrupted as interrupt:
-            lines = _interrupted(interrupt.run)
+            lines = [*_interrupted(interrupt.run), *({PRESSED} & set(getattr(interrupt, "__notes__", ())))]
             interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
             raise
         if options.output:

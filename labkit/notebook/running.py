@@ -20,7 +20,7 @@ from labkit.notebook.output.live import LiveView
 from labkit.notebook.output.progress import ranks_in_words
 from labkit.notebook.output.reopening import answering
 from labkit.notebook.output.runs import Record, runs
-from labkit.notebook.output.stopping import Stop
+from labkit.notebook.output.stopping import PRESSED, Stop
 from labkit.notebook.results import RankValues
 from labkit.notebook.screen import Watch, in_notebook, is_watched
 
@@ -132,14 +132,18 @@ def run_shown(
         record.error = None if run.ok else ("RankFailed", run.diagnosis(), failures.render(run))
     except BaseException as error:
         record.ended = type(error).__name__
+        shown = [f"{record.ended}: {error}"]
         if isinstance(error, KeyboardInterrupt):
-            how = " with the Stop button" * stop.pressed
-            message = f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped{how}"
-            record.ended = f"stopped{how}"
+            record.ended = "stopped with the Stop button" if stop.pressed else "interrupted"
+            message = (
+                f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped" + " with the Stop button" * stop.pressed
+            )
             # where they were is in the notes
             shown = [message, *getattr(error, "__notes__", [])]
             error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]  # IPython looks there
-        record.error = (type(error).__name__, str(error), [f"{type(error).__name__}: {error}".removesuffix(": ")])
+            if stop.pressed:
+                error.add_note(PRESSED)
+        record.error = (type(error).__name__, str(error), shown)
         raise
     finally:
         seen.logs.close()

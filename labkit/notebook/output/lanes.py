@@ -205,4 +205,6 @@ def _split(chunk: _Chunk, count: int) -> tuple[_Chunk, _Chunk]:
 def _lines(chunks: Iterable[_Chunk]) -> Iterator[Line]:
     for chunk in chunks:
         for text in chunk.text[:-1].split("\n"):
-            yield Line(chunk.time, chunk.rank, chunk.stream, cut(text), chunk.is_bar)
+            # bars go to stderr as a rule, and are no errors
+            stream = "stdout" if chunk.is_bar else chunk.stream
+            yield Line(chunk.time, chunk.rank, stream, cut(text), chunk.is_bar)

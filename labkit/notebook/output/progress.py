@@ -34,7 +34,8 @@ class Progress:
         self._shares: dict[int, float] = {}
 
     def update(self, open_rows: dict[int, list[tuple[str, Row]]]) -> None:
-        """Take in what ranks are writing. A rank's outermost bar counts; when it is gone, its last state does."""
+        """Take in what ranks are writing. A rank's outermost bar counts; one that has been left is done."""
+        self._shares = dict.fromkeys(self._shares, 1.0)
         for rank, rows in open_rows.items():
             shares = (share_of(row.text) for _, row in rows if row.is_bar)
             first = next((share for share in shares if share is not None), None)
@@ -54,7 +55,9 @@ class Progress:
         shown: list[tuple[str, str, int]] = []
         for level in range(levels):  # the outer bars of all ranks, then the inner ones
             here = [(rank, *rows[level]) for rank, rows in open_rows.items() if level < len(rows)]
-            folded = fold(Line(0.0, rank, stream, row.text) for rank, stream, row in here)
+            # bars go to stderr as a rule, and are no errors
+            lines = (Line(0.0, rank, "stdout" if row.is_bar else stream, row.text) for rank, stream, row in here)
+            folded = fold(lines)
             told = [(label(line.ranks, line.stream, nproc_per_node), line.text, only(line.ranks)) for line in folded]
             if len(told) > MOST_BARS:
                 slowest, *between, fastest = sorted(told, key=lambda bar: share_of(bar[1]) or 0.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 
+PRESSED = "It was the Stop button."
+"""A note on the `KeyboardInterrupt` of which that is true."""
+
 
 class Stop:
     """May be pressed while something runs in the main thread; then that gets a `KeyboardInterrupt`, once."""

@@ -98,7 +98,7 @@ def test_a_carriage_return_writes_the_line_anew():
     lanes.feed(1, "stderr", "10%\r55%")
     assert open_texts(lanes) == {1: ["55%"]} and lanes.text() == ""
     lanes.feed(1, "stderr", "\r100%\n")
-    assert open_texts(lanes) == {} and lanes.close() == "[1 stderr] 100%\n"
+    assert open_texts(lanes) == {} and lanes.close() == "[1] 100%\n"
 
 
 def test_bars_within_bars_are_one_line_each():
@@ -111,7 +111,7 @@ def test_bars_within_bars_are_one_line_each():
             assert open_texts(lanes)[0] == [f"epochs: {epoch}/3", f"steps: {step}/5"]
         lanes.feed(0, "stderr", "\n\r          \r\x1b[A")  # the inner bar is cleared
     lanes.feed(0, "stderr", "\repochs: 3/3\n\r\nafter\n")
-    assert lanes.close() == "[0] before\n[0 stderr] epochs: 3/3\n[0 stderr] after\n"
+    assert lanes.close() == "[0] before\n[0] epochs: 3/3\n[0 stderr] after\n"
 
 
 def test_tqdm_itself_leaves_one_line_for_all_ranks():
@@ -128,7 +128,7 @@ def test_tqdm_itself_leaves_one_line_for_all_ranks():
             for _ in tqdm(range(3), desc="steps", file=Stream(), leave=False, position=1, mininterval=0):
                 time.sleep(0.001 * rank)
     (line,) = lanes.close().splitlines()
-    assert line.startswith("[0-3 stderr] epochs: 100%|") and "| 2/2 [" in line
+    assert line.startswith("[0-3] epochs: 100%|") and "| 2/2 [" in line
 
 
 def test_what_could_do_harm_is_taken_out():
