@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import re
 import sys
 import sysconfig
 import traceback
@@ -59,7 +60,9 @@ def outcome(rank: int, now: Callable[[], float], run: Callable[[], RankResult]) 
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if stop.code is not None and not isinstance(stop.code, int):
             print(stop.code, file=sys.stderr)
-        return RankResult(rank, exit=code)
+        # a kind of its own is what the lab raises to end a rank
+        plain = type(stop) is SystemExit and code != 0
+        return RankResult(rank, error=describe(stop, now()) if plain else None, exit=code)
     except BaseException as error:  # KeyboardInterrupt included: a rank's end is reported, whatever it is
         return RankResult(rank, error=describe(error, now()), exit=1)
 
@@ -121,6 +124,9 @@ def describe(error: BaseException, time: float) -> RankError:
             frames.append((frame.f_code.co_filename, number, frame.f_code.co_name, text))
     if isinstance(error, SyntaxError) and error.filename and is_learners(error.filename):
         frames.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+    if elsewhere := _frames_elsewhere(error):
+        # the variables here are not those of that line
+        frames, innermost = frames + elsewhere, None
     return RankError(
         type=type(error).__name__,
         message=_message(error),
@@ -132,10 +138,29 @@ def describe(error: BaseException, time: float) -> RankError:
     )
 
 
+_WHERE_TORCH_WAS_BUILT = re.compile(r"\[/\S+/(?:gloo|pytorch)/\S+:\d+\] ")
+_GLOO_ADVISES = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
+_ANOTHER_PROCESS = re.compile(r"Caught \w+ in (.+?)\.\nOriginal Traceback \(most recent call last\):\n(.*)", re.DOTALL)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', re.MULTILINE)
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, NotImplementedError) and not str(error):
         return "this part is not written yet"
-    return (error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__
+    if isinstance(error, SystemExit):
+        return f"exit code {error.code}" if isinstance(error.code, int) else str(error.code)
+    text = (error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__
+    if another := _ANOTHER_PROCESS.match(text):
+        last = another[2].rstrip().splitlines()[-1]
+        return f"{last.removeprefix(f'{type(error).__name__}: ')} (in {another[1]})"
+    return _GLOO_ADVISES.sub("", _WHERE_TORCH_WAS_BUILT.sub("", text))
+
+
+def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
+    """The learner's frames in the process that the error comes from, such as a DataLoader's worker."""
+    another = _ANOTHER_PROCESS.match(str(error))
+    found = _FRAME.findall(another[2]) if another else []
+    return [(file, int(line), name, text) for file, line, name, text in found if is_learners(file)]
 
 
 @functools.cache
@@ -192,11 +217,22 @@ def line_of(frame: FrameType | None) -> str:
     return ""
 
 
+_LOST = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection was likely closed|failed to recv, got 0 bytes|"
+    r"remote process exited or there was a network error|ncclRemoteError"
+)
+
+
 def _is_closed_connection(error: BaseException) -> bool:
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "Connection closed by peer" in text or "Connection reset by peer" in text
-    )
+    """Has it lost another rank, or was it raised while such an error was handled?"""
+    seen: BaseException | None = error
+    for _ in range(20):
+        if seen is None:
+            return False
+        if isinstance(seen, RuntimeError) and _LOST.search(str(seen)):
+            return True
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return False
 
 
 def _shapes(frame: FrameType) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from labkit.notebook.viewer import Viewer
 
 
+_BARE = ("SIG", "Exit")
+"""Types of a death that left no exception."""
+
+
 @dataclass(frozen=True)
 class RankError:
     """Why a rank failed, as plain data: the exception itself stays where it was raised."""
@@ -33,6 +37,11 @@ class RankError:
     """True when it failed because another rank did: a closed connection, an aborted collective."""
     locals: tuple[tuple[str, str], ...] = ()
     """Variables of the learner's innermost frame, by name: a tensor's shape and dtype, else a short repr."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """Its message only repeats what kind of error it is."""
+        return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
 
     @property
     def where(self) -> str:
@@ -103,6 +112,7 @@ class Run:
         def order(result: RankResult) -> tuple[bool, bool, float, int]:
             error = result.error
             consequence = result.exit is None if error is None else error.consequence
+            # what is said of a rank that is not known to have failed by itself comes last
             return (consequence, error is None, error.time if error else 0.0, result.rank)
 
         return min(failed, key=order, default=None)
@@ -117,30 +127,69 @@ class Run:
         if first is None:
             return self.stopped
         lines = [f"stopped: {self.stopped}"] if self.stopped else []
-        if first.error is None:
+        alike, said = self.alike(first), self.what_to_try()
+        error = first.error
+        if error is None:
             lines.append(f"rank {first.rank} {ending(first.exit)}")
         else:
-            error = first.error
-            places: dict[str, list[int]] = {}
-            for result in self.ranks:
-                if result.error and (result.error.type, result.error.message) == (error.type, error.message):
-                    places.setdefault(result.error.where, []).append(result.rank)
-            here = places.pop(error.where)
-            who = "every rank" if len(here) == len(self.ranks) > 1 else f"rank{'s' * (len(here) > 1)} {ranges(here)}"
-            lines.append(
-                f"{error.type} on {who}" + (f" at {error.where}" if error.where else "") + f": {error.message}"
-            )
+            here = [rank for rank in alike if self._error(rank).where == error.where]
+            if error.consequence and said:
+                lines.append(self.headline(first, alike))
+            else:
+                at = f" at {error.where}" if error.where else ""
+                lines.append(f"{self.headline(first, here)}{at}{'' if error.says_nothing else f': {error.message}'}")
             lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
             if error.locals:
                 lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
+            places: dict[str, list[int]] = {}
+            for rank in alike:
+                places.setdefault(self._error(rank).where, []).append(rank)
             for where, elsewhere in places.items():
-                plural = "s" * (len(elsewhere) > 1)
-                lines.append(f"also on rank{plural} {ranges(elsewhere)}" + f" at {where}" * bool(where))
-        others = [r for r in self.ranks if r is not first and (r.error is not None or r.exit != 0)]
-        folded = [r.rank for r in others if first.error is None or r.error is None or r.error.consequence]
+                if where != error.where:
+                    lines.append(f"also on {_ranks(elsewhere)}" + f" at {where}" * bool(where))
+        lines += said
+        others = [r for r in self.ranks if r.rank not in alike and (r.error is not None or r.exit != 0)]
+        folded = [r.rank for r in others if error is None or r.error is None or r.error.consequence]
         if folded:
-            lines.append(f"rank{'s' * (len(folded) > 1)} {ranges(folded)} stopped because of it")
+            lines.append(f"{_ranks(folded)} stopped because of it")
         return "\n".join(lines)
+
+    def alike(self, first: RankResult) -> list[int]:
+        """The ranks that failed as `first` did: with the same error, or all of them by losing a connection."""
+        error = first.error
+        if error is None:
+            return [first.rank]
+        kind = error.type, error.message
+        lost = [r.rank for r in self.ranks if r.error and error.consequence and r.error.consequence]
+        return lost or [r.rank for r in self.ranks if r.error and (r.error.type, r.error.message) == kind]
+
+    def headline(self, first: RankResult, alike: Sequence[int]) -> str:
+        """`ValueError on ranks 0, 2`; `rank 3 was killed by SIGKILL`."""
+        error = first.error
+        who = "every rank" if len(alike) == len(self.ranks) > 1 else _ranks(alike)
+        if error is None or error.type == "SystemExit" or (not error.frames and error.type.startswith(_BARE)):
+            return f"{who} {ending(first.exit)}"
+        ended = [r.rank for r in self.ranks if r.error is None and r.exit == 0]
+        if error.consequence and ended:
+            return f"{who} lost the connection to {_ranks(ended)}, which had ended"
+        return f"{error.type} on {who}"
+
+    def what_to_try(self) -> list[str]:
+        """What more can be said of the first failure, and what to try, in a line or two."""
+        from labkit.clusters import advice, lost
+
+        first = self.first_failure
+        if first is None or first.error is None:
+            return []
+        if first.error.consequence:
+            return lost.findings(self.ranks, self.trace)
+        said = advice.advice(first.error.type, first.error.message)
+        return [f"try: {said}"] if said else []
+
+    def _error(self, rank: int) -> RankError:
+        error = next(result.error for result in self.ranks if result.rank == rank)
+        assert error is not None
+        return error
 
     def raise_if_failed(self) -> Run:
         """Raise `RankFailed` unless all ranks ended well; else return this run."""
@@ -165,6 +214,10 @@ class Run:
         from labkit.trace.perfetto import write_perfetto
 
         return write_perfetto(self.trace, path)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
 
 
 def ranges(ranks: Sequence[int]) -> str:

@@ -35,6 +35,12 @@ class UnderWay:
     spins: bool = False
     """Waiting for it takes the whole of a core, as waiting for a GPU does."""
 
+    @property
+    def place(self) -> str:
+        """`all_reduce #2 at Cell In[3], line 5`."""
+        number = f" #{self.sequence + 1}" if self.sequence >= 0 else ""
+        return f"{self.name}{number}" + (f" at {self.line}" if self.line else "")
+
 
 @dataclass(frozen=True)
 class Standing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections import defaultdict
 
-from labkit.clusters import RankError, RankFailed, RankResult, Run, hangs
+from labkit.clusters import RankFailed, RankResult, Run, hangs
 from labkit.clusters.run import ranges
 
 _RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
@@ -28,14 +28,14 @@ def render(run: Run) -> list[str]:
 
 def _failure(run: Run, first: RankResult) -> list[str]:
     """The rank that failed first, its line, and how the program came there."""
-    if first.error is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.diagnosis().splitlines()[0]}"]
+    alike = run.alike(first)
+    head = run.headline(first, alike)
     error = first.error
-    alike = _alike(run, error)
-    who = "every rank" if len(alike) == len(run.ranks) > 1 else _named(alike)
+    if error is None:
+        return [f"{_RED}{_BOLD}RankFailed{_END}: {head}"]
     # a cell may have run on some of the ranks only
-    of = f" of {max(len(run.ranks), run.trace.world_size)}" if who != "every rank" else ""
-    lines = [f"{_RED}{_BOLD}RankFailed{_END}: {error.type} on {who}{of}"]
+    of = f" of {max(len(run.ranks), run.trace.world_size)}" if head == f"{error.type} on {_named(alike)}" else ""
+    lines = [f"{_RED}{_BOLD}RankFailed{_END}: {head}{of}"]
     calls = error.frames[:-1]
     if len(calls) > _MOST_CALLS:
         lines += [_call(frame) for frame in calls[:2]]
@@ -46,13 +46,11 @@ def _failure(run: Run, first: RankResult) -> list[str]:
         lines += _excerpt(*error.frames[-1])
     if error.locals:
         lines.append("      " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
-    lines.append(f"{_RED}{error.type}{_END}: {error.message}")
-    return lines
-
-
-def _alike(run: Run, error: RankError) -> list[int]:
-    """The ranks that failed in the same way."""
-    return [r.rank for r in run.ranks if r.error and (r.error.type, r.error.message) == (error.type, error.message)]
+    said = run.what_to_try()
+    # of a connection that was lost it is better said why
+    if not error.says_nothing and not (error.consequence and said):
+        lines.append(f"{_RED}{error.type}{_END}: {error.message}" if error.frames else error.message)
+    return [*lines, *map(_finding, said)]
 
 
 def _others(run: Run, first: RankResult) -> list[str]:
@@ -60,7 +58,7 @@ def _others(run: Run, first: RankResult) -> list[str]:
     own: dict[tuple[str, str], list[int]] = defaultdict(list)
     messages: dict[tuple[str, str], str] = {}
     drawn_in = []
-    told = set(_alike(run, first.error)) if first.error else {first.rank}
+    told = set(run.alike(first))
     for result in run.ranks:
         error = result.error
         if result.rank in told or (error is None and result.exit == 0):

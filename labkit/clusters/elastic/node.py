@@ -111,7 +111,7 @@ class Node(Supervisor):
             if self._running_ranks():
                 self._deadlines["the agent has ended"] = time.monotonic()
             return
-        self._send({"kind": "exit", "process": process.index, "status": self._own_status(status)})
+        self._say_exit(process, self._own_status(status))
         try:
             self._line.send({"kind": "exit", "local_rank": process.index, "status": status})
         except OSError:  # the agent has been killed, and its end is about to be known

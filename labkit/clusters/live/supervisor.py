@@ -32,4 +32,4 @@ class LiveSupervisor(Supervisor):
             self._silence = Silence(self._board, header["hang_timeout"] if watched else None)
 
     def _process_ended(self, process: Process, status: int) -> None:
-        self._send({"kind": "exit", "process": process.index, "status": status})
+        self._say_exit(process, status)

@@ -19,6 +19,7 @@ KEPT_OUTPUT_CHARACTERS = 10_000_000
 """Of what a rank prints, the last so many characters are kept in its result. All of it is passed on while it runs."""
 _MAX_OUTER_BYTES = 16 << 20
 _MAX_NOTES = 20
+_NOTICED_SECONDS = 0.25
 
 
 class Collector:
@@ -55,6 +56,7 @@ class Collector:
         self._places: dict[int, reports.Place] = {}
         """Where each process was when it was last asked, or crashed."""
         self._exits: dict[int, int | None] = {}
+        self._deaths: dict[int, reports.Death] = {}
         self._reason = ""
         self.started = False
         self.ended = False
@@ -92,6 +94,7 @@ class Collector:
         elif kind == "exit":
             status = header.get("status")
             self._exits[process] = status if type(status) is int and abs(status) < 1 << 16 else None
+            self._deaths[process] = reports.read_death(header)
 
     def _take_report_bytes(self, process: int, data: bytes) -> None:
         decoder = self._reports[process]
@@ -194,7 +197,7 @@ class Collector:
         if process in self._malformed:
             error = RankError("MalformedReport", self._malformed[process], time=wall_seconds)
             exit_code = exit_code or 1
-        elif exit_code is None or exit_code < 0:
+        elif exit_code != 0:
             error = self._where_it_was(process, rank, exit_code, wall_seconds)
         return RankResult(rank, output=output, error=error, exit=exit_code)
 
@@ -202,8 +205,13 @@ class Collector:
         """Why a process had to be stopped or crashed, and at which line, as far as that is known."""
         stack = self._frames(process, rank)
         if exit_code is not None:
-            message = "the process crashed: code below Python failed here"
-            return RankError(_signal_name(-exit_code), message, stack, time=wall_seconds) if stack else None
+            death = self._deaths[process]
+            kind = _signal_name(-exit_code) if exit_code < 0 else "Exit"
+            # the others may have noticed it before the supervisor did
+            seconds = max(0.0, death.seconds - _NOTICED_SECONDS) if exit_code < 0 else death.seconds
+            if stack:
+                return RankError(kind, "the process crashed: code below Python failed here", stack, time=seconds)
+            return RankError(kind, death.words(exit_code), time=seconds)
         if self._reason == "timeout":
             return RankError("Timeout", f"still running after {self._timeout:g} s", stack, time=wall_seconds)
         if self._hang:

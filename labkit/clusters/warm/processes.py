@@ -53,6 +53,16 @@ def stop_descendants() -> list[int]:
     return found
 
 
+def killed_for_memory() -> int:
+    """How many processes of this machine the kernel has killed since it was started, since there was no memory."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            counts = dict(line.split() for line in file)
+    except OSError:
+        return 0
+    return int(counts.get("oom_kill", 0))
+
+
 def kill_descendants(patience: float, limit: float = 10.0) -> None:
     """End and reap everything below this process; return when nothing is left, or after `limit` seconds.
 

@@ -134,6 +134,14 @@ class Board:
 
     def under_way(self, index: int) -> list[UnderWay]:
         """What process `index` has begun and not ended, the oldest first. Safe on whatever is written there."""
+        return [operation for operation, state in self._entries(index) if state != _FREE]
+
+    def last(self, index: int) -> UnderWay | None:
+        """What process `index` began last, as far as that is kept."""
+        return next((operation for operation, _ in reversed(self._entries(index)) if operation.name), None)
+
+    def _entries(self, index: int) -> list[tuple[UnderWay, int]]:
+        """All that is written down, with its state; the oldest first."""
         memory, now = self._of(index), time.monotonic()
         groups = _groups(memory)
         found = []
@@ -141,8 +149,6 @@ class Board:
             began, group, sequence, peer, tag, nbytes, spins, name, line, kind, state = _ENTRY.unpack_from(
                 memory, _FIRST_ENTRY + i * _ENTRY.size
             )
-            if state == _FREE:
-                continue
             label, ranks = groups[group] if 0 <= group < len(groups) else ("", ())
             operation = UnderWay(
                 kind={COLLECTIVE: "collective", SEND: "send", RECEIVE: "receive"}.get(kind, "other"),
@@ -158,8 +164,8 @@ class Board:
                 waited_for=state == _WAITED_FOR,
                 spins=bool(spins),
             )
-            found.append(operation)
-        return sorted(found, key=lambda operation: -operation.seconds)
+            found.append((operation, state))
+        return sorted(found, key=lambda entry: -entry[0].seconds)
 
     def _of(self, index: int) -> memoryview:
         return self._memory[index * _SLOT_BYTES : (index + 1) * _SLOT_BYTES]

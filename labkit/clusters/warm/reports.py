@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -119,6 +120,39 @@ class Place:
     """Those that run code of the learner's, the main one first."""
     under_way: tuple[UnderWay, ...]
     """What it has begun and not ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """What is known of a process that has ended, beside its exit code."""
+
+    seconds: float
+    """Since the run began."""
+    last: str
+    """What it began last: `all_reduce #2 at Cell In[3], line 5`. May be empty."""
+    out_of_memory: bool
+    """The kernel has killed a process meanwhile, since memory had run out."""
+
+    def words(self, exit_code: int) -> str:
+        """For the learner, of a process that left no exception."""
+        parts = []
+        if self.out_of_memory:
+            parts.append("memory ran out, and the kernel chose this process")
+        elif exit_code == -signal.SIGKILL:
+            parts.append("this came from outside of the program, as from the kernel when memory runs out")
+        elif exit_code > 0:
+            parts.append("it left no exception behind, as os._exit does")
+        if self.last:
+            parts.append(f"the last that it began was {self.last}")
+        return "; ".join(parts)
+
+
+def read_death(header: dict[str, Any]) -> Death:
+    """Out of the frame that says that a process has ended; raises `ReportError`."""
+    seconds = header.get("seconds", 0.0)
+    if type(seconds) is not float or not math.isfinite(seconds):
+        raise ReportError("a death at a time that is no number")
+    return Death(seconds, _text(header.get("last", ""))[:500], header.get("out_of_memory") is True)
 
 
 def place_of(threads: Sequence[Thread], under_way: Sequence[UnderWay]) -> bytes:

@@ -27,6 +27,8 @@ class Thread:
     """The learner's, as in `RankError.frames`, outermost first."""
     in_torch: bool
     """Its innermost frame of all is torch's, or the lab's own that calls torch."""
+    current: bool = False
+    """The one that was asked, or that crashed."""
 
 
 def threads(dump: str, job: Job) -> list[Thread]:
@@ -34,10 +36,11 @@ def threads(dump: str, job: Job) -> list[Thread]:
     sources = _sources(job)
     found: dict[int, list[Frame]] = {}
     innermost: dict[int, str] = {}
-    thread = 0
+    thread = current = 0
     for line in dump.splitlines():
         if header := _THREAD.match(line):
             thread = int(header[1], 16)
+            current = thread if line.startswith("Current") else current
         elif frame := _FRAME.match(line):
             innermost.setdefault(thread, frame[1])
             if is_learners(frame[1]):
@@ -45,7 +48,10 @@ def threads(dump: str, job: Job) -> list[Thread]:
                 source = sources.get(frame[1], [])
                 text = source[number - 1].strip() if 0 < number <= len(source) else ""
                 found.setdefault(thread, []).insert(0, (frame[1], number, frame[3], text))
-    return [Thread(thread, tuple(frames), innermost[thread].startswith(_WAITERS)) for thread, frames in found.items()]
+    return [
+        Thread(thread, tuple(frames), innermost[thread].startswith(_WAITERS), thread == current)
+        for thread, frames in found.items()
+    ]
 
 
 def _sources(job: Job) -> dict[str, list[str]]:

@@ -78,6 +78,7 @@ class Supervisor:
         watched = all(len(hosted) <= 1 for hosted in asked.ranks)
         self._silence = Silence(self._board, asked.job.hang_timeout if watched else None)
         self._began = time.monotonic()
+        self._killed_for_memory = processes.killed_for_memory()
         self._heard = frames.Decoder(_MAX_COMMAND_BYTES)
         self._pending = bytearray()
         self._reading = True
@@ -277,9 +278,23 @@ class Supervisor:
     def _process_ended(self, process: Process, status: int) -> None:
         """A process has ended by itself."""
         self._silence.broken()
-        self._send({"kind": "exit", "process": process.index, "status": self._own_status(status)})
+        self._say_exit(process, self._own_status(status))
         if status != 0:
             self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+
+    def _say_exit(self, process: Process, status: int | None) -> None:
+        """Tell the client how a process has ended, and what is known of one that could not say it."""
+        last = self._board.last(process.index)
+        self._send(
+            {
+                "kind": "exit",
+                "process": process.index,
+                "status": status,
+                "seconds": time.monotonic() - self._began,
+                "last": last.place if last and status else "",
+                "out_of_memory": status == -signal.SIGKILL and processes.killed_for_memory() > self._killed_for_memory,
+            }
+        )
 
     def _own_status(self, status: int) -> int | None:
         """None for a process that was stopped: of that there is nothing to blame it for."""
@@ -359,6 +374,8 @@ class Supervisor:
         dump = written.decode(errors="replace")
         # a fork keeps the identifier of its only thread
         found = sorted(threads(dump, self._asked.job), key=lambda thread: thread.identifier != threading.get_ident())
+        if process.status is not None:
+            found.sort(key=lambda thread: not thread.current)
         under_way = self._board.under_way(process.index)
         self._send({"kind": "stacks", "process": process.index}, reports.place_of(found, under_way))
 

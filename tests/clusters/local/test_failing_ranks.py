@@ -1,0 +1,105 @@
+"""However a rank dies, it is named first, with what can be known of it; what followed from that is folded."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import Job, Run, local
+from labkit.notebook.failures import render
+
+HEAD = """\
+import os, sys, ctypes, threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+x = torch.ones(4)
+dist.all_reduce(x)
+"""
+
+
+def run(source: str) -> Run:
+    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=60))
+
+
+def dies(statement: str) -> Run:
+    return run(f"if rank == 2:\n    {statement}\nfor _ in range(3):\n    dist.all_reduce(x)")
+
+
+@pytest.mark.parametrize(
+    ("statement", "first"),
+    [
+        ("raise ValueError('no')", "ValueError on rank 2 at Cell In[3], line 7: no"),
+        ("os.kill(os.getpid(), 9)", "rank 2 was killed by SIGKILL: this came from outside of the program, as from the "
+         "kernel when memory runs out; the last that it began was all_reduce #1 at Cell In[3], line 5"),
+        ("os._exit(7)", "rank 2 ended with exit code 7: it left no exception behind, as os._exit does; the last that it "
+         "began was all_reduce #1 at Cell In[3], line 5"),
+        ("sys.exit('bad config')", "rank 2 ended with exit code 1 at Cell In[3], line 7: bad config"),
+        ("threading.Thread(target=lambda: ctypes.string_at(0)).start()",
+         "SIGSEGV on rank 2 at Cell In[3], line 7: the process crashed: code below Python failed here"),
+        ("raise MemoryError", "MemoryError on rank 2 at Cell In[3], line 7"),
+        ("x.requires_grad_().register_hook(lambda g: 1 / 0); x.sum().backward()",
+         "ZeroDivisionError on rank 2 at Cell In[3], line 7: division by zero"),
+    ],
+)  # fmt: skip
+def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
+    lines = dies(statement).diagnosis().splitlines()
+    assert lines[0] == first
+    assert lines[-1] == "ranks 0-1, 3 stopped because of it"
+
+
+def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() -> None:
+    found = run(
+        "if rank == 2:\n    os.kill(os.getpid(), 9)\ntry:\n    dist.all_reduce(x)\n"
+        "except RuntimeError as error:\n    raise ValueError('training failed') from error"
+    )
+    assert found.diagnosis().startswith("rank 2 was killed by SIGKILL")
+    assert found.diagnosis().endswith("ranks 0-1, 3 stopped because of it")
+
+
+def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
+    found = run("if rank != 2:\n    dist.barrier()")
+    assert (
+        found.diagnosis().splitlines()
+        == [
+            "ranks 0-1, 3 lost the connection to rank 2, which had ended",
+            "    dist.barrier()",
+            *[line for line in found.diagnosis().splitlines() if line.startswith("    rank = ")],
+            "barrier #1 of the group 0-3: ranks 0-1, 3 wait in it at line 7, rank 2 has not come: it has ended",
+            "try: every rank of a group must make each of its calls; rank 2 went past this one and ended",
+        ]
+        or "barrier #2" in found.diagnosis()
+    )
+    assert "gloo" not in "\n".join(render(found))
+
+
+def test_unequal_tensors_are_told_rank_by_rank() -> None:
+    text = run("dist.all_reduce(torch.ones(rank + 4))").diagnosis()
+    assert "16 B on rank 0, 20 B on rank 1, 24 B on rank 2, 28 B on rank 3" in text
+    assert "try: all ranks of a group must give tensors of the same shape and dtype" in text
+
+
+def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
+    found = run(
+        "from torch.utils.data import DataLoader, Dataset\nclass Data(Dataset):\n    def __len__(self):\n        return 4\n"
+        "    def __getitem__(self, i):\n        return 1 / (i - 2)\nlist(DataLoader(Data(), num_workers=1))"
+    )
+    lines = found.diagnosis().splitlines()
+    assert lines[:2] == [
+        "ZeroDivisionError on every rank at Cell In[3], line 11: division by zero (in DataLoader worker process 0)",
+        "    return 1 / (i - 2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        ("input()", "nobody's keyboard reaches a rank"),
+        ("y", "ranks know nothing of the notebook's variables"),
+        ("dist.destroy_process_group(); dist.barrier()", "call dist.init_process_group() first"),
+        ("dist.new_group(backend='glooo')", "the backends are gloo"),
+        ("torch.empty(1 << 46)", "each rank holds data of its own"),
+    ],
+)
+def test_common_mistakes_come_with_what_to_try(statement: str, advice: str) -> None:
+    found = run(statement)
+    assert f"try: {advice}" in found.diagnosis()
+    assert any(advice in line for line in render(found))
