@@ -39,6 +39,11 @@ class RankError:
     """Variables of the learner's innermost frame, by name: a tensor's shape and dtype, else a short repr."""
 
     @property
+    def is_mere_end(self) -> bool:
+        """No exception is known: the exit code, or the signal, says most."""
+        return self.type == "SystemExit" or (not self.frames and self.type.startswith(_BARE))
+
+    @property
     def says_nothing(self) -> bool:
         """Its message only repeats what kind of error it is."""
         return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
@@ -167,7 +172,7 @@ class Run:
         """`ValueError on ranks 0, 2`; `rank 3 was killed by SIGKILL`."""
         error = first.error
         who = "every rank" if len(alike) == len(self.ranks) > 1 else _ranks(alike)
-        if error is None or error.type == "SystemExit" or (not error.frames and error.type.startswith(_BARE)):
+        if error is None or error.is_mere_end:
             return f"{who} {ending(first.exit)}"
         ended = [r.rank for r in self.ranks if r.error is None and r.exit == 0]
         if error.consequence and ended:

@@ -51,7 +51,7 @@ def why_restarted(reported: Reported, number: int) -> str:
     first = Run([result for part in parts for result in part.results]).first_failure
     if first is None or (first.exit is None and first.error is None):
         return "because a node joined"
-    if first.error is None:
+    if first.error is None or first.error.is_mere_end:
         return f"after rank {first.rank} {ending(first.exit)}"
     at = f" at {first.error.where}" if first.error.where else ""
     return f"after rank {first.rank} failed: {first.error.type}{at}"

@@ -30,8 +30,8 @@ def dies(statement: str) -> Run:
         ("raise ValueError('no')", "ValueError on rank 2 at Cell In[3], line 7: no"),
         ("os.kill(os.getpid(), 9)", "rank 2 was killed by SIGKILL: this came from outside of the program, as from the "
          "kernel when memory runs out; the last that it began was all_reduce #1 at Cell In[3], line 5"),
-        ("os._exit(7)", "rank 2 ended with exit code 7: it left no exception behind, as os._exit does; the last that it "
-         "began was all_reduce #1 at Cell In[3], line 5"),
+        ("os._exit(7)", "rank 2 ended with exit code 7: it left no exception behind, as os._exit does; the last that "
+         "it began was all_reduce #1 at Cell In[3], line 5"),
         ("sys.exit('bad config')", "rank 2 ended with exit code 1 at Cell In[3], line 7: bad config"),
         ("threading.Thread(target=lambda: ctypes.string_at(0)).start()",
          "SIGSEGV on rank 2 at Cell In[3], line 7: the process crashed: code below Python failed here"),
@@ -57,17 +57,12 @@ def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() ->
 
 def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
     found = run("if rank != 2:\n    dist.barrier()")
-    assert (
-        found.diagnosis().splitlines()
-        == [
-            "ranks 0-1, 3 lost the connection to rank 2, which had ended",
-            "    dist.barrier()",
-            *[line for line in found.diagnosis().splitlines() if line.startswith("    rank = ")],
-            "barrier #1 of the group 0-3: ranks 0-1, 3 wait in it at line 7, rank 2 has not come: it has ended",
-            "try: every rank of a group must make each of its calls; rank 2 went past this one and ended",
-        ]
-        or "barrier #2" in found.diagnosis()
-    )
+    lines = found.diagnosis().splitlines()
+    assert lines[0] == "ranks 0-1, 3 lost the connection to rank 2, which had ended"
+    assert lines[-2:] == [
+        "barrier #2 of the group 0-3: ranks 0-1, 3 wait in it at line 7, rank 2 has not come: it has ended",
+        "try: every rank of a group must make each of its calls; rank 2 went past this one and ended",
+    ]
     assert "gloo" not in "\n".join(render(found))
 
 
@@ -79,8 +74,9 @@ def test_unequal_tensors_are_told_rank_by_rank() -> None:
 
 def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
     found = run(
-        "from torch.utils.data import DataLoader, Dataset\nclass Data(Dataset):\n    def __len__(self):\n        return 4\n"
-        "    def __getitem__(self, i):\n        return 1 / (i - 2)\nlist(DataLoader(Data(), num_workers=1))"
+        "from torch.utils.data import DataLoader, Dataset\nclass Data(Dataset):\n    def __len__(self):\n"
+        "        return 4\n    def __getitem__(self, i):\n        return 1 / (i - 2)\n"
+        "list(DataLoader(Data(), num_workers=1))"
     )
     lines = found.diagnosis().splitlines()
     assert lines[:2] == [
