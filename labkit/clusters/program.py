@@ -95,7 +95,6 @@ def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) 
     """Execute a cell's text in the module `main` and return the value of its last expression, else None."""
     padded = "\n" * (first_line - 1) + source
     linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
-    main.__file__ = filename
     statements, value = _compiled(padded, filename)
     exec(statements, main.__dict__)
     return None if value is None else eval(value, main.__dict__)

@@ -233,3 +233,17 @@ def test_nccl_without_gpus_says_that_gloo_is_used() -> None:
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidJob, match=message):
         local(**options)  # type: ignore[arg-type]
+
+
+def test_a_cell_may_start_processes_in_every_way_that_python_has() -> None:
+    source = """\
+import math, multiprocessing, torch
+from torch.utils.data import DataLoader, TensorDataset
+roots = []
+for way in ("fork", "spawn", "forkserver"):
+    with multiprocessing.get_context(way).Pool(1) as pool:
+        roots += pool.map(math.sqrt, [4.0])
+data = DataLoader(TensorDataset(torch.ones(8)), batch_size=2, num_workers=1)
+roots, len(list(data))
+"""
+    assert local(nproc_per_node=1).run(Job(source=source, timeout=120)).raise_if_failed().values == [([2.0] * 3, 4)]
