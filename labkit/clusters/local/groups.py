@@ -125,12 +125,21 @@ class RecordingProcessGroup(dist.ProcessGroup):
         """What is collected to be done in one: each operation, its first mark, when it was asked for, its arguments."""
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Any:
-        operation = self._group.message(Kind.SEND, "send", _nbytes(tensors), self._group.ranks[to], tag)
+        operation = self._group.message(Kind.SEND, "send", _nbytes(tensors), self._peer(to, "send to"), tag)
         return self._under_way(RecordedWork, operation, self._real.send, (tensors, to, tag))
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Any:
-        operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), self._group.ranks[source], tag)
+        operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), self._peer(source, "receive from"), tag)
         return self._under_way(RecordedWork, operation, self._real.recv, (tensors, source, tag))
+
+    def _peer(self, number: int, what: str) -> int:
+        """The global rank of a member. gloo's own answer to a wrong one is a crash, or tells of broken connections."""
+        ranks = self._group.ranks
+        if not 0 <= number < len(ranks):
+            raise IndexError(f"cannot {what} rank {number} of a group that has ranks 0 to {len(ranks) - 1}")
+        if number == self.rank() and not self._group.on_gpu:
+            raise RuntimeError(f"rank {ranks[number]} cannot {what} itself: gloo has no connection for that")
+        return ranks[number]
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
         operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), None, tag)

@@ -36,6 +36,9 @@ def dies(statement: str) -> Run:
         ("threading.Thread(target=lambda: ctypes.string_at(0)).start()",
          "SIGSEGV on rank 2 at Cell In[3], line 7: the process crashed: code below Python failed here"),
         ("raise MemoryError", "MemoryError on rank 2 at Cell In[3], line 7"),
+        # gloo itself ends the process
+        ("dist.send(x, 7)",
+         "IndexError on rank 2 at Cell In[3], line 7: cannot send to rank 7 of a group that has ranks 0 to 3"),
         ("x.requires_grad_().register_hook(lambda g: 1 / 0); x.sum().backward()",
          "ZeroDivisionError on rank 2 at Cell In[3], line 7: division by zero"),
     ],
