@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from labkit.clusters import hangs
@@ -27,6 +28,7 @@ from labkit.clusters.warm.interrupts import held, let_through
 from labkit.clusters.warm.session import Session
 
 _START_LIMIT_SECONDS = 120.0
+_LAUNCH = Path(__file__).with_name("launch.py")
 _PATIENCE_SECONDS = 10.0
 _WHERE_SECONDS = 1.0
 """For all ranks to say where they are, when they are interrupted."""
@@ -73,7 +75,7 @@ class WarmProcess:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
             environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
             # -P: a learner's file called random.py must not stand in for the library's
-            python = [sys.executable, "-P", "-m", "labkit.clusters.warm.server", str(theirs.fileno())]
+            python = [sys.executable, "-P", str(_LAUNCH), str(theirs.fileno())]
             self._process = subprocess.Popen(
                 [*self._command_prefix, *python],
                 env=environment,

@@ -21,6 +21,11 @@ def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), signal_number)
 
 
+def outlive_parent() -> None:
+    """Take back what `die_with_parent` has arranged."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 def adopt_orphans() -> None:
     """Grandchildren whose parents end become children of this process, so that none can slip away."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
 """The warm process: has torch imported and does nothing but fork a supervisor for each run.
 
 It stays single-threaded and never touches CUDA, since a fork copies neither threads nor a CUDA context.
-Started by the client as `python -m labkit.clusters.warm.server DESCRIPTOR`; ends when the client does.
+Started by the client through launch.py, with the number of a descriptor; ends when the client does.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def _reap(supervisors: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     rehearse_groups()
+    # from here on the client's end is read from the socket: the kernel would take the end of one thread for it
+    processes.outlive_parent()
     serve(socket.socket(fileno=int(sys.argv[1])))

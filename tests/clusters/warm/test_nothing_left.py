@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit import Job, local
@@ -170,6 +171,21 @@ def test_nothing_is_left_when_the_kernel_is_killed(arguments: list[str]) -> None
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(below) == set()
+
+
+def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
+    starting = "from labkit.clusters.warm import shared; shared().start(); print('begun', flush=True); input()"
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", starting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert kernel.stdout is not None
+    assert kernel.stdout.readline() == "begun\n"
+    below = set(descendants(kernel.pid))
+    assert below
+    kernel.kill()
+    kernel.wait()
+    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=20)
+    assert not still_there
 
 
 def _forked(kernel: int) -> set[int]:
