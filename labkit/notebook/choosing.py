@@ -73,8 +73,10 @@ def magics(choice: Choice) -> list[Magic]:
             return
         if kind is not None:
             chosen = make(kind, given)
-            # a cluster that nobody can say anything about is out of reach: it is not chosen
-            chosen.describe()
+            try:
+                _require(chosen)
+            except InvalidJob as error:
+                raise InvalidJob(f"{error}; cells still run on {choice.cluster.describe()}") from None
             choice.release()
             choice.chosen = chosen
         elif given:
@@ -160,6 +162,14 @@ def magics(choice: Choice) -> list[Magic]:
         help="slurm, kubernetes: show what would be submitted, and choose nothing",
     )
     return [magic]
+
+
+def _require(cluster: Cluster) -> None:
+    """Raise `InvalidJob` when the cluster is out of reach."""
+    if isinstance(cluster, SlurmCluster):
+        cluster.require()
+    # Kubernetes is asked what there is to say
+    cluster.describe()
 
 
 def _dry_run(kind: str | None, options: dict[str, object]) -> str:

@@ -60,7 +60,9 @@ class Allocation:
             assert self._guard.stdout is not None and self._guard.stderr is not None
             self.job_id = self._guard.stdout.readline().strip()
             if not self.job_id:
-                raise InvalidJob(_with_partitions(f"Slurm refuses the job: {clients.said(self._guard.stderr.read())}"))
+                told = clients.said(self._guard.stderr.read())
+                clients.partitions()  # where no Slurm answers, this says so
+                raise InvalidJob(_with_partitions(f"Slurm refuses the job: {told}"))
         except BaseException:
             self.release()
             raise

@@ -59,6 +59,11 @@ class SlurmCluster:
         held = self._held
         return text + (f"; job {held.job_id} keeps {', '.join(held.names)}" if held else "")
 
+    def require(self) -> None:
+        """Raise `InvalidJob` when no Slurm answers here."""
+        clients.require_slurm()
+        clients.partitions()
+
     def dry_run(self) -> str:
         """What would be submitted, and what would then be started on the first node."""
         step = shlex.join(step_command("JOB", 0, self._agent))
