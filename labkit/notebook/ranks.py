@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run
+from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State
 from labkit.clusters.live import Interrupted, KeepsRanks, LiveRanks, RankState
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
@@ -77,20 +77,23 @@ class _Kept:
         names = ("timeout", "hang_timeout", "on_hang")
         job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
         push = _of_notebook(shell, options.push or ())
-        live = self._ready()
+        live = self._present()
         # if this run is interrupted, its name must not show the run before it
         shell.user_ns.pop(options.output, None)
         pulled: dict[str, dict[int, Any]] = {}
 
         def start(on_output: OnOutput, on_state: OnState) -> Run:
             nonlocal pulled
-            run, pulled = live.run(job, options.ranks, on_output, on_state, push=push, pull=options.pull or ())
+            run, pulled = self._ready(on_state).run(
+                job, options.ranks, on_output, on_state, push=push, pull=options.pull or ()
+            )
             return run
 
-        _show_what_was_printed_meanwhile(live)
-        ranks = options.ranks or range(live.world_size)
+        if live is not None:
+            _show_what_was_printed_meanwhile(live)
+        world_size = len(options.ranks) if options.ranks else live.world_size if live else self._size()
         try:
-            run = run_shown(shell, start, world_size=len(ranks), limit=options.timeout)
+            run = run_shown(shell, start, world_size=world_size, limit=options.timeout)
         except Interrupted as interrupt:
             lines = [*_interrupted(interrupt.run), *({PRESSED} & set(getattr(interrupt, "__notes__", ())))]
             interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
@@ -98,7 +101,7 @@ class _Kept:
         if options.output:
             shell.user_ns[options.output] = run
         run.raise_if_failed()
-        _into_notebook(shell, pulled, options.pull or (), ranks)
+        _into_notebook(shell, pulled, options.pull or (), [result.rank for result in run.ranks])
         return shown_values(run, cell)
 
     def manage(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
@@ -123,22 +126,34 @@ class _Kept:
             _show_what_was_printed_meanwhile(self._live)
             print(_table(self._live.states()))
 
-    def _ready(self) -> LiveRanks:
-        """The live ranks, started if there are none on the present cluster."""
+    def _present(self) -> LiveRanks | None:
+        """The live ranks of the present cluster, if there are any; those of another are ended."""
         cluster = self._choice.cluster
-        keeping = _keeping(cluster)
+        _keeping(cluster)
         if self._live is not None and self._cluster != cluster:
             print(f"the cluster has changed: new ranks start, and what the {self._live.world_size} before held is gone")
             self._stop()
         elif self._live is not None and not self._live.alive:
-            print("all live ranks have died: new ones start, and what they held is gone")
+            print(f"all live ranks have died: {self._live.obituary}; new ones start, and what they held is gone")
             self._stop()
-        if self._live is None:
-            if self._choice.chosen is None:
-                print(self._choice.describe())
-                self._choice.chosen = cluster
-            self._live, self._cluster = LiveRanks(keeping, _beginning()), cluster
+        if self._choice.chosen is None:
+            print(self._choice.describe())
+            self._choice.chosen = cluster
         return self._live
+
+    def _ready(self, on_state: OnState | None = None) -> LiveRanks:
+        """The live ranks, started if there are none on the present cluster."""
+        live = self._present()
+        if live is None:
+            self._cluster = self._choice.cluster
+            live = self._live = LiveRanks(_keeping(self._cluster), _beginning(), on_state or _say_where_it_queues)
+        return live
+
+    def _size(self) -> int | None:
+        """How many ranks the present cluster is going to have, as far as that is known."""
+        cluster = self._choice.cluster
+        sizes = (cluster.nnodes, cluster.nproc_per_node)
+        return sizes[0] * sizes[1] if isinstance(sizes[1], int) else None
 
     def _stop(self) -> bool:
         """End the live ranks, if there are any."""
@@ -152,9 +167,14 @@ def _keeping(cluster: Cluster) -> KeepsRanks:
     if not hasattr(cluster, "keep"):
         raise InvalidJob(
             f"ranks of a {cluster.kind} cluster do not stay between cells yet: use %%torchrun there, or choose "
-            "%cluster local or %cluster virtual"
+            "%cluster local, %cluster slurm or %cluster virtual"
         )
     return cluster  # type: ignore[return-value]  # it has what is asked for
+
+
+def _say_where_it_queues(state: State) -> None:
+    if state.phase == "queued":
+        print(state.text)
 
 
 def _beginning() -> Job:

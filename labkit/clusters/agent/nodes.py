@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from labkit.clusters.agent import lines
 from labkit.clusters.agent.plan import Plan
@@ -18,11 +19,13 @@ from labkit.clusters.warm.collector import Collector
 from labkit.clusters.warm.hanging import Hanging
 from labkit.trace import Trace
 
-_END_SECONDS = 10.0
+END_SECONDS = 10.0
 """For all nodes to say how they ended, once one has failed or the run was stopped."""
 _OVERTIME_SECONDS = 15.0
 """After its time-out a run is ended by the nodes themselves; this is for nodes that do not."""
 _MAX_BYTES = 2 << 30
+_READY = ""
+"""Instead of a run, for what nodes say of themselves."""
 
 
 class NodesLost(RuntimeError):
@@ -41,41 +44,88 @@ class Ready:
     torch: str
 
 
+@dataclass(frozen=True)
+class Event:
+    """Something that has come from a node, or the end of it."""
+
+    node: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    data: bytes = b""
+    lost: str = ""
+    """Why nothing more will come."""
+    error: lines.LineError | None = None
+    """What came could not be read."""
+
+
+class Inbox(Protocol):
+    """Takes the events of one run, in any thread."""
+
+    def put(self, event: Event) -> object: ...
+
+
 class Nodes:
-    """The agents of one job's nodes. Whoever reads their lines calls `feed` and `lost`, from any thread."""
+    """The agents of one job's nodes. Whoever reads their lines calls `feed` and `lost`, from any thread.
+
+    Several runs may be under way at a time, each with an inbox of its own.
+    """
 
     def __init__(self, names: Sequence[str], writers: Sequence[Callable[[str], object]] = ()) -> None:
         """names[i]: node i's name, for people. writers[i]: sends a line to it; none where nobody can speak to them."""
         self.names = list(names)
         self._writers = list(writers)
-        self._events: queue.SimpleQueue[tuple[int, str | None, str]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._about_nodes: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._inboxes: dict[str, Inbox] = {_READY: self._about_nodes}
+        self._for_all: list[Event] = []
+        """What every run must know, those that begin later too."""
+        self._over: set[str] = set()
         self._numbered = [lines.Numbered() for _ in names]
         self._ready: dict[int, Ready] = {}
         self._lost: dict[int, str] = {}
 
     def feed(self, node: int, line: str) -> None:
         """A line that came from node `node`."""
-        self._events.put((node, line, ""))
+        try:
+            found = lines.read(line)
+            with self._lock:
+                if found is None or not self._numbered[node].is_new(found[0]):
+                    return
+                run = found[0].get("run", _READY)
+                if run not in self._over:
+                    # an agent that works by itself may speak before anybody listens
+                    self._inbox(run, queue.SimpleQueue()).put(Event(node, *found))
+        except lines.LineError as error:
+            self._tell_all(Event(node, error=error))
 
     def lost(self, node: int, reason: str) -> None:
         """Nothing more will come from node `node`. Only the first reason counts."""
-        self._events.put((node, None, reason))
+        with self._lock:
+            if node in self._lost:
+                return
+            self._lost[node] = reason
+        self._tell_all(Event(node, lost=reason))
 
     def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[Ready]:
         """What every node says of itself, once all have come up. Raises `NodesLost`."""
         limit = time.monotonic() + seconds
         told = -1
         while True:
-            for node, reason in self._lost.items():
+            for node, reason in list(self._lost.items()):
                 raise NodesLost(f"{self.names[node]} was lost before the job began: {reason}")
             if len(self._ready) == len(self.names):
                 return [self._ready[node] for node in range(len(self.names))]
             if on_state and told != len(self._ready):
                 told = len(self._ready)
                 on_state(State("starting", f"{told} of {len(self.names)} nodes are ready"))
-            if not self._take(limit) and time.monotonic() >= limit:
+            event = _next(self._about_nodes, limit)
+            if event is None:
                 missing = ", ".join(self.names[i] for i in range(len(self.names)) if i not in self._ready)
                 raise NodesLost(f"no answer from {missing} within {seconds:g} s")
+            if event.error is not None:
+                raise event.error
+            if event.fields:
+                said = (event.fields[name] for name in ("host", "port", "cpus", "gpus", "torch"))
+                self._ready[event.node] = Ready(*said)
 
     def run(self, plan: Plan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `plan` on all nodes, or follow it where agents run it by themselves; return when all have ended.
@@ -84,68 +134,92 @@ class Nodes:
         stop all nodes and are raised on. Raises `NodesLost` when a node refuses.
         """
         under_way = _RunUnderWay(plan, self.names, on_output, on_state)
-        self._send_all(lines.line("run", pickle.dumps(plan)))
+        inbox = self.begin(plan, queue.SimpleQueue())
+        assert isinstance(inbox, queue.SimpleQueue)
         began = time.monotonic()
         limit = None if plan.timeout is None else began + plan.timeout + _OVERTIME_SECONDS
         told_to_end = False
         try:
-            for node, reason in self._lost.items():
-                under_way.lose(node, reason)
             while not under_way.is_over() and (limit is None or time.monotonic() < limit):
                 if under_way.hang:
                     break
                 if under_way.must_end and not told_to_end:
                     told_to_end = True
-                    self._send_frames_to_all(plan.run, {"kind": "end"})
-                    limit = time.monotonic() + _END_SECONDS
-                self._take(limit, under_way)
+                    self.send(plan.run, {"kind": "end"})
+                    limit = time.monotonic() + END_SECONDS
+                if event := _next(inbox, limit):
+                    under_way.take(event)
         except BaseException:
-            self.stop(plan.run, under_way)
+            self._stop(inbox, under_way)
             raise
         if not under_way.is_over():
-            self.stop(plan.run, under_way)
+            self._stop(inbox, under_way)
+        self.forget(plan.run)
         return under_way.run(time.monotonic() - began)
 
-    def stop(self, run: str, under_way: _RunUnderWay | None = None) -> None:
-        """End a run's processes on all nodes, and wait until they have said so."""
+    def begin(self, plan: Plan, inbox: Inbox) -> Inbox:
+        """Have all nodes run `plan`. What comes of it goes into `inbox`, or the one that holds what came of it before.
+
+        Until `forget`; returns the inbox.
+        """
+        with self._lock:
+            used = self._inbox(plan.run, inbox)
+        self._send_all(lines.line("run", pickle.dumps(plan)))
+        return used
+
+    def send(self, run: str, header: Mapping[str, Any], payload: bytes = b"", node: int | None = None) -> None:
+        """Send a frame to the supervisor of a run on one node, on all of them when None."""
+        text = lines.line("frames", frames.encode(header, payload), run=run)
+        self._send_all(text, None if node is None else [node])
+
+    def stop(self, run: str) -> None:
+        """Have a run's processes ended on all nodes; each says so."""
         self._send_all(lines.line("stop", run=run))
-        limit = time.monotonic() + _END_SECONDS
-        while self._writers and under_way and not under_way.is_over() and time.monotonic() < limit:
-            under_way.on_output = under_way.on_state = None
-            self._take(limit, under_way)
 
-    def _send_frames_to_all(self, run: str, header: Mapping[str, Any]) -> None:
-        self._send_all(lines.line("frames", frames.encode(header), run=run))
+    def forget(self, run: str) -> None:
+        """Nothing matters any more that comes of a run."""
+        with self._lock:
+            self._inboxes.pop(run, None)
+            self._over.add(run)
 
-    def _send_all(self, text: str) -> None:
+    def _stop(self, inbox: queue.SimpleQueue[Event], under_way: _RunUnderWay) -> None:
+        """End a run's processes, and wait until all nodes have said so."""
+        self.stop(under_way.plan.run)
+        under_way.on_output = under_way.on_state = None
+        limit = time.monotonic() + END_SECONDS
+        while self._writers and not under_way.is_over() and (event := _next(inbox, limit)):
+            under_way.take(event)
+        self.forget(under_way.plan.run)
+
+    def _inbox(self, run: str, new: Inbox) -> Inbox:
+        """That of a run, which is `new` when it has none."""
+        if run not in self._inboxes:
+            self._inboxes[run] = new
+            for event in self._for_all:
+                new.put(event)
+        return self._inboxes[run]
+
+    def _tell_all(self, event: Event) -> None:
+        with self._lock:
+            self._for_all.append(event)
+            for inbox in self._inboxes.values():
+                inbox.put(event)
+
+    def _send_all(self, text: str, nodes: Sequence[int] | None = None) -> None:
         for node, write in enumerate(self._writers):
-            if node not in self._lost:
+            if node not in self._lost and (nodes is None or node in nodes):
                 try:
                     write(text)
                 except OSError as error:
                     self.lost(node, str(error))
 
-    def _take(self, limit: float | None, under_way: _RunUnderWay | None = None) -> bool:
-        """Take in the next line or loss; False when nothing came until `limit`."""
-        try:
-            node, text, reason = self._events.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
-        except queue.Empty:
-            return False
-        if text is None:
-            if node not in self._lost:
-                self._lost[node] = reason
-                if under_way:
-                    under_way.lose(node, reason)
-            return True
-        found = lines.read(text)
-        if found is None or not self._numbered[node].is_new(found[0]):
-            return True
-        fields, data = found
-        if fields["kind"] == "ready":
-            self._ready[node] = Ready(*(fields[name] for name in ("host", "port", "cpus", "gpus", "torch")))
-        elif under_way and fields.get("run") == under_way.plan.run:
-            under_way.take(node, fields, data)
-        return True
+
+def _next(inbox: queue.SimpleQueue[Event], limit: float | None) -> Event | None:
+    """The next event; None when nothing came until `limit`."""
+    try:
+        return inbox.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+    except queue.Empty:
+        return None
 
 
 class _RunUnderWay:
@@ -179,22 +253,27 @@ class _RunUnderWay:
     def is_over(self) -> bool:
         return len(self._ended | self._lost.keys()) == self.plan.nnodes
 
-    def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:
-        kind = fields["kind"]
-        if kind == "began":
-            self._began[node] = float(fields["time"])
+    def take(self, event: Event) -> None:
+        """Take in what has happened. Raises `LineError`, and `NodesLost` when a node refuses."""
+        if event.error is not None:
+            raise event.error
+        node, kind = event.node, event.fields.get("kind")
+        if event.lost:
+            self.lose(node, event.lost)
+        elif kind == "began":
+            self._began[node] = float(event.fields["time"])
             if len(self._began) == self.plan.nnodes and self.on_state:
                 self.on_state(State("running"))
         elif kind == "frames":
             try:
-                self._collectors[node].feed(data)
+                self._collectors[node].feed(event.data)
                 self.hang = self.hang or self._hanging.look()
             except (frames.FrameError, reports.ReportError) as error:
                 self.lose(node, f"it sent something malformed: {error}")
         elif kind == "ended":
             self._ended.add(node)
         elif kind == "refused":
-            raise NodesLost(f"{self._names[node]} could not start its ranks: {fields['text']}")
+            raise NodesLost(f"{self._names[node]} could not start its ranks: {event.fields['text']}")
 
     def lose(self, node: int, reason: str) -> None:
         if node not in self._ended:

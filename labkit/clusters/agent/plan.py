@@ -11,7 +11,7 @@ from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to
 from labkit.clusters.job import Job
 from labkit.clusters.warm import WarmProcess
-from labkit.clusters.warm.request import Request
+from labkit.clusters.warm.request import SUPERVISOR, Request
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Plan:
     """For every rank, beside torchrun's."""
     commands: bool = False
     """See `Request.commands`."""
+    supervisor: str = SUPERVISOR
+    """See `Request.supervisor`."""
     folder: str | None = None
     """Working directory, on nodes that have it: the notebook's, where the file system is shared."""
     path: Sequence[str] | None = None
@@ -68,6 +70,7 @@ class Plan:
             environments=[self._environment(rank) for (rank,) in self.ranks(node)],
             timeout=self.timeout,
             commands=self.commands,
+            supervisor=self.supervisor,
         )
         folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
         return replace(asked, folder=folder, path=asked.path if self.path is None else self.path)

@@ -104,6 +104,8 @@ class Conversation:
         self._closed = False
         self.exits: dict[int, int | None] = {}
         """Of ranks that are dead: exit code, or minus the signal's number."""
+        self.losses: dict[int, str] = {}
+        """How ranks were lost that did not end by themselves, in words: `ended with node2: ...`."""
         self._thread = threading.Thread(target=self._serve, name="labkit live ranks", daemon=True)
         self._thread.start()
 
@@ -273,6 +275,8 @@ class Conversation:
         """What has to be done now."""
         for process, status in self._collector.exits.items():
             self.exits.update(dict.fromkeys(self._hosted[process], status))
+        for process, how in self._collector.losses.items():
+            self.losses.update(dict.fromkeys(self._hosted[process], how))
         question = self._question
         if question is None:
             return

@@ -79,6 +79,10 @@ class Answer:
     """The values that were wanted, by name; those that it does not have are not there."""
     ended: str = ""
     """How it has died, where that leaves its process alive: `ended with exit code 3`."""
+    clock: int = 0
+    """Ranks with the same number here have one clock: those of a node."""
+    clock_began: float = 0.0
+    """When that showed 0, as the machine's own clock has it."""
     memory: int = 0
     """Bytes of memory that are its own, and its share of what it has in common with others; 0 where not asked for."""
 

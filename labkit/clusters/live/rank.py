@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 class _LiveRank:
     def __init__(self, rank: int, options: Mapping[str, Any], reporter: Reporter) -> None:
         self._rank = rank
+        self._clock: int = options["first_rank"]
+        self._clock_began = time.time() - seconds()
         self._pid = os.getpid()
         self._reporter = reporter
         self._meetings = Meetings(shared_store(options), options["world_size"])
@@ -91,6 +94,8 @@ class _LiveRank:
             self._reporter.trace(self._recorder.trace())
         standing = Answer(
             began=began,
+            clock=self._clock,
+            clock_began=self._clock_began,
             pid=self._pid,
             groups=self._meetings.names(),
             default=default_name(),

@@ -21,8 +21,11 @@ _MEND_SECONDS = 10.0
 class KeepsRanks(Protocol):
     """A cluster whose ranks can stay."""
 
-    def keep(self, job: Job) -> tuple[Line, Sequence[Sequence[int]]]:
-        """Start ranks that do what they are sent; returns the line to them, and which process hosts which."""
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[Line, Sequence[Sequence[int]]]:
+        """Start ranks that do what they are sent; returns the line to them, and which process hosts which.
+
+        `on_state` is told for what that has to wait.
+        """
 
 
 class Interrupted(KeyboardInterrupt):
@@ -52,9 +55,9 @@ class RankState:
 class LiveRanks:
     """The ranks of `cluster`, kept. To be closed; they end with this program at the latest."""
 
-    def __init__(self, cluster: KeepsRanks, job: Job) -> None:
+    def __init__(self, cluster: KeepsRanks, job: Job, on_state: OnState | None = None) -> None:
         """`job` gives what every rank is started with: exercise modules, environment. Its code is not run."""
-        line, self._hosted = cluster.keep(job)
+        line, self._hosted = cluster.keep(job, on_state)
         self._conversation = Conversation(line, self._hosted)
         self.world_size = sum(map(len, self._hosted))
         self._process = {rank: process for process, ranks in enumerate(self._hosted) for rank in ranks}
@@ -76,6 +79,11 @@ class LiveRanks:
     def alive(self) -> list[int]:
         """The ranks that live."""
         return [rank for rank in range(self.world_size) if not self._is_dead(rank)]
+
+    @property
+    def obituary(self) -> str:
+        """How the ranks have ended that are dead: `rank 2 was killed by SIGSEGV in Cell In[4]`."""
+        return self._endings(rank for rank in range(self.world_size) if self._is_dead(rank))
 
     def run(
         self,
@@ -105,7 +113,7 @@ class LiveRanks:
         self._remember(job)
         outcome = self._conversation.ask(messages, job, on_output, on_state)
         run, pulled = self._told(outcome, chosen, job)
-        for rank in before - set(self.alive):
+        for rank in before - set(self.alive) - self._conversation.losses.keys():
             self._ended[rank] = f"{self._how_it_ended(rank, outcome)} in {job.filename}"
         if job.source:
             self._last.update(dict.fromkeys(chosen, job.filename))
@@ -199,21 +207,32 @@ class LiveRanks:
             if answer is not None:
                 answers[result.rank] = answer
         self._take(answers)
-        origin = min((answer.began for answer in answers.values()), default=0.0)
+        origin = self._origins(answers)
         stopped = outcome.interrupted if outcome.interrupted not in ("failure", "error") else ""
         if stopped == "timeout":
             stopped = f"timeout after {job.timeout:g} s"
+        lost = [rank for rank in chosen if rank in self._conversation.losses]
+        results = [self._result(own.get(rank), rank, outcome) for rank in chosen]
         run = Run(
-            ranks=[_seen_from(self._result(own.get(rank), rank, outcome), origin, stopped) for rank in chosen],
-            trace=_moved(outcome.run.trace, -origin),
+            ranks=[_seen_from(result, origin[result.rank], stopped) for result in results],
+            trace=_moved(outcome.run.trace, origin),
             wall_seconds=outcome.run.wall_seconds,
-            stopped=stopped,
+            stopped=stopped or self._endings(lost),
             standings=[replace(standing, frames=self._with_text(standing.frames)) for standing in outcome.standings],
             notes=outcome.run.notes,
         )
         pulled = {rank: answer.pulled for rank, answer in answers.items()}
         names = dict.fromkeys(name for values in pulled.values() for name in values)
         return run, {name: {rank: values[name] for rank, values in pulled.items() if name in values} for name in names}
+
+    def _origins(self, answers: Mapping[int, Answer]) -> list[float]:
+        """What each rank's clock showed when the first of those that have answered began."""
+        # each node has a clock; of what its ranks say of it, one is taken, so that they agree as exactly as they do
+        began = {answer.clock: answer.clock_began for answer in answers.values()}
+        first = min((began[answer.clock] + answer.began for answer in answers.values()), default=0.0)
+        clocks = (answers[rank].clock if rank in answers else None for rank in range(self.world_size))
+        any_clock = min(began.values(), default=0.0)
+        return [first - began.get(clock, any_clock) for clock in clocks]
 
     def _result(self, result: RankResult | None, rank: int, outcome: Outcome) -> RankResult:
         """What is to be said of one rank."""
@@ -242,18 +261,25 @@ class LiveRanks:
     def _how_it_ended(self, rank: int, outcome: Outcome) -> str:
         if rank in outcome.killed:
             return f"did not answer an interrupt within {ANSWER_SECONDS:g} s and was killed"
-        return self._dead.get(rank) or ending(self._conversation.exits[rank])
+        return self._how_it_died(rank)
+
+    def _how_it_died(self, rank: int) -> str:
+        talk = self._conversation
+        return self._dead.get(rank) or talk.losses.get(rank) or ending(talk.exits[rank])
 
     def _obituary(self, gone: Sequence[int]) -> str:
         """`rank 2 was killed by SIGSEGV in Cell In[4], and what it held is gone`."""
+        return f"{self._endings(gone)}, and what {'they' if len(gone) > 1 else 'it'} held is gone"
+
+    def _endings(self, gone: Iterable[int]) -> str:
+        """`rank 2 was killed by SIGSEGV in Cell In[4]`; of several ranks, each way to end once."""
         alike: dict[str, list[int]] = {}
         for rank in gone:
             alike.setdefault(self._how_in_words(rank), []).append(rank)
-        said = ", ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {how}" for how, ranks in alike.items())
-        return f"{said}, and what {'they' if len(gone) > 1 else 'it'} held is gone"
+        return ", ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {how}" for how, ranks in alike.items())
 
     def _how_in_words(self, rank: int) -> str:
-        return self._ended.get(rank) or self._dead.get(rank) or ending(self._conversation.exits[rank])
+        return self._ended.get(rank) or self._how_it_died(rank)
 
     def _way_out(self) -> str:
         alive = self.alive
@@ -342,6 +368,7 @@ def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
     return replace(result, error=replace(error, time=max(0.0, error.time - origin)))
 
 
-def _moved(trace: Trace, seconds: float) -> Trace:
-    events = [event._replace(start=event.start + seconds, end=event.end + seconds) for event in trace.events]
+def _moved(trace: Trace, origin: Sequence[float]) -> Trace:
+    """With times since each rank's `origin`."""
+    events = [e._replace(start=e.start - origin[e.rank], end=e.end - origin[e.rank]) for e in trace.events]
     return replace(trace, events=events)

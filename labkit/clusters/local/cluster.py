@@ -82,7 +82,7 @@ class LocalCluster:
             timeout=timeout,
         )
 
-    def keep(self, job: Job) -> tuple[Session, list[list[int]]]:
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[Session, list[list[int]]]:
         """Start ranks that stay, each in a process of its own, for `labkit.clusters.live`. Raises `WarmProcessDied`."""
         warm = self.warm or shared()
         processes = self._processes(job)

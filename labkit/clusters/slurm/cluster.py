@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from labkit.clusters.agent import Nodes, NodesLost, Plan, Ready
+from labkit.clusters.agent import Nodes, NodesLine, NodesLost, Plan, Ready, open_line
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
@@ -82,15 +83,46 @@ class SlurmCluster:
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` when Slurm does not give the nodes."""
         asked = self._asked_for(job)
+        with self._nodes_for(asked, on_state) as held:
+            return held.run(self._plan(job, asked, held), on_output, on_state)
+
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[NodesLine, list[list[int]]]:
+        """Start ranks that stay, for `labkit.clusters.live`. The nodes are held as long as the line to them is open.
+
+        Raises `InvalidJob` when Slurm does not give the nodes.
+        """
+        asked = self._asked_for(job)
+        with self._nodes_for(asked, on_state) as held:
+            plan = replace(
+                self._plan(job, asked, held),
+                entry="labkit.clusters.live.rank:main",
+                supervisor="labkit.clusters.live.supervisor:LiveSupervisor",
+                commands=True,
+                timeout=None,
+            )
+            line = held.open(plan)
+            line.when_closed = lambda: self._line_closed(held, line)
+            return line, [hosted for node in range(plan.nnodes) for hosted in plan.ranks(node)]
+
+    def _line_closed(self, held: _Held, line: NodesLine) -> None:
+        with self._lock:
+            held.lines.discard(line)
+            if self._held is held:
+                if held.lost:
+                    self._let_go()
+                self._keep_or_let_go()
+
+    @contextmanager
+    def _nodes_for(self, asked: Asked, on_state: OnState | None) -> Iterator[_Held]:
+        """Nodes to do something on; afterwards they are kept as long as they are to be."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
             try:
                 held = self._hold(asked, on_state)
-                run = held.run(self._plan(job, asked, held), on_output, on_state)
+                yield held
                 if held.lost:
                     self._let_go()
-                return run
             except NodesLost as error:
                 self._let_go()
                 raise InvalidJob(str(error)) from None
@@ -125,6 +157,11 @@ class SlurmCluster:
 
     def _hold(self, asked: Asked, on_state: OnState | None) -> _Held:
         if self._held is not None and (self._held.asked != asked or self._held.lost):
+            if self._held.lines:
+                raise InvalidJob(
+                    f"live ranks hold job {self._held.job_id}, which has other nodes than this needs: ask for the same "
+                    "number of nodes and ranks, or give them back first with %ranks stop"
+                )
             self._let_go()
         if self._held is None:
             allocation = Allocation(asked)
@@ -159,7 +196,7 @@ class SlurmCluster:
         )
 
     def _keep_or_let_go(self) -> None:
-        if self._held is None:
+        if self._held is None or self._held.lines:
             return
         if self._keep <= 0:
             self._let_go()
@@ -191,6 +228,8 @@ class _Held:
         self.address = clients.node_address(self.names[0])
         self.ready: list[Ready] = []
         self.lost = False
+        self.lines: set[NodesLine] = set()
+        """To ranks that live on these nodes."""
         self._allocation = allocation
         self._environment = clients.environment()
         self._steps = Steps(self.job_id, self.names, agent)
@@ -211,7 +250,14 @@ class _Held:
     def run(self, plan: Plan, on_output: OnOutput | None, on_state: OnState | None) -> Run:
         return self._nodes.run(plan, on_output, on_state)
 
+    def open(self, plan: Plan) -> NodesLine:
+        line = open_line(self._nodes, plan)
+        self.lines.add(line)
+        return line
+
     def close(self) -> None:
+        for node in range(len(self.names)):
+            self._nodes.lost(node, f"job {self.job_id} was given back")
         try:
             self._steps.close()
         finally:

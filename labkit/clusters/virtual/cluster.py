@@ -81,7 +81,7 @@ class VirtualCluster:
         )
         return self._told(run)
 
-    def keep(self, job: Job) -> tuple[Session, list[list[int]]]:
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[Session, list[list[int]]]:
         """Start ranks that stay, threads of one process, for `labkit.clusters.live`. Raises `WarmProcessDied`."""
         placed = self._placed(job)
         if self.ranks == "processes":

@@ -20,6 +20,7 @@ KEPT_OUTPUT_CHARACTERS = 10_000_000
 _MAX_OUTER_BYTES = 16 << 20
 _MAX_NOTES = 20
 _NOTICED_SECONDS = 0.25
+_MAX_LOSS_CHARACTERS = 1_000
 
 
 class Collector:
@@ -57,6 +58,7 @@ class Collector:
         """Where each process was when it was last asked, or crashed."""
         self._exits: dict[int, int | None] = {}
         self._deaths: dict[int, reports.Death] = {}
+        self._losses: dict[int, str] = {}
         self._reason = ""
         self.started = False
         self.ended = False
@@ -95,6 +97,8 @@ class Collector:
             status = header.get("status")
             self._exits[process] = status if type(status) is int and abs(status) < 1 << 16 else None
             self._deaths[process] = reports.read_death(header)
+            if isinstance(reason := header.get("lost"), str):
+                self._losses[process] = reason[:_MAX_LOSS_CHARACTERS]
 
     def _take_report_bytes(self, process: int, data: bytes) -> None:
         decoder = self._reports[process]
@@ -161,6 +165,11 @@ class Collector:
     def exits(self) -> Mapping[int, int | None]:
         """How processes have ended: exit code, minus the signal's number, or None when they were stopped."""
         return self._exits
+
+    @property
+    def losses(self) -> Mapping[int, str]:
+        """How processes were lost without ending by themselves, in words: `ended with node2: ...`."""
+        return self._losses
 
     def run(self, wall_seconds: float, stopped: str = "") -> Run:
         """All that is known. `stopped` is the client's own reason for stopping the run, if it had one."""

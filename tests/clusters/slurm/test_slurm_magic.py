@@ -45,6 +45,10 @@ class Kernel:
         self.client.execute_interactive(cell, timeout=180, output_hook=take, allow_stdin=False)
         return re.sub(r"\x1b\[[0-9;]*m", "", "".join(shown))
 
+    def kill(self) -> None:
+        assert self.manager.provisioner is not None
+        os.kill(self.manager.provisioner.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
 
 @pytest.fixture
 def kernel(rig: SlurmRig, tmp_path: Path) -> Iterator[Kernel]:
@@ -90,8 +94,30 @@ def test_cells_run_on_slurm_until_the_kernel_is_killed(kernel: Kernel, rig: Slur
     while not mark.exists():
         assert time.monotonic() < limit
         time.sleep(0.05)
-    assert kernel.manager.provisioner is not None
-    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    kernel.kill()
+    while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def test_live_ranks_hold_their_nodes_until_another_cluster_or_the_kernels_end(kernel: Kernel, rig: SlurmRig) -> None:
+    kernel.run("%cluster slurm --nnodes 2 --nproc-per-node 2")
+    assert "[0-3] 4.0" in kernel.run("%%ranks\nimport torch\nx = torch.ones(2) * 4\nx[0].item()")
+    assert len(rig.jobs()) == 1
+    assert "[0-3] 8.0" in kernel.run("%%ranks\n(x * 2)[0].item()")
+    kernel.run("%cluster slurm --nproc-per-node 1")
+    assert rig.jobs() == []
+    shown = kernel.run("%%ranks\n'x' in globals()")
+    assert "the cluster has changed: new ranks start, and what the 4 before held is gone" in shown and "False" in shown
+    assert len(rig.jobs()) == 1
+    rig.ask("scancel", *rig.jobs())
+    limit = time.monotonic() + 120
+    while "alive" in kernel.run("%ranks"):
+        assert time.monotonic() < limit
+    shown = kernel.run("%%ranks\n1")
+    assert "all live ranks have died: rank 0 ended with node1: job " in shown and "was cancelled with scancel" in shown
+    assert "[0] 1" in shown and len(rig.jobs()) == 1
+    kernel.kill()
     while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
         assert time.monotonic() < limit
         time.sleep(0.05)
