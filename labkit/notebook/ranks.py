@@ -112,7 +112,12 @@ class _Kept:
             raise UsageError(f"%ranks {options.action}: {options.names[0]!r} is one argument too many")
         if options.action == "restart":
             self._stop()
-            print(f"{_counted(self._ready().world_size)} started, with nothing defined yet")
+            try:
+                print(f"{_counted(self._ready().world_size)} started, with nothing defined yet")
+            except KeyboardInterrupt as interrupt:
+                text = "KeyboardInterrupt: no ranks were started"
+                interrupt._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # IPython looks there
+                raise
         elif options.action == "stop":
             print("the ranks have ended" if self._stop() else "there were no live ranks")
         elif options.action == "push":

@@ -180,15 +180,6 @@ def test_the_same_cells_run_on_virtual_ranks_that_stay(kernel):
     assert kernel.run("%%ranks\nrank").result == "[0] 0\n[1] 1\n[2] 2"
 
 
-def test_clusters_whose_ranks_do_not_stay_say_what_to_do(ranks):
-    ranks.run("%cluster slurm --nnodes 2")
-    answer = ranks.run("%%ranks\n1").stderr
-    assert "ranks of a slurm cluster do not stay between cells yet: use %%torchrun there" in answer
-    # those of the cluster before are not lost by that
-    ranks.run("%cluster local --nproc-per-node 3")
-    assert ranks.run("%%ranks\nrank").stdout == ""
-
-
 def test_names_of_options_and_actions_are_completed(kernel):
     assert kernel.complete("%%ranks --pu") == ["--push", "--pull"]
     assert set(kernel.complete("%ranks re")) == {"restart"}

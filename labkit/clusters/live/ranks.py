@@ -227,12 +227,13 @@ class LiveRanks:
 
     def _origins(self, answers: Mapping[int, Answer]) -> list[float]:
         """What each rank's clock showed when the first of those that have answered began."""
-        # each node has a clock; of what its ranks say of it, one is taken, so that they agree as exactly as they do
-        began = {answer.clock: answer.clock_began for answer in answers.values()}
+        # each node has a clock; what says that it began earlier was interrupted between two looks at clocks
+        began: dict[int, float] = {}
+        for answer in answers.values():
+            began[answer.clock] = max(began.get(answer.clock, answer.clock_began), answer.clock_began)
         first = min((began[answer.clock] + answer.began for answer in answers.values()), default=0.0)
-        clocks = (answers[rank].clock if rank in answers else None for rank in range(self.world_size))
-        any_clock = min(began.values(), default=0.0)
-        return [first - began.get(clock, any_clock) for clock in clocks]
+        zeros = {rank: began[answer.clock] for rank, answer in answers.items()}
+        return [first - zeros.get(rank, min(began.values(), default=0.0)) for rank in range(self.world_size)]
 
     def _result(self, result: RankResult | None, rank: int, outcome: Outcome) -> RankResult:
         """What is to be said of one rank."""
