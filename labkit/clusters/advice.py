@@ -22,7 +22,10 @@ _KNOWN = [
         r"^MemoryError|can't allocate memory|Cannot allocate memory|OutOfMemory|ran out of memory",
         "each rank holds data of its own: make tensors smaller, or take fewer ranks",
     ),
-    (r"^EOFError.*reading a line", "nobody's keyboard reaches a rank: give it what it needs in the cell"),
+    (
+        r"^(EOFError.*reading a line|BdbQuit)",
+        "nobody's keyboard reaches a rank: give it what it needs in the cell, and print in place of a debugger",
+    ),
     (
         r"Default process group has not been initialized",
         "call dist.init_process_group() first: each cell on ranks is a program of its own",

@@ -41,6 +41,8 @@ def table(standings: Sequence[Standing]) -> list[str]:
     alike = _alike(standings, _state)
     if len(alike) > _MOST_ROWS:
         alike = _alike(standings, _roughly)
+    # of ranks that had not begun there is nothing to say
+    alike = {(place, state): ranks for (place, state), ranks in alike.items() if place or state}
     who = [f"[{ranges(ranks)}]" for ranks in alike.values()]
     widths = max(map(len, who), default=0), max((len(place) for place, _ in alike), default=0)
     return [

@@ -93,6 +93,8 @@ class Run:
     """Where each real rank was when the lab stopped it; empty when nothing was stopped, or nothing is known."""
     notes: Sequence[str] = ()
     """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
+    advice: str = ""
+    """What to try after the first failure, where the notebook can say it better."""
     logs: Path | None = None
     """Folder with a file for each rank, all that it printed; None when nothing was, or outside of a notebook."""
 
@@ -188,7 +190,7 @@ class Run:
             return []
         if first.error.consequence:
             return lost.findings(self.ranks, self.trace)
-        said = advice.advice(first.error.type, first.error.message)
+        said = self.advice or advice.advice(first.error.type, first.error.message)
         return [f"try: {said}"] if said else []
 
     def _error(self, rank: int) -> RankError:

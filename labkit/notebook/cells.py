@@ -58,6 +58,8 @@ def require_syntax(cell: str, filename: str, first_line: int) -> None:
             error.text = padded.split("\n")[error.lineno - 1]
         line = (error.text or "").lstrip()
         hint = "This cell is plain Python: magics and ! do not work in it." if line.startswith(("%", "!")) else ""
+        if error.msg.startswith("'await' outside") or error.msg.startswith("asynchronous"):
+            hint = "This cell is plain Python: await works in an async function, and asyncio.run(...) runs that."
         raise CellSyntaxError(error, hint) from None
     except ValueError as error:  # null bytes
         raise CellSyntaxError(SyntaxError(str(error), (filename, first_line, 1, ""))) from None

@@ -64,7 +64,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     # line k of the file is line k of the cell, so that tracebacks count as the learner does
     text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell
     path = exercise.save(text)
-    module = _imported(shell, exercise, text)
+    module = _imported(shell, exercise, text, path)
     public = [name for name in exercise.public_names if hasattr(module, name)]
     shell.user_ns[exercise.short_name] = module
     shell.user_ns.update({name: getattr(module, name) for name in public})
@@ -73,6 +73,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     if open_parts:
         missing.append(f"what stands under {open_parts} TODO{'s' * (open_parts > 1)}")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
+    print(f"on ranks: from labkit.exercises import {exercise.short_name}")
 
 
 def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
@@ -91,11 +92,12 @@ def _solution(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     display(Code(data=_MARKERS.sub("", text), language="python"))
 
 
-def _imported(shell: InteractiveShell, exercise: Exercise, text: str) -> ModuleType:
+def _imported(shell: InteractiveShell, exercise: Exercise, text: str, path: Path) -> ModuleType:
     """The module, run in this kernel as any cell is; what it raises is shown from the learner's first line on."""
     try:
         return exercises.load(exercise, text)
     except Exception as error:
+        print(f"saved as {_shown(path)}, but it fails when it is imported:")
         frames = fold_traceback(error.__traceback__)
         lines = shell.InteractiveTB.structured_traceback(type(error), error, frames)
         error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there

@@ -70,7 +70,7 @@ class _Parser(MagicArgumentParser):
 
     def parse_line(self, line: str) -> argparse.Namespace:
         try:
-            words = [_dashed(word) for word in shlex.split(line)]
+            words = [_dashed(word) for word in shlex.split(_without_comment(line))]
         except ValueError as error:  # an opening quotation mark alone
             self.error(str(error).lower())
         options, unknown = self.parse_known_args(words)
@@ -93,6 +93,16 @@ class _Parser(MagicArgumentParser):
         near = near or difflib.get_close_matches(written, names, n=2, cutoff=0.6)
         offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self.option_names())}"
         self.error(f"there is no option {word}; {offer}")
+
+
+_BEFORE_COMMENT = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^#'"\\]|(?<=\S)#)*""")
+"""As in a shell: a # within quotes or a word begins none."""
+
+
+def _without_comment(line: str) -> str:
+    before = _BEFORE_COMMENT.match(line)
+    assert before is not None
+    return before[0] if line[before.end() :].startswith("#") else line
 
 
 def _dashed(word: str) -> str:

@@ -14,7 +14,7 @@ from labkit.clusters.live import Interrupted, KeepsRanks, LiveRanks, RankState
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
+from labkit.notebook.magics import Magic, at_least_one, seconds, seconds_or_off, variable
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.stopping import PRESSED
 from labkit.notebook.results import RankValues
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _ACTIONS = ("status", "restart", "stop", "push", "pull")
+_NONE_YET = "there are no live ranks yet: the first %%ranks starts them"
 
 
 def magics(choice: Choice) -> list[Magic]:
@@ -40,6 +41,8 @@ def magics(choice: Choice) -> list[Magic]:
         """,
         kind="cell",
     )
+    cell.option("-n", "--nproc-per-node", type=at_least_one, metavar="N",
+                help="when this cell starts the ranks: so many on each node; else as %%%%cluster says")  # fmt: skip
     cell.option("--ranks", type=_ranks, metavar="LIST", help="only these: 0,2 or 0-3,6")
     cell.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
     cell.option("--timeout", type=seconds, metavar="S", help="interrupt the ranks after so many seconds")
@@ -60,6 +63,7 @@ def magics(choice: Choice) -> list[Magic]:
         words=lambda: _ACTIONS,
     )
     line.option("action", nargs="?", choices=_ACTIONS, default="status", help="status when left out")
+    line.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="for restart: ranks on each node")
     line.option("names", nargs="*", type=variable, metavar="NAME", help="for push and pull")
     return [cell, line]
 
@@ -70,6 +74,8 @@ class _Kept:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cluster: Cluster | None = None
+        self._asked: int | None = None
+        """How many ranks there are on each node, where that is not what the cluster says."""
         self._live: LiveRanks | None = None
 
     def run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
@@ -77,7 +83,7 @@ class _Kept:
         names = ("timeout", "hang_timeout", "on_hang")
         job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
         push = _of_notebook(shell, options.push or ())
-        live = self._present()
+        live = self._present(options.nproc_per_node)
         # if this run is interrupted, its name must not show the run before it
         shell.user_ns.pop(options.output, None)
         pulled: dict[str, dict[int, Any]] = {}
@@ -93,7 +99,7 @@ class _Kept:
             _show_what_was_printed_meanwhile(live)
         world_size = len(options.ranks) if options.ranks else live.world_size if live else self._size()
         try:
-            run = run_shown(shell, start, world_size=world_size, limit=options.timeout)
+            run = run_shown(shell, start, world_size=world_size, limit=options.timeout, kept=True)
         except Interrupted as interrupt:
             lines = [*_interrupted(interrupt.run), *({PRESSED} & set(getattr(interrupt, "__notes__", ())))]
             interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
@@ -110,9 +116,12 @@ class _Kept:
             raise UsageError(f"%ranks {options.action}: name what is to be sent: %ranks {options.action} NAME")
         if options.action not in ("push", "pull") and options.names:
             raise UsageError(f"%ranks {options.action}: {options.names[0]!r} is one argument too many")
+        if options.action != "restart" and options.nproc_per_node:
+            raise UsageError(f"%ranks {options.action}: -n is for %ranks restart -n {options.nproc_per_node}")
         if options.action == "restart":
             self._stop()
             try:
+                self._present(options.nproc_per_node)
                 print(f"{_counted(self._ready().world_size)} started, with nothing defined yet")
             except KeyboardInterrupt as interrupt:
                 text = "KeyboardInterrupt: no ranks were started"
@@ -120,21 +129,34 @@ class _Kept:
                 raise
         elif options.action == "stop":
             print("the ranks have ended" if self._stop() else "there were no live ranks")
+            self._asked = None
         elif options.action == "push":
-            self._ready().push(_of_notebook(shell, options.names))
+            values = _of_notebook(shell, options.names)
+            self._standing().push(values)
         elif options.action == "pull":
-            live = self._ready()
+            live = self._standing()
             _into_notebook(shell, live.pull(options.names), options.names, range(live.world_size))
         elif self._live is None:
-            print("there are no live ranks yet: the first %%ranks starts them")
+            print(_NONE_YET)
         else:
             _show_what_was_printed_meanwhile(self._live)
             print(_table(self._live.states()))
 
-    def _present(self) -> LiveRanks | None:
-        """The live ranks of the present cluster, if there are any; those of another are ended."""
+    def _standing(self) -> LiveRanks:
+        """The live ranks. Raises `UsageError` when there are none."""
+        if self._live is None:
+            raise UsageError(_NONE_YET)
+        return self._ready()
+
+    def _present(self, asked: int | None = None) -> LiveRanks | None:
+        """The live ranks of the present cluster, if there are any; those of another are ended.
+
+        asked: ranks on each node, where the learner says it. Raises `UsageError` when there are not as many.
+        """
         cluster = self._choice.cluster
         _keeping(cluster)
+        if self._cluster != cluster:
+            self._asked = None
         if self._live is not None and self._cluster != cluster:
             print(f"the cluster has changed: new ranks start, and what the {self._live.world_size} before held is gone")
             self._stop()
@@ -142,22 +164,28 @@ class _Kept:
             print(f"all live ranks have died: {self._live.obituary}; new ones start, and what they held is gone")
             self._stop()
         if self._choice.chosen is None:
-            print(self._choice.describe())
+            print(self._choice.describe() + f"; {asked} are asked for here" * bool(asked))
             self._choice.chosen = cluster
+        if self._live is None:
+            self._cluster, self._asked = cluster, asked or self._asked
+        elif asked not in (None, self._asked or cluster.nproc_per_node):
+            raise UsageError(
+                f"{_counted(self._live.world_size)} are live already: %ranks restart -n {asked} starts others"
+            )
         return self._live
 
     def _ready(self, on_state: OnState | None = None) -> LiveRanks:
         """The live ranks, started if there are none on the present cluster."""
         live = self._present()
         if live is None:
-            self._cluster = self._choice.cluster
-            live = self._live = LiveRanks(_keeping(self._cluster), _beginning(), on_state or _say_where_it_queues)
+            keeping = _keeping(self._choice.cluster)
+            live = self._live = LiveRanks(keeping, _beginning(self._asked), on_state or _say_where_it_queues)
         return live
 
     def _size(self) -> int | None:
         """How many ranks the present cluster is going to have, as far as that is known."""
         cluster = self._choice.cluster
-        sizes = (cluster.nnodes, cluster.nproc_per_node)
+        sizes = (cluster.nnodes, self._asked or cluster.nproc_per_node)
         return sizes[0] * sizes[1] if isinstance(sizes[1], int) else None
 
     def _stop(self) -> bool:
@@ -182,8 +210,8 @@ def _say_where_it_queues(state: State) -> None:
         print(state.text)
 
 
-def _beginning() -> Job:
-    return Job(source="", modules=modules_under_work())
+def _beginning(nproc_per_node: int | None) -> Job:
+    return Job(source="", modules=modules_under_work(), nproc_per_node=nproc_per_node)
 
 
 def _of_notebook(shell: InteractiveShell, names: Sequence[str]) -> dict[str, Any]:

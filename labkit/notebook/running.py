@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import exercises
 from labkit.clusters import Job, OnOutput, OnState, Run
-from labkit.notebook import failures, launching
+from labkit.notebook import failures, launching, names
 from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
 from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
@@ -100,6 +100,7 @@ def run_shown(
     nnodes: int = 1,
     in_order: bool = False,
     limit: float | None = None,
+    kept: bool = False,
 ) -> Run:
     """Call `start(on_output, on_state)`, return its `Run`, and show meanwhile what ranks print and how the job stands.
 
@@ -107,6 +108,7 @@ def run_shown(
     nnodes: where there are several, lines tell theirs: `[1:4-7]`.
     in_order: ranks run one at a time, as virtual ones do.
     limit: seconds after which the run will be stopped, for the display.
+    kept: the ranks stay after this cell.
     What ranks printed stays, also when `start` raises. `KeyboardInterrupt` says how many ranks were stopped.
     """
     seen = RunDisplay(world_size, nnodes, in_order, limit, exercises.workspace() / "logs")
@@ -126,7 +128,7 @@ def run_shown(
                 run = start(seen.on_output, seen.on_state)
             finally:
                 stop.close()
-        run = dataclasses.replace(run, logs=seen.logs.folder)
+        run = dataclasses.replace(run, logs=seen.logs.folder, advice=names.advice(shell, run, kept))
         record.text += "".join(f"note: {note}\n" for note in run.notes)
         record.ended = "ended well" if run.ok else run.diagnosis().splitlines()[0]
         record.error = None if run.ok else ("RankFailed", run.diagnosis(), failures.render(run))

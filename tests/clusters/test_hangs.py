@@ -114,6 +114,13 @@ def test_waiting_for_ranks_to_appear() -> None:
     )
 
 
+def test_ranks_of_which_nothing_is_known_have_no_row() -> None:
+    assert table([Standing(rank, under_way=None) for rank in range(4)]) == []
+    assert table([Standing(0, at(4, "spin()"), under_way=None), Standing(1, under_way=None)]) == [
+        "[0]  Cell In[3], line 4: spin()"
+    ]
+
+
 def test_an_operation_that_nobody_waits_for_is_no_hang() -> None:
     posted = UnderWay("send", "isend", "0", (0, 1), peer=1, line="Cell In[3], line 2")
     busy = Standing(0, at(5, "time.sleep(60)"), False, (posted,))

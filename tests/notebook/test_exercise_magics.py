@@ -23,7 +23,10 @@ def folder(kernel) -> Path:
 
 def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
     outputs = kernel.run(f"%%exercise phase3_multi_node/ring_allreduce\n{SOLUTION}")
-    assert outputs.stdout == "saved as workspace/phase3_multi_node/ring_allreduce.py; nothing is missing\n"
+    assert outputs.stdout == (
+        "saved as workspace/phase3_multi_node/ring_allreduce.py; nothing is missing\n"
+        "on ranks: from labkit.exercises import ring_allreduce\n"
+    )
     saved = (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
     assert saved.splitlines()[1:] == SOLUTION.splitlines()
     assert kernel.run("ring_allreduce.ring_all_reduce is ring_all_reduce").result == "True"
@@ -34,7 +37,13 @@ def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
 
 def test_what_the_contract_still_wants_is_named(kernel):
     outputs = kernel.run("%%exercise ring_allreduce\ndef ring_all_reduce(tensor):\n    return tensor")
-    assert outputs.stdout.endswith("; still missing: ring_all_gather, ring_reduce_scatter\n")
+    assert "; still missing: ring_all_gather, ring_reduce_scatter\n" in outputs.stdout
+
+
+def test_a_module_that_raises_when_imported_is_saved_and_that_is_said(kernel):
+    outputs = kernel.run("%%exercise ring_allreduce\nrate = 1 / 0")
+    assert outputs.stdout.startswith("saved as workspace/phase3_multi_node/ring_allreduce.py, but it fails when")
+    assert "ZeroDivisionError" in outputs.error
 
 
 def test_a_cell_that_does_not_parse_is_not_saved(kernel):

@@ -1,6 +1,7 @@
 """%%ranks and %ranks in a real kernel."""
 
 import re
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,6 +25,10 @@ def ranks(kernel):
 # first in this file: nothing has been chosen yet
 def test_without_a_choice_two_ranks_start_and_say_so(kernel):
     assert kernel.run("%ranks").stdout == "there are no live ranks yet: the first %%ranks starts them\n"
+    assert "nosuch is not defined in the notebook" in kernel.run("%ranks push nosuch").stderr
+    kernel.run("near = 1")
+    for line in ("%ranks push near", "%ranks pull far"):
+        assert kernel.run(line).stderr == "UsageError: there are no live ranks yet: the first %%ranks starts them\n"
     outputs = kernel.run("%%ranks\nprint('hello')\nimport os\nint(os.environ['WORLD_SIZE'])")
     assert outputs.stdout == (
         "local: 2 processes on this machine (nothing else was chosen with %cluster)\n[0-1] hello\n"
@@ -38,6 +43,40 @@ def test_another_cluster_means_new_ranks_and_is_told(kernel):
     assert outputs.stdout == "the cluster has changed: new ranks start, and what the 2 before held is gone\n"
     assert outputs.result == "[0-2] False"
     assert kernel.run("%%ranks\n'x' in globals()").stdout == ""
+
+
+def test_the_cells_of_the_handbook_run_as_they_stand(kernel):
+    section = (Path(__file__).parents[2] / "docs/ranks.md").read_text().split("## Live ranks")[1]
+    cells = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    kernel.run("%ranks stop")
+    kernel.run("%cluster local --nproc-per-node 2")
+    outputs = [kernel.run(cell.rstrip()) for cell in cells]
+    assert [(o.error, o.stderr) for o in outputs] == [("", "")] * len(cells) and len(cells) >= 2
+    assert outputs[1].result == "[0] 0.0\n[2] 4.0"
+    assert kernel.run("%%ranks  # 'one' more\n1").result == "[0-3] 1", "-n is kept, and a comment is one"
+    assert kernel.run("%ranks restart  # with what?").stdout == "4 ranks started, with nothing defined yet\n"
+    assert kernel.run("%ranks restart -n 3").stdout == "3 ranks started, with nothing defined yet\n"
+    assert kernel.run("%%torchrun -n 1   # alone\n1").result == "[0] 1"
+
+
+def test_names_of_the_notebook_are_told(ranks):
+    ranks.run("lr, f = 0.1, open\nimport numpy as np, json\nfrom json import dumps\nmodel = object()")
+    said = "try: lr is a variable of the notebook, not of the ranks: define it in this cell"
+    shown = ranks.run("%%ranks\nlr * 2").error.splitlines()
+    assert f"{said}, or %ranks push lr, or %%ranks --push lr" in shown
+    assert said in ranks.run("%%torchrun -n 1\nlr * 2").error.splitlines()
+    assert ranks.run("%%ranks\nmodel").error.endswith("not of the ranks: define it in this cell")
+    for name, line in {"np": "import numpy as np", "json": "import json", "dumps": "from json import dumps"}.items():
+        assert f"try: {line} in this cell: ranks have names" in ranks.run(f"%%ranks\n{name}").error
+    assert "try: this cell is plain Python" in ranks.run("%%ranks\ndisplay(1)").error
+    assert "await works in an async function" in ranks.run("%%ranks\nawait f()").error
+
+
+def test_a_rank_that_exits_lives_on_and_that_is_said(ranks):
+    error = ranks.run("%%ranks\nimport sys\nif rank == 0:\n    sys.exit(3)").error
+    assert error.splitlines()[0] == "RankFailed: sys.exit on rank 0 of 3"
+    assert "sys.exit: exit code 3: the cell ended there, and the rank lives on" in error
+    assert ranks.run("%%ranks\nrank").result == "[0] 0\n[1] 1\n[2] 2"
 
 
 def test_cells_build_on_each_other_on_all_ranks_or_some(ranks):
@@ -154,7 +193,9 @@ def test_ranks_end_with_stop_and_with_the_kernel(ranks):
         ("%%ranks --ranks 7\n1", "there is no rank 7: ranks are 0 to 2"),
         ("%%ranks --ranks a\n1", "%%ranks: --ranks: ranks such as 0,2 or 0-3 are needed, got 'a'"),
         ("%%ranks --push a-b\n1", "%%ranks: --push: a variable's name is needed, got 'a-b'"),
-        ("%%ranks -n 2\n1", "there is no option -n; there are:"),
+        ("%%ranks -x 2\n1", "there is no option -x; there are:"),
+        ("%%ranks -n 2\n1", "3 ranks are live already: %ranks restart -n 2 starts others"),
+        ("%ranks push x -n 2", "%ranks push: -n is for %ranks restart -n 2"),
         ("%ranks begin", "%ranks: action: invalid choice: 'begin'"),
         ("%ranks push", "%ranks push: name what is to be sent"),
         ("%ranks stop now", "%ranks stop: 'now' is one argument too many"),

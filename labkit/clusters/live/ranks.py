@@ -363,6 +363,8 @@ def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
     error = result.error
     if error is None:
         return result
+    if error.type == "SystemExit":
+        error = replace(error, type="sys.exit", message=f"{error.message}: the cell ended there, and the rank lives on")
     if stopped not in ("", "interrupted") and _is_interrupt(error):
         kind = "Timeout" if stopped.startswith("timeout") else "Hang"
         error = replace(error, type=kind, message=f"still running: {stopped}")
