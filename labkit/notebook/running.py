@@ -118,6 +118,7 @@ def run_shown(
     began = time.monotonic()
 
     def last() -> str:
+        seen.logs.close()
         record.text = seen.lanes.close()
         return record.text
 
@@ -148,7 +149,6 @@ def run_shown(
         record.error = (type(error).__name__, str(error), shown)
         raise
     finally:
-        seen.logs.close()
         record.logs, record.seconds = seen.logs.folder, time.monotonic() - began
         record.tell()
     for note in run.notes:

@@ -17,6 +17,7 @@ from labkit.clusters.run import RankResult, Run, ranges
 from labkit.clusters.warm import frames, reports
 from labkit.clusters.warm.collector import Collector
 from labkit.clusters.warm.hanging import Hanging
+from labkit.clusters.warm.telling import Telling
 from labkit.trace import Trace
 
 END_SECONDS = 10.0
@@ -237,13 +238,18 @@ class _RunUnderWay:
         self._began: dict[int, float] = {}
         self._ended: set[int] = set()
         self._lost: dict[int, str] = {}
-        self._hanging = Hanging(plan.job, self._collectors, lambda state: self.on_state and self.on_state(state))
+        self._telling = Telling(self._collectors, self._tell)
+        self._hanging = Hanging(plan.job, self._collectors, self._tell)
         self.hang = ""
         """Why the run is to be stopped: no node moves any more."""
 
     def _print(self, rank: int, stream: str, text: str) -> None:
         if self.on_output is not None:
             self.on_output(rank, stream, text)
+
+    def _tell(self, state: State) -> None:
+        if self.on_state is not None:
+            self.on_state(state)
 
     @property
     def must_end(self) -> bool:
@@ -262,11 +268,10 @@ class _RunUnderWay:
             self.lose(node, event.lost)
         elif kind == "began":
             self._began[node] = float(event.fields["time"])
-            if len(self._began) == self.plan.nnodes and self.on_state:
-                self.on_state(State("running"))
         elif kind == "frames":
             try:
                 self._collectors[node].feed(event.data)
+                self._telling.look()
                 self.hang = self.hang or self._hanging.look()
             except (frames.FrameError, reports.ReportError) as error:
                 self.lose(node, f"it sent something malformed: {error}")

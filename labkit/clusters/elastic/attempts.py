@@ -113,7 +113,7 @@ class AttemptsCollector(Collector):
         self._world_size = world_size
         self._ranks = [[first_rank + process] for process in range(self._agent)] + [[]]
         self._reports = [frames.Decoder(self._max_bytes) for _ in self._ranks]
-        for kept in (self._text, self._results, self._malformed, self._threads, self._places, self._exits):
+        for kept in (self._text, self._results, self._malformed, self._threads, self._places, self._exits, self._over):
             kept.clear()
         self._traces = []
         self.restarting = self.quiet = False

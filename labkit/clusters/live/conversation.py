@@ -24,6 +24,7 @@ from labkit.clusters.standing import Standing
 from labkit.clusters.warm import frames, reports
 from labkit.clusters.warm.collector import Collector
 from labkit.clusters.warm.hanging import Hanging
+from labkit.clusters.warm.telling import Telling
 
 GRACE_SECONDS = 1.0
 """How long the other ranks may go on when one has failed: enough to notice it themselves."""
@@ -69,6 +70,7 @@ class _Question:
     messages: Mapping[int, bytes]
     job: Job
     on_output: OnOutput | None
+    telling: Telling
     hanging: Hanging
     answer: Future[Outcome] = field(default_factory=Future)
     began: float = 0.0
@@ -124,7 +126,8 @@ class Conversation:
         """
         encoded = {key: encode(message) for key, message in {id(m): m for m in messages.values()}.items()}
         asked = {rank: encoded[id(message)] for rank, message in messages.items()}
-        question = _Question(asked, job, on_output, Hanging(job, [self._collector], on_state))
+        telling, hanging = Telling([self._collector], on_state), Hanging(job, [self._collector], on_state)
+        question = _Question(asked, job, on_output, telling, hanging)
         interrupted = False
         while True:
             try:
@@ -202,6 +205,8 @@ class Conversation:
             data = b""
         self._ended = not data
         question = self._question
+        if question is not None:
+            question.telling.look()
         if question is not None and not question.interrupted and (reason := question.hanging.look()):
             question.interrupted, question.standings = reason, self._collector.standings()
             self._interrupt(question)
@@ -228,6 +233,7 @@ class Conversation:
         for process, message in {self._process[rank]: m for rank, m in question.messages.items()}.items():
             header = {"kind": "input", "process": process, "hang_timeout": question.job.hang_timeout}
             self._send(header, message)
+        question.telling.look()
 
     def _interrupt_or_refuse(self, question: _Question) -> None:
         if question is self._question:

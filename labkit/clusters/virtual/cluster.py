@@ -69,7 +69,9 @@ class VirtualCluster:
         placed = self._placed(job)
         warm = self.warm or shared()
         if self.ranks == "processes":
-            return self._told(_run_processes(warm, job, placed, self._options(placed), self.faults, on_output))
+            return self._told(
+                _run_processes(warm, job, placed, self._options(placed), self.faults, on_output, on_state)
+            )
         run = warm.run(
             "labkit.clusters.virtual.host:main",
             job,
@@ -77,6 +79,7 @@ class VirtualCluster:
             ranks=[range(placed.world_size)],
             environments=[{}],
             on_output=on_output,
+            on_state=on_state,
             timeout=job.timeout,
         )
         return self._told(run)
@@ -143,6 +146,7 @@ def _run_processes(
     options: dict[str, Any],
     given: Sequence[Fault],
     on_output: OnOutput | None,
+    on_state: OnState | None,
 ) -> Run:
     engine = Engine(placed, given, recording=job.trace)
     pairs = [socket.socketpair() for _ in range(placed.world_size)]
@@ -159,6 +163,7 @@ def _run_processes(
             environments=[torchrun_environment(placed, rank) for rank in range(placed.world_size)],
             sockets=[theirs for _, theirs in pairs],
             on_output=on_output,
+            on_state=on_state,
             timeout=job.timeout,
         )
     finally:

@@ -26,6 +26,7 @@ from labkit.clusters.warm.collector import Collector
 from labkit.clusters.warm.hanging import Hanging
 from labkit.clusters.warm.interrupts import held, let_through
 from labkit.clusters.warm.session import Session
+from labkit.clusters.warm.telling import Telling
 
 _START_LIMIT_SECONDS = 120.0
 _LAUNCH = Path(__file__).with_name("launch.py")
@@ -128,7 +129,8 @@ class WarmProcess:
             session = self.open(asked, sockets)
             collector = Collector(ranks, timeout, on_output, self._max_bytes)
             try:
-                stopped = _receive(session, collector, Hanging(job, [collector], on_state), timeout)
+                telling, hanging = Telling([collector], on_state), Hanging(job, [collector], on_state)
+                stopped = _receive(session, collector, telling, hanging, timeout)
             except KeyboardInterrupt as interrupt:
                 _say_where_all_are(session, collector, interrupt)
                 raise
@@ -270,7 +272,7 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(session: Session, collector: Collector, hanging: Hanging, timeout: float | None) -> str:
+def _receive(session: Session, collector: Collector, telling: Telling, hanging: Hanging, timeout: float | None) -> str:
     """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
     # the supervisor keeps the time; this is for one that the ranks have brought down
     limit = None if timeout is None else time.monotonic() + timeout + _PATIENCE_SECONDS
@@ -286,6 +288,7 @@ def _receive(session: Session, collector: Collector, hanging: Hanging, timeout: 
         except (frames.FrameError, reports.ReportError) as error:
             return f"the process that watches over the ranks sent something malformed: {error}"
         with let_through():
+            telling.look()
             reason = hanging.look()
         if reason:
             return reason

@@ -49,6 +49,8 @@ class Collector:
         self._text: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
         self._output = {rank: KeptOutput() for hosted in self._ranks for rank in hosted}
         self._results: dict[int, RankResult] = {}
+        self._over: set[int] = set()
+        """Ranks that have reported their result, or whose process has ended."""
         self._malformed: dict[int, str] = {}
         self._traces: list[Trace] = []
         self._notes: dict[str, None] = {}
@@ -99,6 +101,7 @@ class Collector:
             self._deaths[process] = reports.read_death(header)
             if isinstance(reason := header.get("lost"), str):
                 self._losses[process] = reason[:_MAX_LOSS_CHARACTERS]
+            self._over.update(self._ranks[process])
 
     def _take_report_bytes(self, process: int, data: bytes) -> None:
         decoder = self._reports[process]
@@ -128,6 +131,7 @@ class Collector:
             raise reports.ReportError("a report of a rank that the process does not host")
         if kind == "result":
             self._results.setdefault(rank, reports.read_result(header, payload))
+            self._over.add(rank)
         elif kind == "output" and header.get("stream") in ("stdout", "stderr"):
             self._print(rank, header["stream"], payload.decode(errors="replace"))
         elif kind == "thread" and type(header.get("identifier")) is int:
@@ -141,6 +145,11 @@ class Collector:
             self._on_output(rank, stream, text)
 
     @property
+    def how_many_ended(self) -> int:
+        """Ranks that have ended so far; of those that stay, that have answered."""
+        return len(self._over)
+
+    @property
     def failed(self) -> bool:
         """Has a process ended otherwise than well, so far?"""
         return any(status != 0 for status in self._exits.values())
@@ -151,6 +160,7 @@ class Collector:
         self._received_bytes = 0
         self._output = {rank: KeptOutput() for rank in self._output}
         self._results.clear()
+        self._over.clear()
         self._traces.clear()
         self._notes.clear()
         self._places.clear()

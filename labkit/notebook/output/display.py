@@ -33,8 +33,9 @@ class Shown:
     about: str
     """What the cluster says about it: a place in a queue, where each rank hangs."""
     share: float | None
-    """How far, from 0 to 1, where the ranks' own progress bars tell."""
+    """How far, from 0 to 1, where the ranks' own progress bars tell, or ranks have ended."""
     logs: str
+    """Folder of all that the ranks print, as a reader would type it; empty when none can be written."""
 
     def __str__(self) -> str:
         """For a terminal."""
@@ -80,6 +81,7 @@ class RunDisplay:
             return None
         nodes = self.lanes.nproc_per_node
         self._progress.update(open_rows)
+        folder = self.logs.reserve()
         return Shown(
             lines=[(label(line.ranks, line.stream, nodes), _shortened(line.text), only(line.ranks)) for line in lines],
             above=len(lines) == _MOST_LINES,
@@ -87,9 +89,14 @@ class RunDisplay:
             state=in_words(state, self.world_size, seconds, self._limit),
             phase=state.phase,
             about=state.text,
-            share=self._progress.least,
-            logs=shown_path(self.logs.folder) if self.logs.folder else "",
+            share=self._share(),
+            logs=shown_path(folder) if folder else "",
         )
+
+    def _share(self) -> float | None:
+        if self._progress.least is None and self._state.ended and self.world_size:
+            return self._state.ended / self.world_size
+        return self._progress.least
 
 
 def shown_path(path: Path) -> str:

@@ -60,7 +60,7 @@ def test_ranks_of_two_nodes_compute_together(pair: Agents) -> None:
         max(e.start for e in run.trace.events if e.rank == rank and e.operation == "all_reduce") for rank in range(4)
     ]
     assert max(last) < min(e.end for e in run.trace.events if e.start in last)
-    assert states[-1] == State("running")
+    assert states[0] == State("running") and states[-1] == State("running", ended=4)
 
 
 def test_a_node_that_fails_stops_the_other(pair: Agents) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit import Job, Run, local
+from labkit import Job, Run, local, virtual
+from labkit.clusters import Cluster, State
 from labkit.clusters.warm import WarmProcess
 from labkit.clusters.warm.collector import KEPT_OUTPUT_CHARACTERS
 
@@ -41,6 +42,27 @@ print("no end", end="")
         assert printed == "one line\nin one piece\nfrom C\néno end"
         assert "".join(text for stream, text in parts if stream == "stderr") == "bad\n"
         assert result.ranks[rank].output == "".join(text for _, text in parts)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [local(nproc_per_node=3), virtual(nproc_per_node=3), virtual(nproc_per_node=3, ranks="processes")],
+    ids=["local", "virtual", "virtual in processes"],
+)
+def test_a_silent_job_tells_when_its_ranks_have_started_and_how_many_have_ended(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    states: list[State] = []
+
+    def on_state(state: State) -> None:
+        states.append(state)
+        if state.ended == 2:
+            (tmp_path / "go").touch()
+
+    source = f"import os, time\nwhile os.environ['RANK'] == '2' and not os.path.exists({str(tmp_path / 'go')!r}):\n"
+    cluster.run(Job(source=f"{source}    time.sleep(0.1)", timeout=60), on_state=on_state).raise_if_failed()
+    assert {state.phase for state in states} == {"running"}
+    assert (states[0].ended, states[-1].ended) == (0, 3)
 
 
 def test_output_before_a_kill_is_not_lost() -> None:

@@ -62,3 +62,22 @@ def test_a_run_that_is_quiet_and_short_shows_nothing(tmp_path):
     assert run.now(0.2) is None
     shown = run.now(1.5)
     assert shown is not None and shown.state.startswith("2 ranks starting") and shown.share is None
+
+
+def test_ranks_that_have_ended_move_the_jobs_bar_where_no_rank_has_one(tmp_path):
+    run = display(tmp_path, 4)
+    run.on_state(State("running"))
+    shown = run.now(5.0)
+    assert shown is not None and (shown.state, shown.share) == ("4 ranks running, 5 s of at most 1 min", None)
+    run.on_state(State("running", ended=1))
+    shown = run.now(6.0)
+    assert shown is not None and (shown.state, shown.share) == ("4 ranks running, 1 ended, 6 s of at most 1 min", 0.25)
+
+
+def test_the_logs_are_named_before_anything_is_printed_and_gone_if_nothing_was(tmp_path):
+    run = display(tmp_path / "logs", 2)
+    shown = run.now(1.5)
+    assert shown is not None and shown.logs == str(tmp_path / "logs" / "0001")
+    run.logs.close()
+    assert run.logs.folder is None and not (tmp_path / "logs" / "0001").exists()
+    assert run.logs.reserve() is None
