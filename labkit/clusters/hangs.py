@@ -17,6 +17,7 @@ _MOST_ROWS = 8
 """Of the table, before ranks are folded that wait for different ranks."""
 _EXCUSES = {
     "unknown": ("has not said where it is", "have not said where they are"),
+    "apart": ("has no part in it: the cell does not run there", "have no part in it: the cell does not run there"),
     "ended": ("has not come: it has ended", "have not come: they have ended"),
     "elsewhere": ("is not in it: it is", "are not in it: they are"),
     "outside": ("is not in it", "are not in it"),
@@ -74,6 +75,8 @@ def _place(standing: Standing) -> str:
 def _state(standing: Standing) -> str:
     if standing.exit is not None:
         return "has ended" if standing.exit == 0 else f"has ended with exit code {standing.exit}"
+    if standing.apart:
+        return "not in this cell, which runs on others"
     if standing.under_way is None:
         return ""
     operation = standing.waits_in
@@ -215,6 +218,8 @@ class _Diagnosis:
                 text = ", ".join([head, *self._excuses(peers, None)])
                 call = f"recv(..., src={rank})" if operation.kind == "send" else f"send(..., dst={rank})"
                 advice = f"every {operation.kind} needs its {other}: {_ranks(peers)} must call {call}"
+                if any(self._standings[peer].apart for peer in peers if peer in self._standings):
+                    advice = self._advice(peers)
             found.append(_Finding(text, advice, self._depth(peers), (rank,)))
         return found
 
@@ -253,6 +258,8 @@ class _Diagnosis:
             return "unknown", ""
         if standing.exit is not None:
             return "ended", ""
+        if standing.apart:
+            return "apart", ""
         operation = standing.waits_in
         if operation is None:
             text = f": {standing.frames[-1][3]}" if standing.frames and standing.frames[-1][3] else ""
@@ -279,9 +286,13 @@ class _Diagnosis:
     def _advice(self, missing: Sequence[int]) -> str:
         known = [self._standings[rank] for rank in missing if rank in self._standings]
         ended = [standing.rank for standing in known if standing.exit is not None]
+        apart = [standing.rank for standing in known if standing.apart]
         busy = [standing for standing in known if standing.exit is None and standing.waits_in is None]
         if ended:
             return f"every rank of a group must make each of its calls; {_ranks(ended)} went past this one and ended"
+        if apart:
+            own = [rank for rank, standing in self._standings.items() if not standing.apart]
+            return f"the cell ran on {_ranks(own)} alone, and the group has {_ranks(apart)} too: leave out --ranks"
         if busy:
             return f"look why {_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get beyond " + (
                 busy[0].line or "where it is"

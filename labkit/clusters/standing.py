@@ -55,6 +55,8 @@ class Standing:
     """The oldest first; None when the rank does not say, as virtual ones do not."""
     exit: int | None = None
     """Its exit code when it has ended."""
+    apart: bool = False
+    """A rank that stays, and that the cell does not run on."""
 
     @property
     def waits_in(self) -> UnderWay | None:

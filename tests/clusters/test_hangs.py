@@ -114,6 +114,17 @@ def test_waiting_for_ranks_to_appear() -> None:
     )
 
 
+def test_a_cell_on_some_of_the_ranks_of_a_group_that_stay() -> None:
+    standings = [waiting(rank, collective("barrier", 2, 9)) for rank in (0, 1)]
+    standings += [Standing(rank, apart=True) for rank in (2, 3)]
+    assert table(standings)[1] == "[2-3]  not in this cell, which runs on others"
+    assert findings(standings) == [
+        "barrier #3 of the group 0-3: ranks 0-1 wait in it at line 9, "
+        "ranks 2-3 have no part in it: the cell does not run there",
+        "try: the cell ran on ranks 0-1 alone, and the group has ranks 2-3 too: leave out --ranks",
+    ]
+
+
 def test_ranks_of_which_nothing_is_known_have_no_row() -> None:
     assert table([Standing(rank, under_way=None) for rank in range(4)]) == []
     assert table([Standing(0, at(4, "spin()"), under_way=None), Standing(1, under_way=None)]) == [

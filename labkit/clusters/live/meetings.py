@@ -88,6 +88,7 @@ class Meetings:
                 group.connect_again(PrefixStore(f"{self._generation}/mended/{name}", self._shared))
             finally:
                 self._is_made(group)
+        torch_versions.ddp_afresh(torch_versions.all_ddp(), [present[name] for name in asked.groups])
 
     def _present(self) -> list[Any]:
         return torch_versions.groups_of_this_rank()

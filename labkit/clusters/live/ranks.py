@@ -218,7 +218,10 @@ class LiveRanks:
             trace=_moved(outcome.run.trace, origin),
             wall_seconds=outcome.run.wall_seconds,
             stopped=stopped or self._endings(lost),
-            standings=[replace(standing, frames=self._with_text(standing.frames)) for standing in outcome.standings],
+            standings=[
+                replace(standing, frames=self._with_text(standing.frames), apart=standing.rank not in chosen)
+                for standing in outcome.standings
+            ],
             notes=outcome.run.notes,
         )
         pulled = {rank: answer.pulled for rank, answer in answers.items()}

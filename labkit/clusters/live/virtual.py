@@ -83,7 +83,8 @@ class _LiveHost:
             elif isinstance(message, Mend):
                 self._host.engine.forget()
                 store.count_attempts_alike()
-                self._go_on(world, _leave_groups if message.without_default else _forget_works)
+                found = torch_versions.all_ddp()
+                self._go_on(world, _leave_groups if message.without_default else partial(_forget_works, found))
                 self._tell(world)
             else:
                 assert isinstance(message, Report)
@@ -119,6 +120,7 @@ class _LiveHost:
         began = max(engine.clock)
         if cell.trace:
             engine.events = []
+        engine.apart = set(self._answers) - set(cell.ranks)
         self._answers.update({rank: replace(_NO_ANSWER, began=began) for rank in cell.ranks})
         self._go_on(cell.ranks, partial(self._run_on_rank, cell, self._inits))
         if cell.trace:
@@ -196,16 +198,17 @@ def _do_nothing(rank: _Rank) -> RankResult:
     return RankResult(rank.endpoint.rank)
 
 
-def _forget_works(rank: _Rank) -> RankResult:
+def _forget_works(found: list[Any], rank: _Rank) -> RankResult:
     """What was under way is forgotten, also by those tensors that it was to fill."""
     rank.endpoint.in_flight.pending.clear()
+    torch_versions.ddp_afresh(found, torch_versions.groups_of_this_rank())
     return RankResult(rank.endpoint.rank)
 
 
 def _leave_groups(rank: _Rank) -> RankResult:
     if dist.is_initialized():
         dist.destroy_process_group()
-    return _forget_works(rank)
+    return _forget_works([], rank)
 
 
 def _is_in_learners_code(frame: FrameType | None) -> bool:

@@ -35,6 +35,8 @@ from labkit.clusters.torch_versions.ranks import (
 )
 from labkit.clusters.torch_versions.rehearsal import rehearse_groups
 from labkit.clusters.torch_versions.tensors import (
+    all_ddp,
+    ddp_afresh,
     ddp_of_shapes,
     fake_tensor,
     meshes_apart,
@@ -48,9 +50,11 @@ __all__ = [
     "GroupMaker",
     "ProcessGroup",
     "Work",
+    "all_ddp",
     "checkpoints_in_own_thread",
     "count_groups_from",
     "count_inits_from",
+    "ddp_afresh",
     "ddp_of_shapes",
     "default_group",
     "dress_group",

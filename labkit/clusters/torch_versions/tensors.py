@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -49,6 +50,31 @@ def ddp_of_shapes() -> None:
         original(self, *args, **{**options, "init_sync": False})
 
     ddp._ddp_init_helper, ddp.__init__ = init_helper, init
+
+
+def all_ddp() -> list[Any]:
+    """Every DistributedDataParallel of this process."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]
+
+
+def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
+    """Those of `found` whose group is one of `groups` forget how far their first pass had come, and their buckets.
+
+    In a pass that failed some ranks may have come to agree on new buckets, and others not: then they would differ.
+    """
+    register: Any = dist._register_comm_hook  # type: ignore[attr-defined]  # private
+    for ddp in found:
+        if "reducer" not in ddp.__dict__ or not any(ddp.process_group is group for group in groups):
+            continue
+        parameters, expect_sparse_gradient = ddp._build_params_for_reducer()
+        names = ddp._build_debug_param_to_name_mapping(parameters)
+        ddp._ddp_init_helper(parameters, expect_sparse_gradient, names, ddp.static_graph)
+        if ddp.static_graph:
+            ddp.reducer._set_static_graph()
+        for hook, state in ddp._comm_hooks:
+            register(ddp.reducer, state, hook)
 
 
 def shapes_of_dtensors_apart() -> None:

@@ -168,7 +168,9 @@ def _note(engine: Engine, request: Request, peers: list[int]) -> str:
     if isinstance(request, Collective):
         parts.append(f"for rank{'s' * (len(peers) > 1)} {ranges(peers)} of the group of ranks "
                      f"{ranges(engine.groups[request.group])}")  # fmt: skip
-    if gone and len(gone) == len(peers):
+    if gone and engine.apart.issuperset(peers):
+        parts.append(f"but this cell does not run on rank{'s' * (len(gone) > 1)} {ranges(gone)}: leave out --ranks")
+    elif gone and len(gone) == len(peers):
         parts.append(f"but rank{'s' * (len(gone) > 1)} {ranges(gone)} ended without it")
     return ", " + ", ".join(parts) if parts else ""
 

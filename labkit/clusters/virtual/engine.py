@@ -55,6 +55,8 @@ class Engine:
         self.waiting: dict[int, Request] = {}
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
+        self.apart: set[int] = set()
+        """Ranks that stay, and on which the present cell does not run; they count as ended."""
         self.lost: set[int] = set()
         """Ranks that have failed by now, as others can tell."""
         self.groups: dict[str, tuple[int, ...]] = {}

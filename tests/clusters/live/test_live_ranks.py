@@ -125,6 +125,26 @@ def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) 
     assert pids(live) == before
 
 
+def test_a_cell_without_some_members_of_its_group_says_so(live: LiveRanks) -> None:
+    said = run_on(live, "dist.recv(x, src=2)", [0, 1], hang_timeout=0.5).diagnosis()
+    assert "try: the cell ran on ranks 0-1 alone, and the group has rank 2 too: leave out --ranks" in said
+
+
+@pytest.mark.parametrize("before", ["", "loss = model(torch.ones(5, 2)).sum()\n"])
+def test_ddp_goes_on_after_a_failure_in_its_first_pass(live: LiveRanks, before: str) -> None:
+    run_on(
+        live,
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 600), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))\n"
+        "model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)\n"
+        "step = lambda: model(torch.ones(5, 2)).sum().backward()",
+    )
+    assert errors(run_on(live, f"{before}assert rank != 1\nstep()"))[1] == "AssertionError"
+    # ranks had come to agree on buckets, and the one that failed had not
+    for _ in range(2):
+        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()", hang_timeout=10.0)
+        assert run.ok and run.values == [5.0] * 3, run.diagnosis()
+
+
 def test_ranks_that_wait_for_one_that_never_joins_are_brought_back(live: LiveRanks) -> None:
     run_on(live, "dist.destroy_process_group()")
     run = run_on(live, "if rank == 2:\n    1 / 0\ndist.init_process_group()")
@@ -151,7 +171,7 @@ def test_a_hang_is_explained_and_ended(live: LiveRanks) -> None:
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
     # ranks that a cell leaves out are missing in its collectives
     run = run_on(live, TOGETHER, [0, 1], hang_timeout=1.0)
-    assert run.stopped.startswith("hang") and "rank 2 is not in it" in run.diagnosis()
+    assert run.stopped.startswith("hang") and "rank 2 has no part in it" in run.diagnosis()
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
 
 

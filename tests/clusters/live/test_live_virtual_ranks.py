@@ -124,3 +124,23 @@ def test_values_and_edited_exercises_reach_them(live: LiveRanks) -> None:
     second = {name: "def f():\n    return 2\n"}
     assert run_on(live, "ring_allreduce.f()", [1], modules=second).values == [2]
     assert run_on(live, "ring_allreduce.f()", modules=second).values == [2] * 3
+
+
+def test_a_cell_without_some_members_of_its_group_says_so(live: LiveRanks) -> None:
+    said = run_on(live, "dist.barrier()", [0, 1]).diagnosis()
+    assert "but this cell does not run on rank 2: leave out --ranks" in said
+
+
+@pytest.mark.parametrize("before", ["", "loss = model(torch.ones(5, 2)).sum()\n"])
+def test_ddp_goes_on_after_a_failure_in_its_first_pass(live: LiveRanks, before: str) -> None:
+    run_on(
+        live,
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 600), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))\n"
+        "model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)\n"
+        "step = lambda: model(torch.ones(5, 2)).sum().backward()",
+    )
+    assert errors(run_on(live, f"{before}assert rank != 1\nstep()"))[1] == "AssertionError"
+    # ranks had come to agree on buckets, and the one that failed had not
+    for _ in range(2):
+        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()", hang_timeout=10.0)
+        assert run.ok and run.values == [5.0] * 3, run.diagnosis()
