@@ -27,6 +27,10 @@ _KNOWN = [
         "nobody's keyboard reaches a rank: give it what it needs in the cell, and print in place of a debugger",
     ),
     (
+        r"^SIGABRT: .*the last that it began was \w+ #",
+        "gloo ends a process so when ranks differ: all must give tensors of the same shape and dtype",
+    ),
+    (
         r"Default process group has not been initialized",
         "call dist.init_process_group() first: each cell on ranks is a program of its own",
     ),

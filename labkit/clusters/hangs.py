@@ -15,6 +15,7 @@ _LONGEST_TEXT = 60
 _MOST_FINDINGS = 5
 _MOST_ROWS = 8
 """Of the table, before ranks are folded that wait for different ranks."""
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _EXCUSES = {
     "unknown": ("has not said where it is", "have not said where they are"),
     "apart": ("has no part in it: the cell does not run there", "have no part in it: the cell does not run there"),
@@ -302,6 +303,8 @@ class _Diagnosis:
     def _advice_when_all_are_there(self, joined: dict[int, UnderWay]) -> str:
         if len({operation.nbytes for operation in joined.values()}) > 1:
             return "all ranks of a group must give tensors of the same shape and dtype"
+        if {operation.name for operation in joined.values()} & {*_ROOTED}:
+            return "all are in it and it does not end: all ranks must name the same src, or dst"
         return "all are in it and it does not end: see that the nodes reach each other over the network"
 
     def _cycle(self) -> tuple[list[str], list[int]]:

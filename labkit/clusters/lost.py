@@ -33,6 +33,15 @@ def findings(ranks: Sequence[RankResult], trace: Trace) -> list[str]:
     return hangs.findings([*(_in(last[rank], trace) for rank in lost if rank in last), *ended]) if ended else []
 
 
+def amounts(trace: Trace) -> list[str]:
+    """How much each rank gave to the first call to which they gave unlike amounts, in a line; else nothing."""
+    events = _unlike(trace)
+    if len({event.operation for event in events}) != 1:
+        return []
+    given = ", ".join(f"{event.nbytes} B on rank {event.rank}" for event in sorted(events, key=lambda e: e.rank)[:8])
+    return [f"{events[0].operation} #{events[0].sequence + 1} was called with {given}"]
+
+
 def _unlike(trace: Trace) -> list[Event]:
     """The first call of a group for which its ranks called different collectives, or gave unequal amounts."""
     calls: dict[tuple[str, int], list[Event]] = defaultdict(list)

@@ -190,8 +190,9 @@ class Run:
             return []
         if first.error.consequence:
             return lost.findings(self.ranks, self.trace)
+        found = lost.amounts(self.trace) if first.error.type == "SIGABRT" else []
         said = self.advice or advice.advice(first.error.type, first.error.message)
-        return [f"try: {said}"] if said else []
+        return [*found, *([f"try: {said}"] if said else [])]
 
     def _error(self, rank: int) -> RankError:
         error = next(result.error for result in self.ranks if result.rank == rank)

@@ -125,6 +125,11 @@ def test_a_cell_on_some_of_the_ranks_of_a_group_that_stay() -> None:
     ]
 
 
+def test_a_root_may_differ_where_nobody_is_missing() -> None:
+    standings = [waiting(rank, collective("broadcast", 2, 9)) for rank in range(4)]
+    assert findings(standings)[-1].endswith("all ranks must name the same src, or dst")
+
+
 def test_ranks_of_which_nothing_is_known_have_no_row() -> None:
     assert table([Standing(rank, under_way=None) for rank in range(4)]) == []
     assert table([Standing(0, at(4, "spin()"), under_way=None), Standing(1, under_way=None)]) == [

@@ -229,7 +229,10 @@ class Collector:
             # the others may have noticed it before the supervisor did
             seconds = max(0.0, death.seconds - _NOTICED_SECONDS) if exit_code < 0 else death.seconds
             if stack:
-                return RankError(kind, "the process crashed: code below Python failed here", stack, time=seconds)
+                message = "the process crashed: code below Python failed here"
+                if death.last.endswith(f" at {stack[-1][0]}, line {stack[-1][1]}"):
+                    message += f"; the last that it began was {death.last}"
+                return RankError(kind, message, stack, time=seconds)
             return RankError(kind, death.words(exit_code), time=seconds)
         if self._reason == "timeout":
             return RankError("Timeout", f"still running after {self._timeout:g} s", stack, time=wall_seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from labkit import Job, Run, local
@@ -47,6 +49,13 @@ def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
     lines = dies(statement).diagnosis().splitlines()
     assert lines[0] == first
     assert lines[-1] == "ranks 0-1, 3 stopped because of it"
+
+
+def test_unlike_tensors_that_end_a_process_are_told() -> None:
+    # mostly by SIGABRT in one of them; else the others lose connections
+    said = run("dist.all_reduce(x.double() if rank == 1 else x)").diagnosis()
+    assert re.search(r"all_reduce #2 .*with .*B on rank", said)
+    assert "must give tensors of the same shape and dtype" in said
 
 
 def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() -> None:
