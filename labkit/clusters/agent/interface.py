@@ -15,11 +15,8 @@ def interface_to(address: str) -> str:
 
     Raises `OSError` when there is no way at all.
     """
-    target = socket.gethostbyname(address)
+    own = own_address(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # nothing is sent: the kernel only looks up the route
-        probe.connect((target, _ANY_PORT))
-        own = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             try:
                 found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
@@ -28,3 +25,13 @@ def interface_to(address: str) -> str:
             if socket.inet_ntoa(found[20:24]) == own:
                 return name
     return "lo"
+
+
+def own_address(address: str) -> str:
+    """This machine's own address, as `address` and its neighbours see it. Raises `OSError` when there is no way."""
+    target = socket.gethostbyname(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # nothing is sent: the kernel only looks up the route
+        probe.connect((target, _ANY_PORT))
+        own: str = probe.getsockname()[0]
+        return own

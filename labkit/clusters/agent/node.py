@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -119,7 +120,8 @@ class NodeAgent:
         if session is None:  # it has ended meanwhile
             return
         if fields["kind"] == "frames":
-            session.connection.sendall(data)
+            with contextlib.suppress(OSError):  # it has just ended: that is read next
+                session.connection.sendall(data)
         elif fields["kind"] == "stop":
             self._end(fields["run"])
 

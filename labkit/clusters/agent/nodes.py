@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from labkit.clusters.agent import lines
+from labkit.clusters.agent.elastic import ElasticRun
 from labkit.clusters.agent.plan import Plan
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.run import RankResult, Run, ranges
@@ -131,10 +133,15 @@ class Nodes:
     def run(self, plan: Plan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `plan` on all nodes, or follow it where agents run it by themselves; return when all have ended.
 
-        When a rank fails, or a node is lost, the other nodes are stopped. `KeyboardInterrupt` and errors of `on_output`
-        stop all nodes and are raised on. Raises `NodesLost` when a node refuses.
+        When a rank fails, or a node is lost, the other nodes are stopped, unless the plan is elastic.
+        `KeyboardInterrupt` and errors of `on_output` stop all nodes and are raised on. Raises `NodesLost` when a node
+        refuses.
         """
-        under_way = _RunUnderWay(plan, self.names, on_output, on_state)
+        under_way: _RunUnderWay | ElasticRun
+        if plan.elastic:
+            under_way = ElasticRun(plan, self.names, on_output, on_state, partial(self.send, plan.run))
+        else:
+            under_way = _RunUnderWay(plan, self.names, on_output, on_state)
         inbox = self.begin(plan, queue.SimpleQueue())
         assert isinstance(inbox, queue.SimpleQueue)
         began = time.monotonic()
@@ -148,8 +155,8 @@ class Nodes:
                     told_to_end = True
                     self.send(plan.run, {"kind": "end"})
                     limit = time.monotonic() + END_SECONDS
-                if event := _next(inbox, limit):
-                    under_way.take(event)
+                if event := _next(inbox, under_way.look_before(limit)):
+                    _hand_to(under_way, event, self.names)
         except BaseException:
             self._stop(inbox, under_way)
             raise
@@ -183,13 +190,13 @@ class Nodes:
             self._inboxes.pop(run, None)
             self._over.add(run)
 
-    def _stop(self, inbox: queue.SimpleQueue[Event], under_way: _RunUnderWay) -> None:
+    def _stop(self, inbox: queue.SimpleQueue[Event], under_way: _RunUnderWay | ElasticRun) -> None:
         """End a run's processes, and wait until all nodes have said so."""
         self.stop(under_way.plan.run)
         under_way.on_output = under_way.on_state = None
         limit = time.monotonic() + END_SECONDS
         while self._writers and not under_way.is_over() and (event := _next(inbox, limit)):
-            under_way.take(event)
+            _hand_to(under_way, event, self.names)
         self.forget(under_way.plan.run)
 
     def _inbox(self, run: str, new: Inbox) -> Inbox:
@@ -221,6 +228,18 @@ def _next(inbox: queue.SimpleQueue[Event], limit: float | None) -> Event | None:
         return inbox.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
     except queue.Empty:
         return None
+
+
+def _hand_to(under_way: _RunUnderWay | ElasticRun, event: Event, names: Sequence[str]) -> None:
+    """Tell it what has happened. Raises `LineError`, and `NodesLost` when a node refuses."""
+    if event.error is not None:
+        raise event.error
+    if event.lost:
+        under_way.lose(event.node, event.lost)
+    elif event.fields.get("kind") == "refused":
+        raise NodesLost(f"{names[event.node]} could not start its ranks: {event.fields['text']}")
+    else:
+        under_way.take(event.node, event.fields, event.data)
 
 
 class _RunUnderWay:
@@ -259,26 +278,23 @@ class _RunUnderWay:
     def is_over(self) -> bool:
         return len(self._ended | self._lost.keys()) == self.plan.nnodes
 
-    def take(self, event: Event) -> None:
-        """Take in what has happened. Raises `LineError`, and `NodesLost` when a node refuses."""
-        if event.error is not None:
-            raise event.error
-        node, kind = event.node, event.fields.get("kind")
-        if event.lost:
-            self.lose(node, event.lost)
-        elif kind == "began":
-            self._began[node] = float(event.fields["time"])
+    def look_before(self, limit: float | None) -> float | None:
+        """When to look at it again, though nothing has come: at `limit`, on the monotonic clock."""
+        return limit
+
+    def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:
+        kind = fields["kind"]
+        if kind == "began":
+            self._began[node] = float(fields["time"])
         elif kind == "frames":
             try:
-                self._collectors[node].feed(event.data)
+                self._collectors[node].feed(data)
                 self._telling.look()
                 self.hang = self.hang or self._hanging.look()
             except (frames.FrameError, reports.ReportError) as error:
                 self.lose(node, f"it sent something malformed: {error}")
         elif kind == "ended":
             self._ended.add(node)
-        elif kind == "refused":
-            raise NodesLost(f"{self._names[node]} could not start its ranks: {event.fields['text']}")
 
     def lose(self, node: int, reason: str) -> None:
         if node not in self._ended:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.clusters import torchrun
-from labkit.clusters.agent.interface import interface_to
+from labkit.clusters.agent.interface import interface_to, own_address
 from labkit.clusters.job import Job
 from labkit.clusters.warm import WarmProcess
 from labkit.clusters.warm.request import SUPERVISOR, Request
@@ -44,6 +44,16 @@ class Plan:
     """`sys.path`, likewise; the agent's own when None."""
 
     @property
+    def elastic(self) -> bool:
+        """May ranks start again, or the job do with fewer nodes? Then torch's elastic agents run it."""
+        return bool(self.job.max_restarts) or self.job.min_nnodes is not None
+
+    @property
+    def min_nnodes(self) -> int:
+        """So many nodes are needed for the job to go on."""
+        return self.nnodes if self.job.min_nnodes is None else self.job.min_nnodes
+
+    @property
     def world_size(self) -> int:
         return self.nnodes * self.nproc_per_node
 
@@ -62,25 +72,48 @@ class Plan:
             "local_world_size": self.nproc_per_node,
             "master": (self.master_addr, self.master_port, self.run) if self.master_port else None,
         }
+        if self.elastic:
+            # its agent says which ranks they are; it has a process too, the last one
+            count = self.nproc_per_node + 1
+            options["elastic"] = self._elastic()
+            ranks: list[list[int]] = [[]] * count
+            environments = [{**self._between(), **torchrun.FOR_ALL, **self.environment, **self.job.environment}] * count
+        else:
+            ranks = self.ranks(node)
+            environments = [self._environment(rank) for (rank,) in ranks]
         asked = warm.prepare(
             self.entry,
             self.job,
             options=options,
-            ranks=self.ranks(node),
-            environments=[self._environment(rank) for (rank,) in self.ranks(node)],
+            ranks=ranks,
+            environments=environments,
             timeout=self.timeout,
             commands=self.commands,
-            supervisor=self.supervisor,
+            supervisor="labkit.clusters.elastic.node:Node" if self.elastic else self.supervisor,
         )
         folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
         return replace(asked, folder=folder, path=asked.path if self.path is None else self.path)
 
-    def _environment(self, rank: int) -> dict[str, str]:
-        between = {}
-        if self.nnodes > 1:
-            between = {"GLOO_SOCKET_IFNAME": interface_to(self.master_addr), "RES_OPTIONS": "timeout:1"}
+    def _elastic(self) -> dict[str, Any]:
+        """For labkit.clusters.elastic.agent."""
         return {
-            **between,
+            "min_nnodes": self.min_nnodes,
+            "nnodes": self.nnodes,
+            "nproc_per_node": self.nproc_per_node,
+            "max_restarts": self.job.max_restarts,
+            "run_id": self.run,
+            "address": own_address(self.master_addr),
+        }
+
+    def _between(self) -> dict[str, str]:
+        """For ranks that have others on other nodes."""
+        if self.nnodes == 1:
+            return {}
+        return {"GLOO_SOCKET_IFNAME": interface_to(self.master_addr), "RES_OPTIONS": "timeout:1"}
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return {
+            **self._between(),
             **torchrun.environment(
                 rank,
                 nnodes=self.nnodes,

@@ -52,7 +52,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     handler = DynamicRendezvousHandler.from_backend(
         settings["run_id"],
         store,
-        C10dRendezvousBackend(store, settings["run_id"]),
+        # signs of life must get through while something else waits at the store: a connection serves one at a time
+        C10dRendezvousBackend(_store(options["master"]), settings["run_id"]),
         settings["min_nnodes"],
         settings["nnodes"],
         settings["address"],

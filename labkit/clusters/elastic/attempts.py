@@ -66,9 +66,14 @@ class AttemptsCollector(Collector):
         """Why the node itself stopped its ranks: `timeout`, ..."""
         return self._reason
 
+    @property
+    def attempt(self) -> int:
+        """Number of the current one; 0 before the first."""
+        return self._current.number if self._current else 0
+
     def ended_ranks(self, attempt: int) -> int:
         """How many ranks of the attempt of this number have ended, as far as that is the current one."""
-        return len(self._exits) if self._current is not None and self._current.number == attempt else 0
+        return len(self._exits) if attempt and self.attempt == attempt else 0
 
     def all_well(self, attempt: int) -> bool:
         """Have all ranks of this attempt ended well?"""
@@ -127,7 +132,8 @@ class AttemptsCollector(Collector):
 class Gone:
     """A node that left before the job was over."""
 
-    node: int
+    node: str
+    """Its name, for people: `node 1`."""
     seconds: float
     """Since the start of the job."""
     how: str
@@ -137,5 +143,5 @@ class Gone:
         """What is known of a rank of this node; unchanged when it had reported before."""
         if result.error is not None or result.exit is not None:
             return result
-        message = f"node {self.node} {self.how}, and this rank with it"
+        message = f"{self.node} {self.how}, and this rank with it"
         return replace(result, error=RankError("NodeLost", message, time=self.seconds))

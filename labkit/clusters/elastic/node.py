@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -56,6 +57,14 @@ class Node(Supervisor):
                     os.kill(process.pid, header["signal"])
             elif header["kind"] == "restarting":
                 self._send({"kind": "restarting"})
+
+    def _obey(self, header: dict[str, Any], payload: bytes) -> None:
+        """The client may also have the ranks of one attempt started again."""
+        if header["kind"] != "restart":
+            super()._obey(header, payload)
+            return
+        with contextlib.suppress(OSError):  # the agent has ended
+            self._line.send(header)
 
     def _start_ranks(self, attempt: int, environments: list[dict[str, str]]) -> None:
         # what the ranks before have left behind, data workers perhaps

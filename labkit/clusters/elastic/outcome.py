@@ -46,7 +46,7 @@ def why_restarted(reported: Reported, number: int) -> str:
     """Why the attempt of this number was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`."""
     gone = [gone for gone, attempts in reported if gone and attempts and attempts[-1].number == number]
     if gone:
-        return "after " + ", ".join(f"node {one.node} {one.how}" for one in gone)
+        return "after " + ", ".join(f"{one.node} {one.how}" for one in gone)
     parts = _of(reported, number)
     first = Run([result for part in parts for result in part.results]).first_failure
     if first is None or (first.exit is None and first.error is None):

@@ -1,7 +1,7 @@
 """The agent's end of the line to its node: ranks are forked there, signalled there, and their ends are told from there.
 
 From the agent, as frames: `start` with each rank's environment, `signal`, `restarting`. To it: `started` with process
-identifiers, `exit` of one rank.
+identifiers, `exit` of one rank, `restart` when the client knows that an attempt has lost a node.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class ForkedWorkers(PContext):
         self._pids: dict[int, int] = {}
         self._ended: dict[int, int] = {}
         """By local rank: exit code, or minus the signal's number."""
+        self._abandoned = False
+        """The client knows that these ranks wait in vain."""
 
     def _start(self) -> None:
         environments = [self.envs[local_rank] for local_rank in range(self.nprocs)]
@@ -62,6 +64,8 @@ class ForkedWorkers(PContext):
         while self._hear(0.0):
             pass
         failed = {local_rank: status for local_rank, status in self._ended.items() if status != 0}
+        if self._abandoned and not failed and len(self._ended) < self.nprocs:
+            failed = {0: -signal.SIGTERM}
         if not failed and len(self._ended) < self.nprocs:
             return None
         self.close()
@@ -102,4 +106,6 @@ class ForkedWorkers(PContext):
                 self._pids = dict(enumerate(header["pids"]))
             elif header["kind"] == "exit":
                 self._ended[header["local_rank"]] = header["status"]
+            elif header["kind"] == "restart":
+                self._abandoned = header["attempt"] == self._attempt["attempt"]
         return True

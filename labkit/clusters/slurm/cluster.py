@@ -75,7 +75,7 @@ class SlurmCluster:
     def srun_options(self, nnodes: int) -> list[str]:
         """For one process on each of so many nodes, which starts the ranks itself, as torchrun does."""
         asked = replace(self._asked, nnodes=nnodes)
-        left_out = ("--job-name", "--ntasks-per-node", "--cpus-per-task", "--no-requeue", "--output")
+        left_out = ("--job-name", "--ntasks-per-node", "--cpus-per-task", "--no-requeue", "--no-kill", "--output")
         kept = [option for option in asked.options() if not option.startswith(left_out)]
         cpus = asked.cpus_per_task * asked.nproc_per_node
         return [*kept, "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
@@ -140,8 +140,6 @@ class SlurmCluster:
             return self._let_go()
 
     def _asked_for(self, job: Job) -> Asked:
-        if job.max_restarts or job.min_nnodes is not None:
-            raise InvalidJob("restarts and a changing number of nodes are not possible on slurm; they are on local")
         nproc_per_node = job.nproc_per_node or self._asked.nproc_per_node
         if isinstance(nproc_per_node, str):
             gpus = self._asked.gpus_per_node
@@ -149,6 +147,10 @@ class SlurmCluster:
                 raise InvalidJob(f"nproc_per_node={nproc_per_node}: on slurm, say how many, or --gpus-per-node")
             nproc_per_node = gpus
         asked = replace(self._asked, nnodes=job.nnodes or self._asked.nnodes, nproc_per_node=nproc_per_node)
+        if job.call is not None and (job.max_restarts or job.min_nnodes is not None):
+            raise InvalidJob("a job that calls a function has arguments for each rank: its ranks cannot start again")
+        if job.min_nnodes is not None and job.min_nnodes > asked.nnodes:
+            raise InvalidJob(f"at least {job.min_nnodes} nodes of at most {asked.nnodes} cannot be had")
         if job.call is not None and len(job.arguments) != asked.nnodes * nproc_per_node:
             raise InvalidJob(
                 f"arguments for {len(job.arguments)} ranks, but {asked.nnodes * nproc_per_node} are asked for"

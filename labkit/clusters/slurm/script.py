@@ -43,7 +43,11 @@ class Asked:
                 raise InvalidJob(f"sbatch_options must be options of sbatch (--name=value), got {option!r}")
 
     def options(self) -> list[str]:
-        """sbatch's options. A job whose node fails is not started again: the notebook would not know of it."""
+        """sbatch's options.
+
+        A job whose node fails is not started again: the notebook would not know of it. Nor is it ended, as a run with
+        `--nnodes MIN:MAX` may go on with the others; after any other run the notebook ends it.
+        """
         options = [
             "--job-name=labkit",
             f"--nodes={self.nnodes}",
@@ -54,7 +58,7 @@ class Asked:
             value = getattr(self, name)
             if value is not None:
                 options.append(f"--{name.replace('_', '-')}={value}")
-        return [*options, *self.sbatch_options, "--no-requeue", "--output=/dev/null"]
+        return [*options, *self.sbatch_options, "--no-requeue", "--no-kill", "--output=/dev/null"]
 
 
 def job_script(asked: Asked) -> str:

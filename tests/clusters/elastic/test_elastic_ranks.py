@@ -116,7 +116,7 @@ def test_too_few_nodes_are_said_to_be_too_few() -> None:
     result = local(nproc_per_node=1, nnodes=2, lose_node=[0.3]).run(
         Job(source=HEAD + STEPS.replace("30", "3000"), filename="Cell In[3]", max_restarts=5, timeout=60)
     )
-    assert result.stopped == "1 node is left, 2 are needed"
+    assert result.stopped == "node 1 was lost: 1 node is left, 2 are needed"
     lost = result.ranks[1].error
     assert lost is not None and lost.message == "node 1 was lost, and this rank with it"
 

@@ -99,6 +99,15 @@ def test_an_error_on_a_remote_rank_names_its_line_and_variables(nodes: SlurmClus
     )
 
 
+def test_ranks_of_both_nodes_start_again(nodes: SlurmCluster) -> None:
+    source = HEAD + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
+    source += "if rank == 3 and first:\n    raise ValueError('bad luck')\ndist.barrier()\n(rank, os.uname().nodename)"
+    result = run(nodes, source, max_restarts=1).raise_if_failed()
+    assert [rank for rank, _ in result.values] == list(range(4))
+    assert result.values[0][1] == result.values[1][1], "a node's ranks are numbered one after the other"
+    assert result.notes == ("restarted once after rank 3 failed: ValueError at Cell In[3], line 6",)
+
+
 def test_a_hang_across_nodes_is_told_with_the_rank_that_is_missing(nodes: SlurmCluster) -> None:
     result = run(nodes, HEAD + "if rank == 3:\n    time.sleep(600)\ndist.barrier()", hang_timeout=2.0)
     assert result.stopped == "hang: no output and no progress for 2 s"

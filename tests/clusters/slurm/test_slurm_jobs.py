@@ -136,7 +136,8 @@ def test_a_dry_run_is_what_slurm_would_take(rig: SlurmRig) -> None:
     directives = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
     assert directives == [
         *("--job-name=labkit", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=2", "--gpus-per-node=1"),
-        *("--partition=lab", "--time=10", "'--comment=two words'", "--no-requeue", "--output=/dev/null"),
+        *("--partition=lab", "--time=10", "'--comment=two words'", "--no-requeue"),
+        *("--no-kill", "--output=/dev/null"),
     ]
     tried = subprocess.run(["sbatch", "--test-only"], input=script, text=True, capture_output=True)
     assert tried.returncode == 0 and "to start at" in tried.stderr
@@ -190,6 +191,30 @@ def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRi
     assert "node2 with ranks 2-3 was lost: Slurm says that the node is not responding" in run.stopped
     with pytest.raises(RankFailed):
         run.raise_if_failed()
+    assert rig.jobs() == []
+
+
+def test_a_node_that_dies_is_done_without_where_fewer_will_do(rig: SlurmRig) -> None:
+    if not rig.namespaces:
+        pytest.skip("needs to be root, with iproute2 and namespaces")
+
+    def cut_off(rank: int, stream: str, text: str) -> None:
+        if rank == 3:
+            rig.cut_off(rig.nodes[1])
+
+    source = "import os, time, torch.distributed as dist\ndist.init_process_group()\nprint('here', flush=True)\n"
+    source += "while dist.get_world_size() == 4 or os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+    source += "    time.sleep(0.01)\n    dist.barrier()\n"
+    source += "dist.barrier()\n(dist.get_rank(), dist.get_world_size())"
+    cluster = slurm(nnodes=2, nproc_per_node=2, keep=600)
+    try:
+        job = Job(source=source, hang_timeout=None, min_nnodes=1, max_restarts=2, timeout=90)
+        run = cluster.run(job, cut_off)
+    finally:
+        rig.revive(rig.nodes[1])
+    assert run.raise_if_failed().values == [(0, 2), (1, 2)]
+    assert "restarted once after node2 was lost" in run.notes[-1]
+    assert not cluster.release(), "nodes of which one is lost are not kept"
     assert rig.jobs() == []
 
 
