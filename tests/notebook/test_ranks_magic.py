@@ -72,6 +72,12 @@ def test_names_of_the_notebook_are_told(ranks):
     assert "await works in an async function" in ranks.run("%%ranks\nawait f()").error
 
 
+def test_a_rank_without_a_screen_says_so_once(ranks):
+    outputs = ranks.run("%%ranks\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.show()")
+    said = "a rank has no screen: plot in the notebook from what comes back; plt.savefig() works"
+    assert (outputs.stdout + outputs.stderr).count(said) == 1
+
+
 def test_a_rank_that_exits_lives_on_and_that_is_said(ranks):
     error = ranks.run("%%ranks\nimport sys\nif rank == 0:\n    sys.exit(3)").error
     assert error.splitlines()[0] == "RankFailed: sys.exit on rank 0 of 3"

@@ -175,6 +175,8 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
         os.environ.clear()
         os.environ.update(request.environment)
     os.environ.update(request.environments[index])
+    if os.environ.get("MPLBACKEND", "").startswith("module://matplotlib_inline"):
+        os.environ["MPLBACKEND"] = "module://labkit.clusters.no_screen"
     if request.folder is not None:
         os.chdir(request.folder)
     if request.path is not None:
