@@ -90,20 +90,19 @@ class _Kept:
 
         def start(on_output: OnOutput, on_state: OnState) -> Run:
             nonlocal pulled
-            run, pulled = self._ready(on_state).run(
-                job, options.ranks, on_output, on_state, push=push, pull=options.pull or ()
-            )
+            try:
+                run, pulled = self._ready(on_state).run(
+                    job, options.ranks, on_output, on_state, push=push, pull=options.pull or ()
+                )
+            except Interrupted as interrupt:
+                _tell(interrupt)
+                raise
             return run
 
         if live is not None:
             _show_what_was_printed_meanwhile(live)
         world_size = len(options.ranks) if options.ranks else live.world_size if live else self._size()
-        try:
-            run = run_shown(shell, start, world_size=world_size, limit=options.timeout, kept=True)
-        except Interrupted as interrupt:
-            lines = [*_interrupted(interrupt.run), *({PRESSED} & set(getattr(interrupt, "__notes__", ())))]
-            interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
-            raise
+        run = run_shown(shell, start, world_size=world_size, limit=options.timeout, kept=True)
         if options.output:
             shell.user_ns[options.output] = run
         run.raise_if_failed()
@@ -242,14 +241,15 @@ def _show_what_was_printed_meanwhile(live: LiveRanks) -> None:
         sys.stdout.write(f"printed since the last cell:\n{lanes.close()}")
 
 
-def _interrupted(run: Run) -> list[str]:
-    """As IPython shows it: where all were, and what is left of them."""
+def _tell(interrupt: Interrupted) -> None:
+    """Have it say, to IPython too, where all were, and what is left of them."""
+    run = interrupt.run
     killed = [result.rank for result in run.ranks if result.exit is None]
-    kept = "; what they hold is kept" if not killed else ""
-    return [
-        f"KeyboardInterrupt: {_counted(len(run.ranks))} interrupted{kept}",
-        *failures.where_all_were(run),
-        *run.notes,
+    interrupt.args = (f"{_counted(len(run.ranks))} interrupted" + "; what they hold is kept" * (not killed),)
+    lines = [f"KeyboardInterrupt: {interrupt}", *failures.where_all_were(run), *run.notes]
+    interrupt._render_traceback_ = lambda: [  # type: ignore[attr-defined]  # IPython looks there
+        *lines,
+        *({PRESSED} & set(getattr(interrupt, "__notes__", ()))),  # which is known later
     ]
 
 

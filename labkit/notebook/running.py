@@ -134,19 +134,12 @@ def run_shown(
         record.ended = "ended well" if run.ok else run.diagnosis().splitlines()[0]
         record.error = None if run.ok else ("RankFailed", run.diagnosis(), failures.render(run))
     except BaseException as error:
-        record.ended = type(error).__name__
-        shown = [f"{record.ended}: {error}"]
+        name = record.ended = type(error).__name__
+        shown = [f"{name}: {error}"]
         if isinstance(error, KeyboardInterrupt):
-            record.ended = "stopped with the Stop button" if stop.pressed else "interrupted"
-            message = (
-                f"KeyboardInterrupt: {ranks_in_words(world_size)} stopped" + " with the Stop button" * stop.pressed
-            )
-            # where they were is in the notes
-            shown = [message, *getattr(error, "__notes__", [])]
-            error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]  # IPython looks there
-            if stop.pressed:
-                error.add_note(PRESSED)
-        record.error = (type(error).__name__, str(error), shown)
+            name, record.ended = "KeyboardInterrupt", "stopped with the Stop button" if stop.pressed else "interrupted"
+            shown = _interrupted(error, ranks_in_words(world_size), stop.pressed)
+        record.error = (name, str(error), shown)
         raise
     finally:
         record.logs, record.seconds = seen.logs.folder, time.monotonic() - began
@@ -154,6 +147,19 @@ def run_shown(
     for note in run.notes:
         print(f"note: {note}")
     return run
+
+
+def _interrupted(interrupt: KeyboardInterrupt, ranks: str, pressed: bool) -> list[str]:
+    """What is shown of it, here as in what is kept; its notes say where all were, unless it knows more itself."""
+    notes = list(getattr(interrupt, "__notes__", ()))
+    if pressed:
+        interrupt.add_note(PRESSED)
+    if not hasattr(interrupt, "_render_traceback_"):
+        interrupt.args = (f"{ranks} stopped" + " with the Stop button" * pressed,)
+        lines = [f"KeyboardInterrupt: {interrupt}", *notes]
+        interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
+    shown: list[str] = interrupt._render_traceback_()  # type: ignore[attr-defined]
+    return shown
 
 
 def shown_values(run: Run, cell: str) -> RankValues | None:

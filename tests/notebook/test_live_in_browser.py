@@ -87,3 +87,18 @@ def test_a_flood_leaves_the_page_quick(page: Page) -> None:
     ends = re.findall(r"\[([\d, -]+)\] the end", text)
     ranks = [range(int(a), int(b or a) + 1) for end in ends for a, b in re.findall(r"(\d+)(?:-(\d+))?", end)]
     assert sorted(rank for part in ranks for rank in part) == list(range(8))
+
+
+def test_when_the_kernel_ends_in_the_midst_the_page_and_the_notebook_say_so(page: Page) -> None:
+    cell = run(page, 1)
+    expect(cell.locator(".lines")).to_contain_text("<b>begun</b>")
+    page.locator(".lm-MenuBar-itemLabel", has_text="Kernel").first.click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Restart Kernel…$")).click()
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(cell.locator(".labkit-live")).to_have_count(0)
+    outputs = cell.locator(".jp-OutputArea-output")
+    expect(outputs.first).to_have_text("[0-1] <b>begun</b>")
+    expect(outputs.last).to_contain_text(
+        re.compile(r"The kernel has ended, and the ranks with it; their lines are in workspace/logs/\d{4}")
+    )
+    expect(cell.get_by_role("button", name="Stop")).to_have_count(0)

@@ -137,6 +137,9 @@ def test_interrupting_leaves_the_ranks_well(ranks):
     assert lines[0] == "KeyboardInterrupt: 3 ranks interrupted; what they hold is kept"
     assert re.fullmatch(r"\[0\] +Cell In\[\d+\], line 5: time.sleep\(300\) +in no operation", lines[1])
     assert re.fullmatch(r"\[1-2\] +Cell In\[\d+\], line 4: dist.barrier\(\) +waits in barrier .*", lines[2])
+    number = re.findall(r"In\[(\d+)\]", outputs.error)[0]
+    kept = ranks.run(f"%runs {number}").stdout
+    assert re.sub(r"\x1b\[\d*m", "", kept) == f"{outputs.stdout}{outputs.error}\n"
     assert ranks.run("%%ranks\ndist.all_reduce(x)\nx[0].item()").result == "[0-2] 3.0"
     after = ranks.run("%ranks").stdout
     assert [line.split()[2] for line in before.splitlines()] == [line.split()[2] for line in after.splitlines()]

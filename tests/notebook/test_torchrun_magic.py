@@ -223,9 +223,29 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     assert told == "KeyboardInterrupt: 3 ranks stopped"
     assert len(places) == 1 and re.match(r"\[0-2\]  Cell In\[\d+\], line 4: time.sleep\(300\)", places[0])
     assert outputs.stdout == "[0-2] begun\n"
+    # what is kept for a page that is opened later is what an open one shows
+    assert_kept_as_shown(kernel, outputs)
     _, alive = psutil.wait_procs(running, timeout=10)
     assert not alive and process.children() == [warm], "only the warm process is left"
     assert kernel.run("%%torchrun\n7").result == "[0-2] 7"
+
+
+def assert_kept_as_shown(kernel, outputs):
+    number = re.findall(r"In\[(\d+)\]", outputs.error)[0]
+    assert re.sub(r"\x1b\[\d*m", "", kernel.run(f"%runs {number}").stdout) == f"{outputs.stdout}{outputs.error}\n"
+    (shown,) = (content for kind, content in outputs.messages if kind == "error")
+    assert "KeyboardInterrupt: " + shown["evalue"] == outputs.error.splitlines()[0]
+    kept = "from labkit.notebook.output.runs import runs"
+    assert kernel.run(f"{kept}\nruns.of_cell({number}).outputs[-1]['evalue']").result == repr(shown["evalue"])
+
+
+def test_a_silent_cell_is_shown_as_running_and_says_where_its_lines_will_be(kernel):
+    kernel.run(LOCAL)
+    outputs = kernel.run("%%torchrun -n 2\nimport time\ntime.sleep(2)", watched=True)
+    assert outputs.live and all(shown["state"].startswith("2 ranks running") for shown in outputs.live)
+    (display,) = outputs.displays
+    assert display["text/plain"].endswith(f"ends before that, they are in {outputs.live[0]['logs']}.")
+    assert kernel.run("%runs").stdout.splitlines()[-1].endswith("nothing was printed")
 
 
 def test_while_somebody_watches_lines_appear_and_only_the_last_state_stays(kernel):

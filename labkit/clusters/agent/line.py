@@ -131,6 +131,8 @@ class NodesLine:
             self._end(node, event.lost or str(event.error))
         elif kind == "began":
             self._began.add(node)
+            if len(self._began) == self._plan.nnodes:
+                self._heard += frames.encode({"kind": "started"})
         elif kind == "refused":
             self._end(node, event.fields["text"])
         elif kind == "ended":

@@ -120,7 +120,8 @@ class LiveView:
         widget = self._widget = LiveRun(self._record.cell, shown, self._on_stop)
         bundle = widget._repr_mimebundle_()
         assert isinstance(bundle, tuple)
-        text = "The ranks are running. Their lines appear here when they have ended, for this page shows no widgets."
+        kept = f" If the kernel ends before that, they are in {shown.logs}." if shown.logs else ""
+        text = f"The ranks are running. Their lines appear here when they have ended.{kept}"
         display({**bundle[0], "text/plain": text}, raw=True, metadata=bundle[1])
 
     def finish(self, text: str) -> None:

@@ -8,6 +8,7 @@ const SAVED_AFTER = 2000; // milliseconds: a shorter run is over before a page c
 const REPLACED_AFTER = 1000; // milliseconds that the kernel has to take the display away itself
 const PRESENT_EVERY = 20000; // milliseconds
 const HEARD_AFTER = 1500; // milliseconds after which a press on Stop should have been heard
+const ENDED = ["restarting", "autorestarting", "terminating", "dead"]; // status of a kernel that is gone
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const COLOURS = ["", "#c0392b", "#1e8449", "#9a6a00", "#1f5fbf", "#8e44ad", "#117a8b", ""];
 const DARK_COLOURS = ["", "#ff7b6b", "#58d68d", "#e5b94e", "#7fb3ff", "#d7a1f0", "#5fd3e0", ""];
@@ -95,16 +96,32 @@ function save(context) {
     if (context.contentsModel?.writable !== false && context.model.dirty) context.save().catch(() => {});
 }
 
-/** A page that was opened during the run does not get what the cell leaves: put it where the display is. */
-function replace(context, model) {
+/** Put `outputs` where the display is. */
+function replace(context, model, outputs, executionCount) {
     for (let index = 0; index < context.model.cells.length; index++) {
         const cell = context.model.cells.get(index);
         const shown = cell.type === "code" ? cell.outputs.toJSON() : [];
         if (!shown.some((output) => output.data?.[VIEW]?.model_id === model.get("own_id"))) continue;
         cell.outputs.clear();
-        for (const output of model.get("outputs")) if (output.text !== "") cell.outputs.add(output);
-        cell.executionCount = model.get("cell");
+        for (const output of outputs) if (output.text !== "") cell.outputs.add(output);
+        cell.executionCount = executionCount;
     }
+}
+
+/** When the kernel is gone in the midst of it. */
+function lastWords(shown) {
+    const logs = shown.logs ? `; their lines are in ${shown.logs}` : "";
+    return `The kernel has ended, and the ranks with it${logs}`;
+}
+
+/** What the cell leaves then: the last lines that the page has. */
+function lastOutputs(shown) {
+    const rows = [...shown.lines, ...shown.bars].map(([label, text]) => `${label} ${text}\n`);
+    const above = shown.above ? "... earlier lines are in the logs\n" : "";
+    return [
+        { output_type: "stream", name: "stdout", text: rows.length ? above + rows.join("") : "" },
+        { output_type: "stream", name: "stderr", text: `${lastWords(shown)}\n` },
+    ];
 }
 
 function isDark(node) {
@@ -133,10 +150,12 @@ function render({ model, el }) {
     const lineRows = new Rows(lines, colours);
     const barRows = new Rows(bars, colours);
     const timers = [];
+    const kernel = model.widget_manager?.kernel;
+    let gone = false; // the kernel, in the midst of it
 
     function draw() {
         const shown = model.get("shown");
-        const over = model.get("outputs").length > 0;
+        const over = gone || model.get("outputs").length > 0;
         const dark = isDark(el);
         el.toggleAttribute("data-dark", dark);
         el.dataset.phase = over ? "over" : shown.phase;
@@ -145,25 +164,27 @@ function render({ model, el }) {
         lines.hidden = !shown.lines.length;
         if (atEnd) lines.scrollTop = lines.scrollHeight;
         barRows.show(over ? [] : shown.bars, dark);
-        about.textContent = over ? "" : shown.about;
+        about.textContent = gone ? lastWords(shown) : over ? "" : shown.about;
         about.hidden = !about.textContent;
         const known = shown.share !== null;
         const percent = known ? Math.floor(100 * shown.share) : 0;
         track.classList.toggle("unknown", !known && !over);
-        track.title = known ? "the least of the ranks' own progress bars" : "";
+        track.title = known ? "the least of the ranks' own progress bars, or how many ranks have ended" : "";
         if (known) track.setAttribute("aria-valuenow", percent);
         done.style.width = known ? `${100 * shown.share}%` : "";
-        state.textContent = (known && !over ? `${percent} % · ` : "") + (over ? `In[${model.get("cell")}] has ended` : shown.state);
+        const standing = gone ? `In[${model.get("cell")}] was cut off` : over ? `In[${model.get("cell")}] has ended` : shown.state;
+        state.textContent = (known && !over ? `${percent} % · ` : "") + standing;
         logs.textContent = shown.logs ? `logs: ${shown.logs}` : "";
         stop.hidden = over;
         stop.disabled = model.get("stopping");
         stop.textContent = stop.disabled ? "Stopping…" : "Stop";
-        if (over) timers.push(setTimeout(settle, REPLACED_AFTER));
+        if (over && !gone) timers.push(setTimeout(settle, REPLACED_AFTER));
     }
 
     function settle() {
         const context = notebookOf(model);
-        if (context && el.isConnected) replace(context, model);
+        // a page that was opened during the run does not get what the cell leaves
+        if (context && el.isConnected) replace(context, model, model.get("outputs"), model.get("cell"));
         else if (el.isConnected) showOutputs();
     }
 
@@ -172,6 +193,27 @@ function render({ model, el }) {
         about.replaceChildren(...coloured(texts.join("\n"), isDark(el)));
         about.hidden = false;
         lines.hidden = true;
+    }
+
+    function kernelHasEnded() {
+        if (gone || model.get("outputs").length) return;
+        gone = true;
+        changed();
+        timers.push(setTimeout(() => {
+            const context = notebookOf(model);
+            if (!context || !el.isConnected) return;
+            replace(context, model, lastOutputs(model.get("shown")), null);
+            save(context);
+        }, REPLACED_AFTER));
+    }
+
+    function statusChanged(_, status) {
+        if (ENDED.includes(status)) kernelHasEnded();
+    }
+
+    async function lineChanged() {
+        const whole = await model.widget_manager?.get_model(model.get("own_id")).catch(() => null);
+        if (whole?.comm_live === false) kernelHasEnded();
     }
 
     let wanted = 0;
@@ -187,20 +229,21 @@ function render({ model, el }) {
         stop.textContent = "Stopping…";
         model.send({ kind: "stop" });
         timers.push(setTimeout(() => {
-            if (model.get("stopping") || model.get("outputs").length) return;
-            const kernel = model.widget_manager?.kernel;
+            if (gone || model.get("stopping") || model.get("outputs").length) return;
             if (kernel) kernel.interrupt(); // what the button of the toolbar does
             else about.textContent = "The kernel does not hear this button: use the interrupt button of the toolbar.";
             about.hidden = Boolean(kernel);
         }, HEARD_AFTER));
     });
     for (const name of ["shown", "outputs", "stopping"]) model.on(`change:${name}`, changed);
+    model.on("comm_live_update", lineChanged);
+    kernel?.statusChanged?.connect(statusChanged);
     changed();
     model.send({ kind: "here" });
-    const present = setInterval(() => model.get("outputs").length || model.send({ kind: "here" }), PRESENT_EVERY);
+    const present = setInterval(() => gone || model.get("outputs").length || model.send({ kind: "here" }), PRESENT_EVERY);
     timers.push(setTimeout(() => {
         const context = notebookOf(model);
-        if (context && el.isConnected && !model.get("outputs").length) save(context);
+        if (context && el.isConnected && !gone && !model.get("outputs").length) save(context);
     }, SAVED_AFTER));
 
     return () => {
@@ -208,6 +251,8 @@ function render({ model, el }) {
         clearInterval(present);
         if (wanted) cancelAnimationFrame(wanted);
         for (const name of ["shown", "outputs", "stopping"]) model.off(`change:${name}`, changed);
+        model.off("comm_live_update", lineChanged);
+        kernel?.statusChanged?.disconnect(statusChanged);
     };
 }
 
