@@ -132,9 +132,11 @@ class NodeAgent:
             self._say("refused", run=plan.run, text=f"{type(error).__name__}: {error}"[:2000])
             return
         self._sessions[plan.run] = session
-        self._say("began", run=plan.run, time=time.time())
+        self._say("began", run=plan.run)
 
         def pass_on() -> None:
+            if self._sessions.get(plan.run) is not session:  # it was stopped by what has come in at the same time
+                return
             data = session.receive(0)
             for start in range(0, len(data or b""), _CHUNK_BYTES):
                 self._say("frames", (data or b"")[start : start + _CHUNK_BYTES], run=plan.run)

@@ -254,7 +254,6 @@ class _RunUnderWay:
             Collector(plan.ranks(node), plan.timeout, self._print, _MAX_BYTES, world_size=plan.world_size)
             for node in range(plan.nnodes)
         ]
-        self._began: dict[int, float] = {}
         self._ended: set[int] = set()
         self._lost: dict[int, str] = {}
         self._telling = Telling(self._collectors, self._tell)
@@ -284,9 +283,7 @@ class _RunUnderWay:
 
     def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:
         kind = fields["kind"]
-        if kind == "began":
-            self._began[node] = float(fields["time"])
-        elif kind == "frames":
+        if kind == "frames":
             try:
                 self._collectors[node].feed(data)
                 self._telling.look()
@@ -302,9 +299,9 @@ class _RunUnderWay:
 
     def run(self, wall_seconds: float) -> Run:
         """All nodes' runs as one."""
-        first = min(self._began.values(), default=0.0)
+        first = min((collector.began for collector in self._collectors if collector.began), default=0.0)
         parts = [
-            _later(collector.run(wall_seconds, self.hang), self._began.get(node, first) - first)
+            _later(collector.run(wall_seconds, self.hang), (collector.began or first) - first)
             for node, collector in enumerate(self._collectors)
         ]
         lost = [self._lost_for(why) for why in dict.fromkeys(self._lost.values())]

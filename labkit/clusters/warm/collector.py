@@ -63,6 +63,8 @@ class Collector:
         self._losses: dict[int, str] = {}
         self._reason = ""
         self.started = False
+        self.began = 0.0
+        """When the ranks' clock showed 0, by the wall clock of their machine."""
         self.ended = False
         self.quiet = False
         """Nothing moves any more, as the supervisor sees it; `standings` says where all are."""
@@ -77,6 +79,8 @@ class Collector:
         kind = header.get("kind")
         if kind == "started":
             self.started = True
+            began = header.get("time")
+            self.began = began if isinstance(began, float) else 0.0
             return
         if kind == "end":
             self._reason, self.ended = str(header.get("stopped"))[:100], True
