@@ -26,7 +26,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Answer, Cell, Mend, Report
 from labkit.clusters.live.rank import default_name, memory, messages, prepare, pulled
-from labkit.clusters.program import is_learners, outcome, run_cell
+from labkit.clusters.program import describe, is_learners, outcome, run_cell
 from labkit.clusters.run import RankResult, ending
 from labkit.clusters.virtual import host, store
 from labkit.clusters.virtual.faults import Interrupting
@@ -62,6 +62,7 @@ class _LiveHost:
         self._reporter = reporter
         self._ranks: dict[int, _Rank] = {}
         self._dead: dict[int, str] = {}
+        self._in_cell: set[int] = set()
         self._modules = dict(job.modules)
         self._task: Callable[[_Rank], RankResult] = _do_nothing
         self._results: dict[int, RankResult] = {}
@@ -103,7 +104,7 @@ class _LiveHost:
             failed = False
             while True:
                 self._threads.rest(number, failed)
-                result = outcome(number, lambda: endpoint.now, partial(self._task, rank))
+                result = self._outcome(rank)
                 if current.is_forked():
                     os._exit(result.exit or 0)
                 if result.exit is not None and result.exit < 0:  # a fault of the cluster's, or a signal
@@ -112,6 +113,17 @@ class _LiveHost:
                 self._answers[number] = replace(self._standing(), pulled=self._answers[number].pulled)
                 self._inits = max(self._inits, torch_versions.inits_of_this_rank())
                 failed = result.error is not None or result.exit != 0
+
+    def _outcome(self, rank: _Rank) -> RankResult:
+        """What becomes of the task on a rank, also when an interrupt strikes while its end is being told."""
+        number, endpoint = rank.endpoint.rank, rank.endpoint
+        self._in_cell.add(number)
+        try:
+            return outcome(number, lambda: endpoint.now, partial(self._task, rank))
+        except KeyboardInterrupt as late:
+            return RankResult(number, error=describe(late, endpoint.now), exit=1)
+        finally:
+            self._in_cell.discard(number)
 
     def _run(self, cell: Cell) -> None:
         """One cell on its ranks, and what became of it."""
@@ -180,7 +192,7 @@ class _LiveHost:
 
         Either where it asks something of the scheduler, or in the learner's own code.
         """
-        self._host.engine.faults = Interrupting(self._faults)
+        self._host.engine.faults = Interrupting(self._faults, self._in_cell)
         while not self._threads.all_rest:
             frames = sys._current_frames()
             for rank in self._ranks.values():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -224,14 +224,16 @@ class Faults:
 class Interrupting(Faults):
     """The faults of a run whose ranks are interrupted: each is struck once, where it computes, sleeps or has waited."""
 
-    def __init__(self, real: Faults) -> None:
+    def __init__(self, real: Faults, running: Collection[int]) -> None:
+        """running: the ranks that are in a cell now; others are left in peace."""
         self.any = True
         self._real = real
+        self._running = running
         self._struck: set[int] = set()
 
     def strike(self, rank: int, clock: list[float]) -> None:
         """Raises KeyboardInterrupt the first time."""
-        if rank not in self._struck:
+        if rank in self._running and rank not in self._struck:
             self._struck.add(rank)
             raise KeyboardInterrupt
         self._real.strike(rank, clock)
