@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -67,7 +68,7 @@ def children() -> set[int]:
 def wait_until_only(pids: set[int]) -> None:
     """A supervisor that has said that all is over ends in the next moment."""
     deadline = time.monotonic() + 20
-    while set(descendants(os.getpid())) != pids:
+    while set(descendants(os.getpid())) - pids:
         assert time.monotonic() < deadline, descendants(os.getpid())
         time.sleep(0.001)
 
@@ -81,13 +82,15 @@ def warm() -> Iterator[WarmProcess]:
 
 def test_an_interrupt_between_any_two_steps_leaves_nothing(warm: WarmProcess) -> None:
     run_interrupted(warm, -1)
+    # what other tests have left to the garbage collector must not go in between
+    gc.collect()
     lines, files = run_interrupted(warm, -1), open_files()
     # one of them may be that of other tests
     servers = children()
     for moment in sorted(random.Random(4).sample(range(1, lines + 1), 60)):
         run_interrupted(warm, moment)
         wait_until_only(servers)
-        assert open_files() == files, f"interrupted at line {moment} of {lines}"
+        assert open_files() <= files, f"interrupted at line {moment} of {lines}"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert local(nproc_per_node=1, warm=warm).run(Job(source=SOURCE)).values == [1]
 
