@@ -126,19 +126,7 @@ def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
     source = "import os\nprint('hello', flush=True)\nint(os.environ['WORLD_SIZE'])"
     asked = Plan("once", RANK, Job(source=source), nnodes=1, nproc_per_node=2)
     request.write_bytes(pickle.dumps(asked))
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "labkit.clusters.agent",
-        "--node",
-        "0",
-        "--nnodes",
-        "1",
-        "--request",
-        request,
-    ]
-    log = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
+    log = subprocess.run(alone(request), stdout=subprocess.PIPE, text=True, check=True).stdout
     nodes = Nodes(["pod"])
     whole = log.splitlines(keepends=True)
     # a reader that lost its connection begins again further up, and something else has printed into the log
@@ -153,19 +141,7 @@ def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Pat
     request = tmp_path / "plan"
     asked = Plan("once", RANK, Job(source="import time\nprint('on', flush=True)\ntime.sleep(600)"), 1, 1)
     request.write_bytes(pickle.dumps(asked))
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "labkit.clusters.agent",
-        "--node",
-        "0",
-        "--nnodes",
-        "1",
-        "--request",
-        request,
-    ]
-    agent = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None
     nodes = Nodes(["pod"])
 
