@@ -6,15 +6,13 @@ and so counts itself, and results in the wire format; none of it is unpickled, i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autograder.sandbox import Sandbox
+from autograder.sandbox import Enclosure, Sandbox
 from labkit.checks import CheckResult, Ranks, Report, Rubric, Submission, load_rubric, run_checks
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import virtual
-from labkit.clusters.warm import WarmProcess
 from labkit.exercises import Exercise, root
 
 TIMEOUT = 20.0
@@ -38,7 +36,7 @@ class Judge:
     def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT) -> None:
         self._sandbox = sandbox
         self._timeout = timeout
-        self._warm: WarmProcess | None = None
+        self._enclosure: Enclosure | None = None
 
     def __enter__(self) -> Judge:
         return self
@@ -48,9 +46,9 @@ class Judge:
 
     def close(self) -> None:
         """End the sandbox and all that is in it."""
-        if self._warm is not None:
-            self._warm.close()
-            self._warm = None
+        if self._enclosure is not None:
+            self._enclosure.close()
+            self._enclosure = None
 
     def judge(self, exercise: Exercise, source: str) -> Report:
         """Marks for the module text `source`. Raises `BrokenRubric` when it is the rubric that fails."""
@@ -68,9 +66,10 @@ class Judge:
         return run_checks(rubric, Submission(rubric.exercise, source), Ranks(self._cluster, self._timeout))
 
     def _cluster(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-        if self._warm is None:
-            self._warm = WarmProcess(self._sandbox.command_prefix(), self._sandbox.environment())
-        return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", warm=self._warm, **hardware)
+        if self._enclosure is None:
+            self._enclosure = self._sandbox.open()
+        warm = self._enclosure.warm
+        return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", warm=warm, **hardware)
 
     def _try_solution(self, rubric: Rubric) -> None:
         solution = rubric.exercise.source("solution")[0]
@@ -79,18 +78,6 @@ class Judge:
         if not report.passed:
             faults = "\n".join(result.fault or result.text() for result in report.results if not result.passed)
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
-
-
-def for_learner(report: Report) -> Report:
-    """A report as feedback: what each check expected and saw, in the judge's words.
-
-    Nothing that could carry hidden inputs out at length: no output, no text of exceptions, no seed.
-    """
-    results = [
-        replace(result, seen=result.stopped or result.seen, run=None, picture=None, fault="")
-        for result in report.results
-    ]
-    return replace(report, seed=0, results=results)
 
 
 def nothing_earned(rubric: Rubric) -> Report:

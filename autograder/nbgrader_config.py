@@ -41,7 +41,7 @@ c.CourseDirectory.source_directory = str(exercises.root().resolve() / "notebooks
 c.Autograde.exporter_class = "autograder.intake.SubmissionExporter"
 c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"]
 c.Autograde.autograde_preprocessors = [
-    "autograder.judging.JudgeCells",
+    "autograder.judge_cells.JudgeCells",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",

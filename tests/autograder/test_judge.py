@@ -8,7 +8,8 @@ import psutil
 import pytest
 import second_exercise
 
-from autograder.judge import BrokenRubric, Judge, for_learner
+from autograder.feedback import for_learner
+from autograder.judge import BrokenRubric, Judge
 from autograder.sandbox import Sandbox
 from labkit import exercises
 from labkit.checks import Report

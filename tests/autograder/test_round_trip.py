@@ -16,8 +16,8 @@ from nbformat import NotebookNode
 
 from autograder.cells import exercise_cell, graded_exercise, module_text
 from autograder.course import CONFIG_FILE, Course
+from autograder.grading import EMPTY, UNTOUCHED
 from autograder.judge import hidden_rubric
-from autograder.judging import EMPTY, UNTOUCHED
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from labkit import exercises

@@ -22,6 +22,7 @@ from traitlets.config import LoggingConfigurable
 
 import labkit
 from labkit import exercises
+from labkit.clusters.warm import WarmProcess
 
 HOME = "/home/learner"
 
@@ -36,6 +37,23 @@ _OF_PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg")
 
 class SandboxUnavailable(RuntimeError):
     """No sandbox can be made here; the message says why and what to do."""
+
+
+class Enclosure:
+    """One sandbox, for one submission: `warm` starts ranks in it. To be used in a `with` statement."""
+
+    def __init__(self, warm: WarmProcess) -> None:
+        self.warm = warm
+
+    def __enter__(self) -> Enclosure:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all that is in it."""
+        self.warm.close()
 
 
 class Sandbox(LoggingConfigurable):
@@ -81,6 +99,10 @@ class Sandbox(LoggingConfigurable):
         """All environment variables that a command with this prefix needs."""
         return _environment()
 
+    def open(self) -> Enclosure:
+        """A fresh sandbox for one submission. Raises `SandboxUnavailable`."""
+        return Enclosure(WarmProcess(self.command_prefix(), self.environment()))
+
 
 @cache
 def _probe() -> None:
@@ -117,7 +139,7 @@ def _bubblewrap(scratch_bytes: int) -> list[str]:
             command += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             command += ["--ro-bind", path, path]
-    for file in sorted((Path(__file__).parent / "sandbox_etc").iterdir()):  # gloo looks its own host up
+    for file in sorted((Path(__file__).parent / "etc").iterdir()):  # gloo looks its own host up
         command += ["--ro-bind", str(file), f"/etc/{file.name}"]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for path in ("/tmp", "/dev/shm", HOME):
@@ -163,7 +185,7 @@ def _hidden() -> list[Path]:
     """The grader and the rest of the course, wherever they lie."""
     course = exercises.root().resolve()
     names = ("autograder", "solutions", "notebooks", "course", "workspace")
-    return [Path(__file__).resolve().parent, *(course / name for name in names)]
+    return [Path(__file__).resolve().parent.parent, *(course / name for name in names)]
 
 
 def _view(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
