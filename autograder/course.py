@@ -15,12 +15,14 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
-from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
+from nbgrader.converters import GenerateAssignment, GenerateFeedback
 from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import CsvExportPlugin
 from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
+
+from autograder.intake.autograde import AutogradeReceived
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -71,7 +73,7 @@ class Course:
 
     def autograde(self, assignment: str, student: str = "*") -> str:
         """Grade what was handed in and is not graded yet; returns the log. Raises `CourseFailed` otherwise."""
-        return self._convert(Autograde, assignment, student)
+        return self._convert(AutogradeReceived, assignment, student)
 
     def feedback(self, assignment: str, student: str = "*") -> None:
         """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SAWarning
 
+from autograder.intake.autograde import install
 from labkit import exercises
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  nbgrader defines it
@@ -36,9 +37,10 @@ c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.root = str(_course)
 c.CourseDirectory.source_directory = str(exercises.root().resolve() / "notebooks")
 
-# What nbgrader would execute, the judge scores instead. A submission is rebuilt on the released notebook when it is
-# read, so the stock sanitizers have nothing left to do.
-c.Autograde.exporter_class = "autograder.intake.SubmissionExporter"
+# Submissions are taken in as data before nbgrader's converter looks at them, and rebuilt on the released notebook; so
+# the stock sanitizers have nothing left to do. What nbgrader would execute, the judge scores instead.
+install()
+c.Autograde.exporter_class = "autograder.intake.autograde.ReceivedExporter"
 c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"]
 c.Autograde.autograde_preprocessors = [
     "autograder.judge_cells.JudgeCells",

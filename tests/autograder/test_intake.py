@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 import second_exercise
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nbgrader.nbgraderformat import MetadataValidator
 
 from autograder.cells import exercise_cell, graded_exercise, module_text
@@ -20,14 +20,13 @@ from autograder.submissions import with_module
 
 NAME = second_exercise.NAME
 MODULE = "x = 'mine'\n"
-LIMIT = 1_000_000
 
 RELEASED = second_exercise.notebook(NAME, "x = 'template'\n", points=3)
 
 
-def rebuilt(data: bytes, path: Path) -> nbformat.NotebookNode:
-    path.write_bytes(data)
-    return rebuild(copy.deepcopy(RELEASED), *read_cells(path, LIMIT))
+def rebuilt(data: bytes) -> nbformat.NotebookNode:
+    submitted = read_cells(data)
+    return rebuild(RELEASED, submitted.cells, submitted.notes)
 
 
 def check(notebook: nbformat.NotebookNode, module: str) -> list[str]:
@@ -85,32 +84,75 @@ def with_another_claim(notebook: dict[str, Any]) -> None:
     notebook["cells"].append(claim)
 
 
-CHANGES = (
-    *(without_metadata, with_false_points, without_the_graded_cell, without_magic),
-    *(in_one_string, with_nonsense, reordered, with_another_claim),
-)
+def as_markdown(notebook: dict[str, Any]) -> None:
+    notebook["cells"][2] |= {"cell_type": "markdown", "attachments": {}}
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_changed_cells_and_metadata_change_nothing(change: Change, tmp_path: Path) -> None:
+def split(notebook: dict[str, Any]) -> None:
+    notebook["cells"].insert(3, {**notebook["cells"][2], "source": "y = 2"})
+
+
+def with_its_line_further_down(notebook: dict[str, Any]) -> None:
+    del notebook["cells"][2]["metadata"]
+    notebook["cells"][2]["source"].insert(0, "import torch\n")
+
+
+def with_another_exercises_line(notebook: dict[str, Any]) -> None:
+    notebook["cells"][2]["source"][0] = "%%exercise pass_it_no\n"
+
+
+def with_more_points(notebook: dict[str, Any]) -> None:
+    notebook["cells"][4]["metadata"]["nbgrader"]["points"] = 1000
+
+
+def with_a_huge_output(notebook: dict[str, Any]) -> None:
+    notebook["cells"][2]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["x" * 100] * 100_000}]
+
+
+def without_sources(notebook: dict[str, Any]) -> None:
+    for cell in (*notebook["cells"][:2], *notebook["cells"][3:4]):
+        del cell["source"]
+
+
+CHANGES: dict[Change, str] = {
+    without_metadata: "`grade_pass_it_on`",
+    with_false_points: "`grade_pass_it_on`",
+    with_more_points: "`grade_pass_it_on`",
+    without_the_graded_cell: "changed or deleted: `grade_pass_it_on`",
+    without_magic: "",
+    in_one_string: "",
+    with_nonsense: "",
+    reordered: "",
+    with_another_claim: "was the cell split?",
+    split: "was the cell split?",
+    as_markdown: "not a code cell any more",
+    with_another_exercises_line: "begins with another exercise's line",
+    with_a_huge_output: "",
+    without_sources: "",
+}
+
+
+@pytest.mark.parametrize(("change", "note"), CHANGES.items())
+def test_changed_cells_and_metadata_change_nothing(change: Change, note: str) -> None:
     submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
     change(submitted)
-    assert check(rebuilt(json.dumps(submitted).encode(), tmp_path / "n.ipynb"), MODULE) == []
+    notes = check(rebuilt(json.dumps(submitted).encode()), MODULE)
+    assert (not note and not notes) or (len(notes) == 1 and note in notes[0])
 
 
-def test_of_two_exercise_cells_the_last_one_counts(tmp_path: Path) -> None:
+def test_of_two_exercise_cells_the_last_one_counts() -> None:
     submitted = with_module(RELEASED, NAME, "x = 'first'")
     submitted.cells.append(copy.deepcopy(submitted.cells[2]))
     submitted.cells[-1].source = f"%%exercise {NAME}\n{MODULE}"
     submitted.cells[-1].id = "other"
-    (note,) = check(rebuilt(nbformat.writes(submitted).encode(), tmp_path / "n.ipynb"), MODULE)
+    (note,) = check(rebuilt(nbformat.writes(submitted).encode()), MODULE)
     assert "2 different cells" in note and NAME in note
 
 
-def test_a_missing_exercise_cell_is_noted(tmp_path: Path) -> None:
+def test_a_missing_exercise_cell_is_noted() -> None:
     submitted = copy.deepcopy(RELEASED)
     del submitted.cells[2]
-    (note,) = check(rebuilt(nbformat.writes(submitted).encode(), tmp_path / "n.ipynb"), "")
+    (note,) = check(rebuilt(nbformat.writes(submitted).encode()), "")
     assert "missing" in note
 
 
@@ -123,34 +165,101 @@ def test_a_missing_exercise_cell_is_noted(tmp_path: Path) -> None:
         (b"[" * 100_000, "not a notebook"),
         (b'{"cells": 3}', "not a notebook"),
         (b'{"worksheets": [{"cells": []}], "nbformat": 3}', "not a notebook"),
-        (b'{"cells": [], "x": "' + b"x" * LIMIT + b'"}', "larger than"),
+        (b'{"cells": [], "x": ' + b"[" * 3_000_000, "too many values"),
+        (b'{"cells": []} and more', "something follows"),
+        (b'{"cells": [], "metadata": {"a": "not closed', "in the middle"),
+        (b'{"cells": [{"source": "x" "y"}]}', "a comma is missing"),
+        (b'{"cells": [{"metadata": ' + b"[" * 5000 + b"]" * 5000 + b"}]}", "too deep"),
     ],
 )
-def test_a_file_that_is_no_notebook_gives_an_empty_one_with_its_reason(
-    data: bytes, reason: str, tmp_path: Path
-) -> None:
-    (note,) = check(rebuilt(data, tmp_path / "n.ipynb"), "")
+def test_a_file_that_is_no_notebook_gives_an_empty_one_with_its_reason(data: bytes, reason: str) -> None:
+    (note,) = check(rebuilt(data), "")
     assert reason in note
 
 
-def test_lone_surrogates_can_be_written(tmp_path: Path) -> None:
+def test_lone_surrogates_can_be_written() -> None:
     submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
     submitted["cells"][2]["source"] += "# \ud800"
-    notebook = rebuilt(json.dumps(submitted).encode(), tmp_path / "n.ipynb")
+    notebook = rebuilt(json.dumps(submitted).encode())
     nbformat.writes(notebook).encode()
 
 
-@pytest.mark.parametrize("make", [lambda path, _: path.mkdir(), lambda path, secret: path.symlink_to(secret)])
-def test_links_and_folders_are_not_read(make: Callable[[Path, Path], None], tmp_path: Path) -> None:
-    secret = tmp_path / "secret.ipynb"
-    nbformat.write(with_module(RELEASED, NAME, MODULE), secret)
-    path = tmp_path / "n.ipynb"
-    make(path, secret)
-    cells, (note,) = read_cells(path, LIMIT)
-    assert cells == [] and ("not a regular file" in note or "could not be read" in note)
+def test_a_line_that_is_not_the_first_of_its_cell_is_told() -> None:
+    submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
+    with_its_line_further_down(submitted)
+    (note,) = check(rebuilt(json.dumps(submitted).encode()), "")
+    assert "missing" in note and "not as its first one" in note
 
 
-def test_a_pipe_does_not_make_the_grader_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "n.ipynb")
-    cells, (note,) = read_cells(tmp_path / "n.ipynb", LIMIT)
-    assert cells == [] and "not a regular file" in note
+def encoded(encoding: str) -> bytes:
+    text = nbformat.writes(with_module(RELEASED, NAME, "x = 'é'\n"))
+    return text.encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "note"),
+    [("utf-8-sig", ""), ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-32", "UTF-32"), ("latin-1", "Latin-1")],
+)
+def test_other_encodings_are_read_and_noted(encoding: str, note: str) -> None:
+    notes = check(rebuilt(encoded(encoding)), "x = 'é'\n")
+    assert (not note and not notes) or note in notes[0]
+
+
+@pytest.mark.parametrize("told", [3, 5, "4", None, 10**30])
+def test_a_false_format_is_noted_and_the_cells_are_read(told: object) -> None:
+    submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
+    submitted["nbformat"] = told
+    (note,) = check(rebuilt(json.dumps(submitted).encode()), MODULE)
+    assert "format 4" in note
+
+
+def test_the_release_is_not_changed_by_what_is_handed_in() -> None:
+    before = copy.deepcopy(RELEASED)
+    rebuilt(encoded("utf-8"))
+    assert before == RELEASED
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+IDS = st.sampled_from(["pass_it_on", "grade_pass_it_on", "other"]) | JSON
+SETTINGS = st.fixed_dictionaries({}, optional={"grade_id": IDS, "points": JSON, "solution": JSON, "locked": JSON})
+CELL = st.fixed_dictionaries(
+    {},
+    optional={
+        "cell_type": st.sampled_from(["code", "markdown", "raw"]) | JSON,
+        "source": st.sampled_from(["", f"%%exercise {NAME}\nx = 1", "%%exercise"]) | st.lists(st.text()) | JSON,
+        "metadata": st.fixed_dictionaries({}, optional={"nbgrader": SETTINGS | JSON}) | JSON,
+        "outputs": JSON,
+        "attachments": JSON,
+    },
+)
+NOTEBOOK = st.fixed_dictionaries({"cells": st.lists(CELL | JSON, max_size=6)}, optional={"nbformat": JSON}) | JSON
+
+
+@settings(max_examples=150, deadline=None)
+@given(NOTEBOOK, st.booleans())
+def test_any_json_value_gives_the_released_notebook_with_other_solution_cells(value: Any, ascii_only: bool) -> None:
+    data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    notebook = rebuilt(data)
+    nbformat.validate(nbformat.reads(nbformat.writes(notebook), as_version=4))
+    for cell, released in zip(notebook.cells, RELEASED.cells, strict=True):
+        assert cell == released or (cell.id == "exercise" and {**cell, "source": ""} == {**released, "source": ""})
+    assert all(note.isprintable() for note in notebook.metadata.labkit.intake)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]",:\\ cels1\n').map(str.encode))
+def test_any_bytes_are_read_without_an_exception(data: bytes) -> None:
+    submitted = read_cells(data)
+    assert submitted.cells or submitted.notes or json.loads(data)["cells"] is not None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.fixed_dictionaries({"source": st.text(), "metadata": JSON, "outputs": JSON}), max_size=5))
+def test_the_texts_are_those_that_a_json_reader_gives(cells: list[dict[str, Any]]) -> None:
+    data = json.dumps({"metadata": {}, "cells": cells, "nbformat": 4}, indent=1)
+    texts = [cell["source"].encode("utf-8", "replace").decode() for cell in json.loads(data)["cells"]]
+    assert [cell.source for cell in read_cells(data.encode()).cells] == texts

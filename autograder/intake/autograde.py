@@ -1,0 +1,134 @@
+"""nbgrader's Autograde, on what intake made of the submissions.
+
+nbgrader looks into a submission's folder in many places: it matches notebooks, reads `timestamp.txt`, copies all other
+files. So none of it sees that folder. It works on `received/STUDENT/ASSIGNMENT`, which holds the rebuilt notebooks and
+nbgrader's own two stamps, and can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbgrader.apps import api, autogradeapp
+from nbgrader.converters import Autograde
+from nbgrader.converters.base import NbGraderException
+from traitlets import Int
+
+from autograder.intake.folder import STAMPS, is_odd, opened, read, shown
+from autograder.intake.limits import IntakeFailed, Limits, NotTaken
+from autograder.intake.receive import Intake, read_release, receive
+from autograder.intake.stamps import FORMAT, current_record
+
+RECEIVED = "received"
+COLLECTED = "collected"
+
+
+class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no types
+    """Takes the place of nbgrader's converter, which `install` sees to. Configured as `c.Autograde`."""
+
+    max_notebook_bytes = Int(Limits().notebook_bytes, help="Larger notebooks are not read.").tag(config=True)
+
+    def start(self) -> None:
+        """Grade what was handed in and is not graded yet. Raises NbGraderException."""
+        from autograder.sandbox import Sandbox, SandboxUnavailable  # torch: seconds, for every command of nbgrader's
+
+        try:
+            Sandbox(parent=self).check()
+        except SandboxUnavailable as problem:  # the grader does not start at all
+            self.log.error("%s", problem)
+            raise NbGraderException(str(problem)) from None
+        self._submitted = self.coursedir.submitted_directory
+        self.coursedir.submitted_directory = RECEIVED
+        try:
+            super().start()
+        finally:
+            self.coursedir.submitted_directory = self._submitted
+
+    def init_notebooks(self) -> None:
+        """One entry for each submission, whatever is in it: its notebooks are those of the release."""
+        course = self.coursedir
+        try:
+            self._release = read_release(Path(course.format_path(course.release_directory, ".", course.assignment_id)))
+        except IntakeFailed as problem:
+            self.log.error("%s", problem)
+            raise NbGraderException(str(problem)) from None
+        names = fnmatch.filter(self._release.notebooks, course.notebook_id)
+        matched = course.format_path(self._submitted, course.student_id, course.assignment_id)
+        parts = course.format_path(self._submitted, "(?P<student>.*)", "(?P<assignment>.*)", escape=True)
+        pattern = re.compile(parts, re.DOTALL)
+        self.assignments = {}
+        for path in sorted(glob.glob(matched)):
+            found = pattern.fullmatch(path)
+            if found is None or is_odd(found["student"]) or is_odd(found["assignment"]):
+                self.log.error("Not graded, no learner has such a name: %s", shown(Path(path).parent.name))
+                continue
+            received = course.format_path(RECEIVED, found["student"], found["assignment"])
+            self.assignments[received] = [str(Path(received, f"{name}.ipynb")) for name in names]
+        if not self.assignments or not names:
+            self.log.error("No submission of '%s' was matched by '%s'", course.assignment_id, matched)
+            raise NbGraderException("nothing was matched")
+
+    def init_destination(self, assignment_id: str, student_id: str) -> bool:
+        """Take the submission in, before nbgrader looks at it."""
+        self._take_in(student_id, assignment_id)
+        wanted: bool = super().init_destination(assignment_id, student_id)
+        return wanted
+
+    def _take_in(self, student: str, assignment: str) -> None:
+        course = self.coursedir
+        submitted = Path(course.format_path(self._submitted, student, assignment))
+        record = current_record(Path(course.format_path(COLLECTED, student, assignment)))
+        limits = Limits(notebook_bytes=self.max_notebook_bytes)
+        intake = receive(submitted, self._release, limits, record)
+        if record and record.content_hash != intake.content_hash:
+            self.log.warning("%s was changed after it was collected", submitted)
+        lay_out(intake, submitted, Path(course.format_path(RECEIVED, student, assignment)))
+
+
+def lay_out(intake: Intake, submitted: Path, received: Path) -> None:
+    """Write what nbgrader works on: the rebuilt notebooks and its two stamps. Replaces what was there."""
+    secret = _secret(submitted)
+    making = received.with_name(f".{received.name}")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    for name, notebook in intake.notebooks.items():
+        nbformat.write(notebook, making / f"{name}.ipynb")
+    # release_feedback stops for everybody when one submission lacks either
+    stamp, secret_file = STAMPS
+    (making / stamp).write_text(intake.handed_in.strftime(FORMAT) if intake.handed_in else "")
+    (making / secret_file).write_text(secret)
+    if received.exists():
+        shutil.rmtree(received)
+    making.rename(received)
+
+
+def _secret(submitted: Path) -> str:
+    """What names the feedback's file in the exchange: the submission's own, so that its author finds it."""
+    try:
+        with opened(submitted) as folder:
+            told = read(folder, STAMPS[1], 1000).decode("ascii", "replace").strip()
+    except (NotTaken, IntakeFailed):
+        told = ""
+    return told if re.fullmatch(r"[0-9a-f]{32,256}", told) else secrets.token_hex(64)
+
+
+class ReceivedExporter(NotebookExporter):
+    """Stands for `c.Autograde.exporter_class`: refuses to work for a converter that reads submissions as they are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # nbconvert leaves it untyped
+        if not isinstance(self.parent, AutogradeReceived):
+            raise NbGraderException("this is nbgrader's own Autograde: call autograder.intake.autograde.install")
+
+
+def install() -> None:
+    """Make `nbgrader autograde` and the formgrader's button use our converter; nbgrader has no setting for it."""
+    autogradeapp.Autograde = api.Autograde = AutogradeReceived

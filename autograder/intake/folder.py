@@ -1,0 +1,188 @@
+"""A submission's folder, read so that nothing in it can lead outside, block, or cost more than the limits allow.
+
+Links are not followed, anywhere in a path; files with a second name (hard links) and special files are not opened. All
+is reached from one open folder, so exchanging a part of the path in the meantime changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from autograder.intake.limits import IntakeFailed, Limits, NotTaken
+
+STAMPS = ("timestamp.txt", "submission_secret.txt")
+"""What nbgrader puts beside the notebooks."""
+
+_CHUNK = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something in a submission's folder."""
+
+    path: str
+    """Relative to the folder."""
+    status: os.stat_result
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The folder at `path`, open. Raises NotTaken when there is something else, IntakeFailed when it is not ours."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotTaken("it is not a folder")
+        handle = os.open(path, _DIRECTORY)
+    except OSError as error:
+        raise _told(error, None, f"{path}") from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def shown(name: str) -> str:
+    """A name from a submission, fit to be printed."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return clean if len(clean) <= 60 else f"{clean[:57]}..."
+
+
+def is_odd(name: str) -> bool:
+    """Is this a name that no file of ours should get: control characters, no UTF-8, an option, absurdly long?"""
+    return not name.isprintable() or name.startswith("-") or len(name.encode("utf-8", "replace")) > 200
+
+
+def walk(folder: int, limits: Limits) -> tuple[list[Found], list[str]]:
+    """All files and other things but folders, by path, without what is hidden; and what was left out, in words."""
+    found: list[Found] = []
+    notes: list[str] = []
+    _walk(folder, "", limits, found, notes, [limits.files])
+    return found, list(dict.fromkeys(notes))
+
+
+def _walk(folder: int, path: str, limits: Limits, found: list[Found], notes: list[str], left: list[int]) -> None:
+    too_many = f"Only {limits.files:,} files and folders of the submission were looked at."
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in islice(entries, left[0] + 1))
+    if len(names) > left[0]:
+        notes.append(too_many)
+        names = names[: left[0]]
+    left[0] -= len(names)
+    for name in names:
+        here = f"{path}{name}"
+        if name.startswith("."):
+            continue
+        status = None
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                found.append(Found(here, status))
+            elif here.count("/") + 1 >= limits.depth:
+                notes.append(f"Folders more than {limits.depth} deep were not looked into.")
+            else:
+                if name.endswith(".ipynb"):
+                    notes.append(f"`{shown(here)}` is a folder, not a notebook.")
+                inner = os.open(name, _DIRECTORY, dir_fd=folder)
+                try:
+                    _walk(inner, f"{here}/", limits, found, notes, left)
+                finally:
+                    os.close(inner)
+        except OSError as error:
+            problem = _told(error, status, here)
+            if isinstance(problem, IntakeFailed):
+                raise problem from None
+            notes.append(f"`{shown(here)}` was left out: {problem}.")
+
+
+def read(folder: int, path: str, limit: int) -> bytes:
+    """The bytes of a file. Raises NotTaken for what is no plain file of at most `limit` bytes."""
+    return b"".join(_chunks(folder, path, limit))
+
+
+def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
+    """SHA-256, in hex, over all names and contents but nbgrader's two stamps; of what cannot be read, over why."""
+    total = hashlib.sha256()
+    left = limits.total_bytes
+    for one in found:
+        if one.path in STAMPS:
+            continue
+        digest = hashlib.sha256()
+        try:
+            for chunk in _chunks(folder, one.path, left):
+                digest.update(chunk)
+                left -= len(chunk)
+        except NotTaken as problem:
+            digest.update(str(problem).encode())
+        name = one.path.encode("utf-8", "surrogateescape")
+        total.update(b"%d:%s%s" % (len(name), name, digest.digest()))
+    return total.hexdigest()
+
+
+def _chunks(folder: int, path: str, limit: int) -> Iterator[bytes]:
+    *parents, name = path.split("/")
+    handles: list[int] = []
+    status: os.stat_result | None = None
+    try:
+        for parent in parents:
+            folder = os.open(parent, _DIRECTORY, dir_fd=folder)
+            handles.append(folder)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        _check(status, limit)
+        handle = os.open(name, _FILE, dir_fd=folder)
+        handles.append(handle)
+        before = os.fstat(handle)
+        _check(before, limit)
+        length = 0
+        while chunk := os.read(handle, min(_CHUNK, before.st_size + 1 - length)):
+            length += len(chunk)
+            if length > before.st_size:
+                break
+            yield chunk
+        after = os.fstat(handle)
+        if length != before.st_size or (before.st_mtime_ns, before.st_ctime_ns) != (
+            after.st_mtime_ns,
+            after.st_ctime_ns,
+        ):
+            raise IntakeFailed(f"`{shown(path)}` changed while it was read; try again")
+    except OSError as error:
+        raise _told(error, status, path) from None
+    finally:
+        for handle in reversed(handles):
+            os.close(handle)
+
+
+def _check(status: os.stat_result, limit: int) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise NotTaken("it is a link")
+    if not stat.S_ISREG(status.st_mode):
+        raise NotTaken("it is not a regular file")
+    if status.st_nlink > 1:
+        raise NotTaken("it is a hard link: the file has another name elsewhere")
+    if status.st_size > limit:
+        raise NotTaken(f"it is larger than {limit / 1e6:.3g} MB")
+
+
+def _told(error: OSError, status: os.stat_result | None, path: str) -> IntakeFailed | NotTaken:
+    """Whose fault it is that something cannot be read."""
+    if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR, errno.EISDIR):
+        return NotTaken("it is not a regular file")
+    refused = error.errno in (errno.EACCES, errno.EPERM)
+    if refused and status is not None:
+        needed = stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(status.st_mode) else 0)
+        if status.st_mode & needed != needed:
+            return NotTaken("its permissions do not let anybody read it")
+    return IntakeFailed(f"{shown(path)}: {error.strerror}")

@@ -1,0 +1,162 @@
+"""What is read of a submitted notebook: the text of each cell and what the cell claims to be. Nothing is believed."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autograder.intake.limits import Limits
+from autograder.intake.pull import Malformed, Pull
+
+Claim = bool | int | float
+
+_METADATA = 20_000
+"""Bytes. nbgrader's take 200."""
+_CLAIMS = ("grade", "solution", "locked", "points")
+_ENCODINGS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+@dataclass(frozen=True)
+class SubmittedCell:
+    """One cell of a submission, as it presents itself."""
+
+    grade_id: str
+    """Empty when it has none."""
+    source: str
+    cell_type: str = "code"
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    """`grade`, `solution`, `locked`, `points`, where they are numbers or flags."""
+    attachments: bool = False
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The cells of a submitted notebook, whatever its state, and what is wrong with the file."""
+
+    cells: tuple[SubmittedCell, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
+    """The cells of a notebook. Raises nothing, whatever the bytes: what cannot be read is noted."""
+    limits = limits or Limits()
+    data, notes = _utf_8(data)
+    pull = Pull(data, limits.json_values)
+    cells: list[SubmittedCell] | None = None
+    try:
+        if not pull.next_is(b"{"):
+            raise Malformed("it is not a JSON object")
+        for key in pull.members():
+            if key == "cells":
+                cells = _cells(pull, limits, notes)
+            elif key == "nbformat":
+                if pull.value(20) != 4:
+                    _note(notes, "The file does not say that it is of notebook format 4; it was read as if it were.")
+            else:
+                pull.skip()
+        pull.end()
+        if cells is None:
+            raise Malformed("it has no list of cells")
+    except _Enough as enough:
+        cells = enough.cells
+        _note(notes, f"Only the first {limits.cells:,} cells of the notebook were read.")
+    except Malformed as problem:
+        return Submitted((), (f"The file is not a notebook of format 4: {problem}.",))
+    if pull.latin_1:
+        notes.append("The file is not in UTF-8; it was read as Latin-1.")
+    return Submitted(tuple(cells), tuple(notes))
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)
+
+
+def _utf_8(data: bytes) -> tuple[bytes, list[str]]:
+    for mark, encoding in _ENCODINGS:
+        if data.startswith(mark):
+            if encoding == "utf-8":
+                return data[len(mark) :], []
+            return data.decode(encoding, "replace").encode("utf-8", "replace"), [
+                f"The file is in {encoding.upper()}, not UTF-8."
+            ]
+    if data[1:2] == b"\0" or data[:1] == b"\0":  # no mark, but `{` in two bytes
+        encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
+        return data.decode(encoding, "replace").encode("utf-8", "replace"), ["The file is in UTF-16, not UTF-8."]
+    return data, []
+
+
+def _cells(pull: Pull, limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
+    """None when it is no list; of two lists under the same name the last counts, as for every reader of JSON."""
+    if not pull.next_is(b"["):
+        pull.skip()
+        return None
+    cells: list[SubmittedCell] = []
+    for number, _ in enumerate(pull.elements()):
+        if number >= limits.cells:
+            raise _Enough(cells)
+        if pull.next_is(b"{"):
+            cell = _cell(pull, limits, notes)
+            if cell is not None:
+                cells.append(cell)
+        else:
+            pull.skip()
+    return cells
+
+
+class _Enough(Exception):
+    """There are more cells than are read."""
+
+    def __init__(self, cells: list[SubmittedCell]) -> None:
+        self.cells = cells
+
+
+def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:
+    cell_type, grade_id, claims, attachments = "", "", dict[str, Claim](), False
+    source: str | None = None
+    for key in pull.members():
+        if key == "source":
+            source = _source(pull, limits, notes)
+        elif key == "cell_type":
+            told = pull.value(20)
+            cell_type = told if type(told) is str else ""
+        elif key == "metadata":
+            grade_id, claims = _metadata(pull.value(_METADATA))
+        elif key == "attachments":
+            attachments = pull.value(20) != {}
+        else:
+            pull.skip()
+    if source is None:
+        return None
+    return SubmittedCell(grade_id, source, cell_type, claims, attachments)
+
+
+def _source(pull: Pull, limits: Limits, notes: list[str]) -> str | None:
+    """The text of a cell, one text or a list of lines; None when it is neither, or too long."""
+    is_text = pull.next_is(b'"') or pull.next_is(b"[")
+    # a character beyond the 16-bit ones can be written in twelve; a line takes three more than its text
+    told = pull.value(12 * limits.source)
+    if type(told) is list and all(type(line) is str for line in told):
+        told = "".join(told)
+    if is_text and (told is None or len(told) > limits.source):
+        _note(notes, f"A cell of more than {limits.source:,} characters was left out.")
+        return None
+    # lone surrogates are valid in JSON and in no file
+    return told.encode("utf-8", "replace").decode() if type(told) is str else None
+
+
+def _metadata(told: Any) -> tuple[str, dict[str, Claim]]:
+    nbgrader = told.get("nbgrader") if type(told) is dict else None
+    if type(nbgrader) is not dict:
+        return "", {}
+    grade_id = nbgrader.get("grade_id")
+    claims = {name: nbgrader[name] for name in _CLAIMS if type(nbgrader.get(name)) in (bool, int, float)}
+    return grade_id if type(grade_id) is str else "", claims

@@ -1,0 +1,92 @@
+"""The notebook that is graded: the released one, with the learner's solution cells put in by id."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from nbformat import NotebookNode
+from nbgrader.utils import is_grade, is_locked, is_solution
+
+from autograder.cells import MAGIC, exercise_of, module_text
+from autograder.intake.reading import Claim, SubmittedCell
+
+
+def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Sequence[str] = ()) -> NotebookNode:
+    """A copy of `released` with the learner's solution cells; a missing one becomes empty.
+
+    notes: what is known already. They and what is found here are kept in `metadata.labkit.intake`.
+    An exercise cell that lost its id is found by its magic, one that lost its magic by its id.
+    """
+    notebook = copy.deepcopy(released)
+    told = list(notes)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+        if is_solution(cell):
+            cell.source = _solution(cell, cells, told)
+    if cells:
+        changed = [cell.metadata.nbgrader.grade_id for cell in notebook.cells if _was_changed(cell, cells)]
+        if changed:
+            named = ", ".join(f"`{grade_id}`" for grade_id in changed)
+            told.append(
+                f"Cells or settings that are the course's were changed or deleted: {named}. The course's count."
+            )
+    notebook.metadata["labkit"] = {"intake": list(dict.fromkeys(told))}
+    return notebook
+
+
+def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: list[str]) -> str:
+    """The text of one solution cell, as the learner left it; what is odd about it goes to `notes`."""
+    grade_id, exercise = released.metadata.nbgrader.grade_id, exercise_of(released.source)
+    what = f"{MAGIC} {exercise}" if exercise else grade_id
+    found = with_id = [cell for cell in cells if cell.grade_id == grade_id]
+    if exercise:
+        named = [cell for cell in cells if exercise_of(cell.source) == exercise]
+        found = [cell for cell in with_id if cell in named] or named or with_id
+        if named and len(with_id) > 1 and any(cell not in named and cell.source.strip() for cell in with_id):
+            notes.append(
+                f"A second cell has the id of `{what}` but does not begin with that line: was the cell split? "
+                "It was left out; the exercise must be one cell."
+            )
+        if cells and not found:
+            inside = any(what in (line.strip() for line in cell.source.splitlines()) for cell in cells)
+            why = "; the line stands in a cell, but not as its first one" if inside else ""
+            notes.append(f"The cell `{what}` is missing{why}.")
+    if not found:
+        return f"{MAGIC} {exercise}\n" if exercise else ""
+    if len({cell.source for cell in found}) > 1:
+        notes.append(f"{len(found)} different cells say that they are `{what}`; the last one counts.")
+    taken = found[-1]
+    if taken.cell_type != released.cell_type:
+        notes.append(f"The cell `{what}` is not a {released.cell_type} cell any more; it was read as one.")
+    if taken.attachments:
+        notes.append(f"What is attached to the cell `{what}` was left out; only its text counts.")
+    if not exercise or exercise_of(taken.source) == exercise:
+        return taken.source
+    if exercise_of(taken.source):
+        notes.append(f"The cell with the id of `{what}` begins with another exercise's line; it was read as `{what}`.")
+        return f"{MAGIC} {exercise}\n{module_text(taken.source).lstrip()}"
+    return f"{MAGIC} {exercise}\n{taken.source}"
+
+
+def _was_changed(released: NotebookNode, cells: Sequence[SubmittedCell]) -> bool:
+    """Is a locked cell's text, or any cell's flags or points, not as released?"""
+    settings = released.metadata.get("nbgrader")
+    if not settings:
+        return False
+    of_course = is_locked(released) or (is_grade(released) and not is_solution(released))
+    same_id = [cell for cell in cells if cell.grade_id == settings.grade_id]
+    if not same_id:
+        return of_course
+    for cell in same_id:
+        if of_course and (cell.source.strip() != released.source.strip() or cell.cell_type != released.cell_type):
+            return True
+        if any(not _same(settings.get(name), claim) for name, claim in cell.claims.items()):
+            return True
+    return False
+
+
+def _same(value: object, claim: Claim) -> bool:
+    """Is what a submission claims the released value? A missing flag is a false one."""
+    return bool(claim == (value or 0))

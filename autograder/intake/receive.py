@@ -1,0 +1,132 @@
+"""From a submission's folder to notebooks that can be graded: which file is which notebook, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from autograder.intake.folder import STAMPS, Found, content_hash, is_odd, opened, read, shown, walk
+from autograder.intake.limits import IntakeFailed, Limits, NotTaken
+from autograder.intake.reading import Submitted, read_cells
+from autograder.intake.rebuild import rebuild
+from autograder.intake.stamps import Record, told_time
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Release:
+    """An assignment as learners got it."""
+
+    notebooks: Mapping[str, NotebookNode]
+    """By name, without `.ipynb`."""
+    files: frozenset[str] = frozenset()
+    """Paths of all files, relative to the assignment's folder."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """A submission as it is graded."""
+
+    notebooks: Mapping[str, NotebookNode]
+    """One for each released notebook, by name; valid, with its notes in `metadata.labkit.intake`."""
+    notes: tuple[str, ...]
+    """What was odd about the submission: printable, for its author as well as for the instructor."""
+    content_hash: str
+    """SHA-256, in hex, over names and contents of what was handed in; empty when there was no folder to read."""
+    handed_in: datetime | None
+    """In UTC, without a time zone, as nbgrader has it; None when nothing tells."""
+    recorded: bool
+    """`handed_in` is what `nbgrader collect` recorded; else the submission's own word."""
+
+
+def read_release(folder: Path) -> Release:
+    """The released assignment at `release/ASSIGNMENT`. Raises IntakeFailed when there is none."""
+    try:
+        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        paths = sorted(folder.glob("*.ipynb"))
+        notebooks: dict[str, NotebookNode] = {path.stem: nbformat.read(path, as_version=4) for path in paths}
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        raise IntakeFailed(f"the release {folder} cannot be read: {error}") from None
+    if not notebooks:
+        raise IntakeFailed(f"{folder} holds no notebook: run `nbgrader generate_assignment {folder.name}` first")
+    return Release(notebooks, frozenset(files))
+
+
+def receive(folder: Path, release: Release, limits: Limits | None = None, record: Record | None = None) -> Intake:
+    """What a learner handed in, as it is graded. Raises IntakeFailed for what is not the learner's fault.
+
+    record: what `nbgrader collect` noted when it brought the submission; None when it came some other way.
+    """
+    limits = limits or Limits()
+    try:
+        with opened(folder) as handle:
+            return _receive(handle, release, limits, record)
+    except NotTaken as problem:
+        note = f"There is no submission to look at: {problem}."
+        notebooks = {name: rebuild(notebook, (), [note]) for name, notebook in release.notebooks.items()}
+        return Intake(notebooks, (note,), "", record.handed_in if record else None, record is not None)
+
+
+def _receive(folder: int, release: Release, limits: Limits, record: Record | None) -> Intake:
+    found, notes = walk(folder, limits)
+    if not found:
+        notes.append("The submission is empty.")
+    chosen = _choose(found, release, notes)
+    taken = {one.path for one in chosen.values() if one is not None}
+    rest = [one.path for one in found if one.path not in taken | release.files and one.path not in STAMPS]
+    if rest:
+        more = f" and {len(rest) - _SHOWN:,} more" if len(rest) > _SHOWN else ""
+        named = ", ".join(f"`{shown(path)}`" for path in rest[:_SHOWN])
+        notes.append(f"Only the course's notebooks are graded; left out: {named}{more}.")
+    if len(notes) > _SHOWN:
+        notes[_SHOWN:] = [f"There is more that is odd about the files: {len(notes) - _SHOWN:,} notes like these."]
+    notebooks = {}
+    for name, one in chosen.items():
+        submitted = _read(folder, one, limits) if one else Submitted()
+        notebooks[name] = rebuild(release.notebooks[name], submitted.cells, [*submitted.notes, *notes])
+    told = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
+    handed_in = record.handed_in if record else _own_word(folder)
+    digest = content_hash(folder, found, limits)
+    return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None)
+
+
+def _read(folder: int, one: Found, limits: Limits) -> Submitted:
+    try:
+        return read_cells(read(folder, one.path, limits.notebook_bytes), limits)
+    except NotTaken as problem:
+        return Submitted((), (f"`{shown(one.path)}` was not read: {problem}.",))
+
+
+def _own_word(folder: int) -> datetime | None:
+    """When the submission itself says that it was handed in; None when it says nothing that makes sense."""
+    try:
+        return told_time(read(folder, STAMPS[0], 100).decode("ascii", "replace"))
+    except (NotTaken, IntakeFailed):
+        return None
+
+
+def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str, Found | None]:
+    """The file for each released notebook. One under another name is taken when there is only one that it can be."""
+    notebooks = [one for one in found if one.path.endswith(".ipynb") and not is_odd(one.path)]
+    chosen = {name: next((one for one in notebooks if one.path == f"{name}.ipynb"), None) for name in release.notebooks}
+    others = [one for one in notebooks if one.name.removesuffix(".ipynb") not in release.notebooks or "/" in one.path]
+    missing = [name for name, one in chosen.items() if one is None]
+    for name in missing:
+        could = [one for one in others if name.casefold() in one.name.casefold()]
+        if not could and len(missing) == 1:
+            could = others
+        if len(could) == 1:
+            chosen[name] = could[0]
+            notes.append(f"There is no `{name}.ipynb`; `{shown(could[0].path)}` was read in its place.")
+        elif could:
+            named = ", ".join(f"`{shown(one.path)}`" for one in could[:_SHOWN])
+            notes.append(f"There is no `{name}.ipynb`, and more than one file that it can be: {named}. None was read.")
+        else:
+            notes.append(f"There is no `{name}.ipynb`.")
+    return chosen
