@@ -1,18 +1,24 @@
 """Arguments of `Job.call` that are not plain data: marked dicts here, the real thing on the rank.
 
 A job's arguments travel between processes as tensors and plain data. A process group, a reduction and a tensor with
-strides exist on a rank only, so a check writes them as `group_of([0, 2, 3])`, `reduce_op("MAX")`, `transposed(tensor)`.
+strides exist on a rank only, so a check writes them as `group_of([0, 2, 3])`, `reduce_op("MAX")`, `transposed(tensor)`,
+and a function that takes a known time as `work("forward", 0.01)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
-_GROUP, _REDUCE_OP, _TRANSPOSED = "labkit:group", "labkit:reduce_op", "labkit:transposed"
+_GROUP, _REDUCE_OP, _TRANSPOSED, _WORK = "labkit:group", "labkit:reduce_op", "labkit:transposed", "labkit:work"
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Of one rank's call: positional, and by name."""
 
 
 def group_of(ranks: Iterable[int]) -> dict[str, Any]:
@@ -30,9 +36,41 @@ def transposed(tensor: Tensor) -> dict[str, Any]:
     return {_TRANSPOSED: tensor}
 
 
+def work(name: str, seconds: float) -> dict[str, Any]:
+    """Stands for a function without arguments that does work of a known cost: `seconds` of the rank's virtual time.
+
+    Each call is an event of that name in the trace. Whoever runs the job charges it, not the rank.
+    """
+    return {_WORK: (name, float(seconds))}
+
+
+def works_of(arguments: Arguments | None) -> list[tuple[str, float]]:
+    """What a rank's arguments declare with `work`: names and seconds."""
+    values = () if arguments is None else (*arguments[0], *arguments[1].values())
+    return [value[_WORK] for value in values if type(value) is dict and _WORK in value]
+
+
+def charge_with(charge: Callable[[str, float], None]) -> None:
+    """From now on work in this process is done by `charge(name, seconds)`; at first it sleeps."""
+    global _charge
+    _charge = charge
+
+
+def _sleep(name: str, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+_charge: Callable[[str, float], None] = _sleep
+
+
 def marked_group(value: Any) -> tuple[int, ...] | None:
     """The ranks that `group_of` was given; None for anything else."""
     return tuple(value[_GROUP]) if type(value) is dict and _GROUP in value else None
+
+
+def as_given(value: Any) -> Any:
+    """What `value` stands for where there are no ranks: a strided tensor; anything else is itself."""
+    return value[_TRANSPOSED].t() if type(value) is dict and _TRANSPOSED in value else value
 
 
 def on_rank(value: Any, groups: Mapping[tuple[int, ...], Any]) -> Any:
@@ -46,4 +84,6 @@ def on_rank(value: Any, groups: Mapping[tuple[int, ...], Any]) -> Any:
         return getattr(dist.ReduceOp, body)
     if kind == _TRANSPOSED:
         return body.t()
+    if kind == _WORK:
+        return partial(_charge, *body)
     return value

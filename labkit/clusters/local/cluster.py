@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from labkit.clusters import elastic, torchrun
 from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.handing import Handed
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.local import machine
 from labkit.clusters.run import Run
@@ -52,10 +53,13 @@ class LocalCluster:
         warm, timeout = self.warm or shared(), job.timeout or self.timeout
         if job.max_restarts or job.min_nnodes is not None or self.lose_node or self.join_node:
             return self._run_elastic(warm, job, timeout, on_output, on_state)
+        processes = self._processes(job)
+        if job.call is not None:
+            return _call(warm, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)
         return warm.run(
             "labkit.clusters.local.rank:main",
             job,
-            **self._processes(job),
+            **processes,
             on_output=on_output,
             on_state=on_state,
             timeout=timeout,
@@ -191,6 +195,22 @@ def local(
         if not all(moment >= 0 for moment in moments):
             raise InvalidJob(f"{name} must be seconds since the start, 0 or more, got {list(moments)}")
     return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm, tuple(lose_node), tuple(join_node))
+
+
+def _call(warm: WarmProcess, job: Job, **options: Any) -> Run:
+    """Each rank gets its own arguments only, in memory that is read here when all have ended."""
+    handed = Handed(job)
+    pairs = [socket.socketpair() for _ in job.arguments]
+    try:
+        handed.send([ours for ours, _ in pairs])
+        theirs = [theirs for _, theirs in pairs]
+        run = warm.run("labkit.clusters.local.rank:main", handed.job, sockets=theirs, **options)
+        return handed.read(run)
+    finally:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+        handed.close()
 
 
 def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:

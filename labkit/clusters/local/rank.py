@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
+from labkit.clusters import handing
 from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
@@ -36,6 +37,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     it is another one each time.
     """
     rank: int = options["first_rank"] + index
+    if sock is not None:
+        job = handing.receive(sock, job, rank, options["world_size"])
     attempts = itertools.count()
     shared = functools.cache(lambda: shared_store(options))
     # a program may destroy its group and make another: it must not read what the first one left
@@ -51,7 +54,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     if job.trace:
         tell_what_is_left_out(recorder, reporter)
         reporter.trace(recorder.trace())
-    reporter.result(result)
+    reporter.result(result if sock is None else handing.told(result))
 
 
 def record_groups(

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from labkit.clusters.arguments import works_of
 from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.handing import Handed
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.virtual import faults as fault_kinds
-from labkit.clusters.virtual.desk import serve
+from labkit.clusters.virtual.desk import Rules, serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
@@ -39,6 +41,8 @@ class VirtualCluster:
     """Computing takes time and memory is counted."""
     fake: bool = False
     """Tensors have shapes only."""
+    trusting: bool = True
+    """Ranks that are processes are believed how long they compute; else only declared work moves their clocks."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
     kind: Literal["virtual"] = "virtual"
@@ -129,6 +133,7 @@ class VirtualCluster:
             "faults": fault_kinds.to_plain(self.faults),
             "account": self.account,
             "fake": self.fake,
+            "trusting": self.trusting,
         }
 
 
@@ -148,16 +153,22 @@ def _run_processes(
     on_output: OnOutput | None,
     on_state: OnState | None,
 ) -> Run:
+    if job.call is not None and len(job.arguments) != placed.world_size:
+        raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {placed.world_size} are asked for")
     engine = Engine(placed, given, recording=job.trace)
     pairs = [socket.socketpair() for _ in range(placed.world_size)]
+    handed = None if job.call is None else Handed(job)
+    if handed is not None:
+        handed.send([ours for ours, _ in pairs])
+    rules = Rules(options["trusting"], [works_of(arguments) for arguments in job.arguments])
     scheduler = threading.Thread(
-        target=serve, args=(engine, [ours for ours, _ in pairs]), name="scheduler", daemon=True
+        target=serve, args=(engine, [ours for ours, _ in pairs], rules), name="scheduler", daemon=True
     )
     scheduler.start()
     try:
         run = warm.run(
             "labkit.clusters.virtual.remote:main",
-            job,
+            job if handed is None else handed.job,
             options=options,
             ranks=[[rank] for rank in range(placed.world_size)],
             environments=[torchrun_environment(placed, rank) for rank in range(placed.world_size)],
@@ -173,6 +184,10 @@ def _run_processes(
         scheduler.join()
         for ours, _ in pairs:
             ours.close()
+        if handed is not None:
+            handed.close()
+    if handed is not None:
+        run = handed.read(run)
     # what happened is the scheduler's own word; what memory was held can only be the ranks'
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
 
@@ -195,6 +210,7 @@ def virtual(
     ranks: Literal["threads", "processes"] = "threads",
     account: bool = True,
     fake: bool = False,
+    trusting: bool = True,
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
@@ -203,7 +219,9 @@ def virtual(
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
     carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Without
     `account` computing takes no time and memory is not counted. With `fake` tensors have shapes only: a model of any
-    size runs, in the modelled GPUs' time and memory. Raises InvalidJob that names the option and its value.
+    size runs, in the modelled GPUs' time and memory. With `ranks="processes"` and not `trusting`, a rank has no say in
+    its time: computing takes none but for the work that the job declares (`arguments.work`), and what it asks for
+    begins when it asks. Raises InvalidJob that names the option and its value.
     """
     try:
         placed = topology(
@@ -227,4 +245,4 @@ def virtual(
     _check_faults(faults, placed)
     if fake and ranks == "processes":
         raise InvalidJob('fake=True needs ranks="threads": fake tensors are shared by all ranks')
-    return VirtualCluster(placed, ranks, tuple(faults), account, fake, warm)
+    return VirtualCluster(placed, ranks, tuple(faults), account, fake, trusting, warm)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from labkit.clusters.virtual import key_values
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.exchange import ProtocolError, receive, send
+from labkit.clusters.virtual.exchange import Allowance, ProtocolError, receive, send
 from labkit.clusters.virtual.faults import Killed
 from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
@@ -30,9 +31,24 @@ _COLLECTIVES = (
 )  # fmt: skip
 
 
-def serve(engine: Engine, connections: Sequence[socket.socket]) -> None:
+MAX_RUN_BYTES = 4 << 30
+"""Of all that the ranks of one run send: messages which nobody receives stay here."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ranks have a say in."""
+
+    trusting: bool = True
+    """They say how long they compute, and may ask for something as of an earlier time, as streams do."""
+    works: Sequence[Collection[tuple[str, float]]] = ()
+    """Work that the job declares, for each rank: name and seconds."""
+
+
+def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) -> None:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank."""
-    desks = [_Desk(engine, rank, connection) for rank, connection in enumerate(connections)]
+    allowance = Allowance(MAX_RUN_BYTES)
+    desks = [_Desk(engine, rank, connection, rules, allowance) for rank, connection in enumerate(connections)]
     while (rank := engine.next_rank()) is not None:
         desks[rank].turn()
 
@@ -40,10 +56,15 @@ def serve(engine: Engine, connections: Sequence[socket.socket]) -> None:
 class _Desk:
     """Where the scheduler answers one rank."""
 
-    def __init__(self, engine: Engine, rank: int, connection: socket.socket) -> None:
+    def __init__(
+        self, engine: Engine, rank: int, connection: socket.socket, rules: Rules, allowance: Allowance
+    ) -> None:
         self._engine = engine
         self._rank = rank
         self._connection = connection
+        self._trusting = rules.trusting
+        self._works = rules.works[rank] if rules.works else ()
+        self._allowance = allowance
         self._requests: dict[int, Request] = {}
         self._resume: Callable[[], Any] | None = None
         """What the rank was put to sleep in: done when it has its turn again."""
@@ -53,7 +74,7 @@ class _Desk:
         try:
             while True:
                 if self._resume is None:
-                    call = receive(self._connection)
+                    call = receive(self._connection, self._allowance)
                     if call is None or call == ("end", False) or call == ("end", True):
                         self._engine.end(self._rank, failed=call != ("end", False))
                         return
@@ -102,6 +123,8 @@ class _Desk:
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
             case "compute", [float() as until, int() as operations] if until < math.inf:
                 return lambda: self._compute(until, operations)
+            case "work", [str() as name, float() as seconds] if (name, seconds) in self._works:
+                return lambda: self._engine.work(self._rank, name, seconds)
             case "tick", [float() as seconds] if 0 <= seconds < math.inf:
                 return lambda: self._tick(seconds)
             case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
@@ -111,6 +134,8 @@ class _Desk:
 
     def _compute(self, until: float, operations: int) -> None:
         """The rank has added up by itself what it computed: in another order sums would end in other digits."""
+        if not self._trusting:
+            return
         seconds = until - self._engine.clock[self._rank]
         if not seconds >= 0:
             raise ProtocolError("a clock that goes backwards")
@@ -134,6 +159,8 @@ class _Desk:
         return _SLEEP if self._steps_aside() else None
 
     def _post(self, request: Request, at: float | None) -> int:
+        if at is not None and not self._trusting:
+            at = max(at, self._engine.clock[self._rank])
         self._engine.post(self._rank, request, at)
         self._requests[request.order] = request
         return request.order
@@ -141,7 +168,8 @@ class _Desk:
     def _wait(self, handle: int, request: Request, move_clock: bool, timeout: float) -> Any:
         if self._engine.must_sleep(self._rank, request, timeout):
             return _SLEEP
-        result = self._engine.finish(self._rank, request, move_clock)
+        # what a rank has been told, it may use in what it asks for next
+        result = self._engine.finish(self._rank, request, move_clock or not self._trusting)
         if move_clock:
             self._requests.pop(handle, None)
         return result, request.source

@@ -50,6 +50,9 @@ class Endpoint(Protocol):
     def compute(self, seconds: float, operations: int = 1) -> None:
         """This rank's clock moves on: it works, on so many operators."""
 
+    def work(self, name: str, seconds: float) -> None:
+        """As `compute`, for work that the job declares; an event of its own."""
+
     def sleep(self, seconds: float) -> None:
         """This rank's clock moves on: it does nothing, and others run."""
 

@@ -176,6 +176,12 @@ class Engine:
         if self.faults.any:
             self.faults.strike(rank, self.clock)
 
+    def work(self, rank: int, name: str, seconds: float) -> None:
+        """The rank does work of a known cost: an event of that name."""
+        self._end_computing(rank)
+        self.compute(rank, seconds)
+        self._end_computing(rank, name)
+
     def sleep(self, rank: int, seconds: float) -> None:
         """The rank does nothing for `seconds`."""
         self._end_computing(rank)
@@ -298,11 +304,11 @@ class Engine:
         else:
             self.messages.withdraw(request)
 
-    def _end_computing(self, rank: int) -> None:
+    def _end_computing(self, rank: int, name: str = "compute") -> None:
         computing = self._computing[rank]
         if computing is not None:
             self._computing[rank] = None
             if self.events is not None:
                 start, operations = computing
-                row = (rank, Kind.COMPUTE.value, "compute", start, self.clock[rank], 0, None, "", operations, "")
+                row = (rank, Kind.COMPUTE.value, name, start, self.clock[rank], 0, None, "", operations, "")
                 self.events.append(row)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from socket import socket
 from typing import Any, NoReturn
 
-from labkit.clusters import torch_versions, torchrun
+from labkit.clusters import arguments, torch_versions, torchrun
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
@@ -99,6 +99,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
     )
+    arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))
     current.follow_threads()
     environment.separate(reporter)
     modules.separate()

@@ -15,7 +15,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from labkit.clusters import torch_versions
+from labkit.clusters import arguments, handing, torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual import diagnosis, futures, store, streams
@@ -51,6 +51,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` as rank `index`, over `sock`: entry point in a fresh process."""
     assert sock is not None
     topology = Topology.from_plain(options["topology"])
+    if job.call is not None:
+        job = handing.receive(sock, job, index, topology.world_size)
     endpoint = SocketEndpoint(index, sock)
     ledger = Ledger(topology, options["account"])
     store.install()
@@ -65,6 +67,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     futures.install()
     streams.install()
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
+    arguments.charge_with(endpoint.work)
     current.follow_threads()
     clocks.separate()
     generator, numpy_generator = random_states.seeded(index)
@@ -79,7 +82,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         os._exit(result.exit or 0)
     if job.trace:
         reporter.trace(Trace(topology.world_size, clock="modelled", memory=ledger.samples()))
-    reporter.result(result)
+    reporter.result(handing.told(result))
     endpoint.end(result.error is not None or result.exit != 0)
 
 
@@ -128,6 +131,9 @@ class SocketEndpoint:
     def compute(self, seconds: float, operations: int = 1) -> None:
         self.now += seconds
         self._computed += operations
+
+    def work(self, name: str, seconds: float) -> None:
+        self._ask("work", name, seconds)
 
     def sleep(self, seconds: float) -> None:
         self._ask("sleep", float(seconds))

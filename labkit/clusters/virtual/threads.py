@@ -129,6 +129,9 @@ class ThreadEndpoint:
         assert request.done_at is not None
         return request.done_at
 
+    def work(self, name: str, seconds: float) -> None:
+        self._engine.work(self.rank, name, seconds)
+
     def sleep(self, seconds: float) -> None:
         self._engine.sleep(self.rank, seconds)
         self._step_aside()

@@ -1,0 +1,115 @@
+"""What a rank of a judged call cannot know, cannot say, and cannot change afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.checks import Args
+from labkit.clusters import Job, Run
+from labkit.clusters.arguments import transposed, work
+from labkit.clusters.local import local
+from labkit.clusters.virtual import virtual
+from labkit.trace import Kind
+
+NAME = "phase1_small/tried"
+HEAD = "import torch\nimport torch.distributed as dist\n\n\ndef tried(tensor, *more):\n"
+
+
+def run(body: str, *inputs: Args, on: str = "virtual", **options: Any) -> Run:
+    """`tried` on as many ranks as there are inputs, which are processes that are not trusted."""
+    source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
+    arguments = tuple((given.args, given.kwargs) for given in inputs)
+    job = Job(call=(NAME, "tried"), arguments=arguments, modules={NAME: source}, timeout=30)
+    if on == "local":
+        return local(len(inputs)).run(job)
+    cluster = virtual(nnodes=len(inputs), nproc_per_node=1, ranks="processes", trusting=False, account=False, **options)
+    return cluster.run(job)
+
+
+def per_rank(count: int) -> Sequence[Args]:
+    return [Args(torch.full((3,), float(rank + 1))) for rank in range(count)]
+
+
+LOOKS_AROUND = """import gc, sys
+found, frame = set(), sys._getframe()
+while frame is not None:
+    job = frame.f_locals.get("job")
+    found |= {float(g[0][0][0]) for g in getattr(job, "arguments", ()) if g}
+    frame = frame.f_back
+found |= {float(x[0]) for x in gc.get_objects() if type(x) is torch.Tensor and x.shape == (3,)}
+return sorted(found)"""
+
+
+@pytest.mark.parametrize("on", ["virtual", "local"])
+def test_a_rank_finds_its_own_arguments_and_no_others(on: str) -> None:
+    found = run(LOOKS_AROUND, *per_rank(3), on=on).raise_if_failed()
+    assert found.values == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize("on", ["virtual", "local"])
+def test_what_lies_in_the_arguments_is_read_and_not_told(on: str) -> None:
+    given = [Args(torch.zeros(3), transposed(torch.arange(6.0).view(2, 3)), [1]) for _ in range(2)]
+    # in place, another object returned
+    found = run("tensor += 1\nmore[0].mul_(2)\nmore[1].append(2)\nreturn tensor.clone()", *given, on=on)
+    for result in found.raise_if_failed().ranks:
+        assert result.returned_argument is None and torch.equal(result.value, torch.ones(3))
+        there, strided, plain = result.arguments
+        assert torch.equal(there, torch.ones(3)) and plain == [1, 2]
+        assert torch.equal(strided, 2 * torch.arange(6.0).view(2, 3).t()) and not strided.is_contiguous()
+    assert torch.equal(given[0].args[0], torch.zeros(3))
+    # a rank that lies: it says that it returns its argument, and that the argument is right
+    liar = """from dataclasses import replace
+from labkit.clusters import handing, program
+made = program.RankResult
+def lie(rank, **said):
+    return made(rank, value=torch.ones(3), arguments=(torch.ones(3),), returned_argument=0)
+program.RankResult = lie
+handing.told = lambda result: result
+return None"""
+    found = run(liar, Args(torch.zeros(3)), on=on).raise_if_failed()
+    assert torch.equal(found.values[0], torch.zeros(3)) and torch.equal(found.ranks[0].arguments[0], torch.zeros(3))
+
+
+def test_computing_is_charged_by_what_is_declared() -> None:
+    forward = work("forward", 0.25)
+    body = "for _ in range(10): tensor = tensor @ tensor\nmore[0]()\nmore[0]()\nreturn None"
+    found = run(body, Args(torch.ones(200, 200), forward), Args(torch.ones(200, 200), forward)).raise_if_failed()
+    assert found.trace.seconds == pytest.approx(0.5)
+    assert [(e.rank, e.operation) for e in found.trace.of(kind=Kind.COMPUTE)] == [(r, "forward") for r in (0, 1)] * 2
+
+
+def test_a_rank_has_no_say_in_its_clock() -> None:
+    tell_lies = """from labkit.clusters.virtual.isolation.current import here
+endpoint = here.endpoint
+endpoint.now = 1e-9
+endpoint._ask("compute", 0.0, 1)
+endpoint._ask("compute", 1e9, 1)
+ask, rank = endpoint._ask, dist.get_rank()
+def early(name, *rest):
+    if name == "post":
+        return ask(name, rest[0], 0.0)
+    return ask(name, rest[0], False, rest[2]) if name == "wait" else ask(name, *rest)
+endpoint._ask = early
+"""
+    in_turn = """for step in range(4):
+    if step == rank:
+        dist.send(tensor, (rank + 1) % 4)
+    elif (rank - 1) % 4 == step:
+        dist.recv(tensor, step)"""
+    honest = run("rank = dist.get_rank()\n" + in_turn, *[Args(torch.ones(1 << 16)) for _ in range(4)])
+    lying = run(tell_lies + in_turn, *[Args(torch.ones(1 << 16)) for _ in range(4)])
+    assert lying.raise_if_failed().trace.seconds == pytest.approx(honest.raise_if_failed().trace.seconds)
+    refused = run("from labkit.clusters.virtual.isolation.current import here\nhere.endpoint.work('rest', 0.0)",
+                  Args(torch.ones(1), work("forward", 0.25)))  # fmt: skip
+    assert refused.ranks[0].error is not None
+
+
+def test_what_a_rank_sends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES", 4 << 20)
+    flood = "for _ in range(8): dist.isend(torch.ones(1 << 18), 1)"  # 1 MiB each, which nobody receives
+    found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
+    assert found.ranks[0].error is not None and found.values[1] == 1
