@@ -60,6 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     edit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     edit.set_defaults(run=_edit)
 
+    integrity = commands.add_parser("integrity", help="what to look at in what was handed in; changes no mark")
+    integrity.add_argument("phase", metavar="PHASE", help="the assignment, such as phase3_multi_node")
+    integrity.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    integrity.add_argument(
+        "--also", type=Path, metavar="DIR", action="append", default=[], help="an earlier course to compare with"
+    )
+    integrity.add_argument("--anonymous", action="store_true", help="hide learners' names")
+    integrity.set_defaults(run=_integrity)
+
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
     commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
@@ -101,6 +110,17 @@ def _demo(options: argparse.Namespace) -> int:
     from autograder import demo
 
     return demo.main()
+
+
+def _integrity(options: argparse.Namespace) -> int:
+    if importlib.util.find_spec("autograder") is None:
+        raise CommandError("comparing submissions needs the autograder: pip install ./autograder")
+    for folder in options.also:
+        if not folder.is_dir():
+            raise CommandError(f"{folder} is not a folder")
+    from autograder.integrity import command
+
+    return command.main(options.phase, options.course, options.also, options.anonymous)
 
 
 def _doctor(options: argparse.Namespace) -> int:

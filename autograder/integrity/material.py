@@ -1,0 +1,54 @@
+"""What the course itself has written about an exercise: its modules, which count for nothing, and what it forbids."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.exercises import Exercise, root
+
+FORBIDDEN = "FORBIDDEN"
+
+
+@dataclass(frozen=True)
+class Material:
+    """One exercise, as its authors know it."""
+
+    exercise: Exercise
+    template: str
+    known: tuple[str, ...]
+    """All modules of the course for it: template, solution, variants, mutants."""
+    forbidden: frozenset[str]
+    """Full names that the exercise asks to do without: `FORBIDDEN` of its hidden rubric."""
+
+
+def material(exercise: Exercise) -> Material:
+    """Read it. Nothing is run. Raises ValueError when `FORBIDDEN` is not a set of names that is written out."""
+    rubric = rubric_path(exercise)
+    paths = [exercise.paths["template"], exercise.paths["solution"]]
+    for folder in ("variants", "mutants"):
+        paths += sorted((rubric.parent / folder / rubric.stem).glob("*.py"))
+    texts = {path: path.read_text() for path in paths if path.is_file()}
+    forbidden = _forbidden(rubric) if rubric.is_file() else frozenset()
+    return Material(exercise, texts.get(paths[0], ""), tuple(texts.values()), forbidden)
+
+
+def rubric_path(exercise: Exercise) -> Path:
+    """The hidden rubric: of the course tree, else of the installed package."""
+    in_course = root() / "autograder" / "rubrics" / exercise.filename
+    return in_course if in_course.is_file() else Path(__file__).parent.parent / "rubrics" / exercise.filename
+
+
+def _forbidden(path: Path) -> frozenset[str]:
+    for node in ast.parse(path.read_text(), str(path)).body:
+        match node:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if name == FORBIDDEN:
+                try:
+                    names = frozenset(ast.literal_eval(value)) if value is not None else frozenset()
+                except (ValueError, TypeError):
+                    names = frozenset([0])
+                if not all(isinstance(n, str) and "." in n for n in names):
+                    raise ValueError(f"{path}, line {node.lineno}: {FORBIDDEN} must be a set of full names, as texts")
+                return names
+    return frozenset()

@@ -1,0 +1,265 @@
+"""What a module reaches for outside its exercise: the grader, the interpreter, the system, the library's own answer.
+
+Everything is read from the syntax; what is put together only when the module runs is not seen, but that it is put
+together is. Each rule knows an honest reason for what it finds.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from autograder.integrity.names import Names
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of thing to look at."""
+
+    title: str
+    innocent: str
+    """Why it may mean nothing."""
+
+
+RULES = {
+    "grader": Rule(
+        "uses a module of the grader or of labkit's inside",
+        "Imports are offered by editors, and labkit's modules can be read by anybody; nothing of the grader is in the "
+        "sandbox.",
+    ),
+    "inspection": Rule(
+        "looks into the interpreter",
+        "Also a way to debug: gc and inspect find leaks and print stacks. Such lines are forgotten easily.",
+    ),
+    "process": Rule(
+        "starts, ends or signals processes, or opens connections",
+        "Also a way to debug a hang, or a habit from scripts that launch their own ranks.",
+    ),
+    "surroundings": Rule(
+        "reads its environment, or files of the system",
+        "torchrun's own examples read RANK and WORLD_SIZE from the environment.",
+    ),
+    "computed": Rule(
+        "uses a name that is put together when it runs, or code made of text",
+        "A table of functions by name, as in getattr(torch, dtype_name), is good practice elsewhere.",
+    ),
+    "patched": Rule(
+        "changes a module that others use too",
+        "Also how a value is set that the library offers as a setting, or how a call is traced while debugging.",
+    ),
+    "pretending": Rule(
+        "defines how its objects compare or convert",
+        "Data classes and containers need this; only for tensors it is rare.",
+    ),
+    "forbidden": Rule(
+        "names what the exercise asks to do without",
+        "It may be there to compare with, in code that is never called; the judge counts messages, not names.",
+    ),
+    "unread": Rule(
+        "could not be read",
+        "A syntax error, in most cases: the work of somebody who ran out of time.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One place in a module."""
+
+    rule: str
+    line: int
+    what: str
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_INSPECTION = _set("gc inspect ctypes _ctypes cffi dis code codeop faulthandler tracemalloc traceback pdb bdb")
+_IMPORTING = _set("importlib imp pkgutil runpy zipimport site sitecustomize pickle marshal builtins")
+_PROCESS = _set("subprocess multiprocessing signal socket atexit pty resource psutil _posixsubprocess")
+_PROCESS_CALLS = _set(
+    "fork forkpty kill killpg _exit abort system popen execv execve execl execle execlp execvp execvpe spawnl spawnv "
+    "posix_spawn setsid setpgid ptrace"
+)
+_SURROUNDINGS = _set("environ environb getenv getenvb putenv")
+_SYS = _set("settrace setprofile _getframe _current_frames modules meta_path path_hooks path exit")
+_INSIDE = _set(
+    "__globals__ __builtins__ __subclasses__ __code__ __closure__ __mro__ f_back f_globals f_locals f_builtins "
+    "tb_frame gi_frame cr_frame __loader__ __spec__ __reduce__ __reduce_ex__ __del__"
+)
+_COMPARING = _set(
+    "__eq__ __ne__ __array__ __array_ufunc__ __array_function__ __torch_function__ __torch_dispatch__ __float__ "
+    "__bool__ __index__ __reduce__ __reduce_ex__ __getattribute__ __instancecheck__ __class__ __del__"
+)
+_PLACES = ("/proc", "/sys/", "/etc/", "/dev/shm", "/root", "/home", "/tmp", "gradebook.db", ".ipynb", "../")
+_SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "os.environ")
+_MAX = 50
+"""Places of one module that are told."""
+
+
+def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
+    """What a module reaches for, by line; at most the first 50.
+
+    forbidden: full names, as `torch.distributed.all_reduce`, which means that function wherever in `torch.distributed`
+    it is found; `*.allreduce` means an attribute of that name of anything.
+    """
+    names = Names(tree, defaults=True)
+    found: dict[Reach, None] = {}
+    texts = _docstrings(tree)
+    for node in ast.walk(tree):
+        if id(node) in texts:
+            continue
+        for rule, what in _at(node, names, forbidden):
+            found.setdefault(Reach(rule, getattr(node, "lineno", 0), what[:200]))
+    return sorted(_widest(found), key=lambda reach: (reach.line, reach.rule, reach.what))[:_MAX]
+
+
+def _widest(found: dict[Reach, None]) -> Iterator[Reach]:
+    """Without what another finding of the same line says more fully: `os.environ` beside `os.environ.get`."""
+    for reach in found:
+        longer = (o for o in found if (o.rule, o.line) == (reach.rule, reach.line) and o != reach)
+        if not any(o.what.startswith(f"{reach.what}.") for o in longer):
+            yield reach
+
+
+def _docstrings(tree: ast.Module) -> set[int]:
+    """Ids of constants that stand alone: text for the reader."""
+    return {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def _at(node: ast.AST, names: Names, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
+    match node:
+        case ast.Import(aliases):
+            for alias in aliases:
+                yield from _name(alias.name, forbidden)
+        case ast.ImportFrom(module, aliases, level):
+            for alias in aliases:
+                whole = "." * level + (module or "")
+                if alias.name != "*":
+                    yield from _name(f"{whole}.{alias.name}", forbidden)
+                elif not any(True for _ in _name(whole, forbidden)):
+                    continue
+                else:
+                    yield from _name(whole, forbidden)
+        case ast.Name(name, ast.Load()):
+            yield from _names(node, names, forbidden)
+            for module in names.starred:
+                yield from _forbidden(f"{module}.{name}", forbidden)
+            if name in ("__builtins__", "__loader__", "__spec__"):
+                yield "inspection", name
+        case ast.Attribute(_, attribute):
+            yield from _names(node, names, forbidden)
+            if attribute in _INSIDE:
+                yield "inspection", f".{attribute}"
+            if f"*.{attribute}" in forbidden:
+                yield "forbidden", f".{attribute}"
+        case ast.Subscript():
+            yield from _names(node, names, forbidden)
+        case ast.Call(function, arguments):
+            yield from _names(node, names, forbidden)
+            yield from _call(function, arguments, names, forbidden)
+        case ast.Constant(str() as text):
+            if any(text.startswith(place) for place in _PLACES) or "/proc/" in text or "gradebook" in text:
+                yield "surroundings", repr(text)
+        case ast.ClassDef(_, bases):
+            for base in bases:
+                if names.of(base) & {"torch.Tensor", "torch.nn.Parameter"}:
+                    yield "pretending", f"class {node.name}({ast.unparse(base)[:80]})"
+            for statement in node.body:
+                if isinstance(statement, ast.FunctionDef) and statement.name in _COMPARING:
+                    yield "pretending", f"{node.name}.{statement.name}"
+    for target in _targets(node):
+        yield from _written(target, names)
+
+
+def _names(node: ast.expr, names: Names, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
+    for name in names.of(node):
+        yield from _name(name, forbidden)
+
+
+def _name(name: str, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
+    """What one full name means."""
+    first, *rest = name.split(".")
+    if first in ("autograder", "nbgrader") or (first == "labkit" and _is_inside(rest)):
+        yield "grader", name
+    elif first in _INSPECTION or first in _IMPORTING or (first == "sys" and rest and rest[0] in _SYS):
+        yield "inspection", name
+    elif first in _PROCESS or (first in ("os", "posix") and rest and rest[0] in _PROCESS_CALLS):
+        yield "process", name
+    elif first in ("os", "posix") and rest and rest[0] in _SURROUNDINGS:
+        yield "surroundings", name
+    yield from _forbidden(name, forbidden)
+
+
+def _is_inside(rest: list[str]) -> bool:
+    """Is it of labkit, but not what exercises are written with?"""
+    if not rest:
+        return False
+    inner = rest[0] in ("checks", "trace", "notebook") or (rest[0] == "clusters" and len(rest) > 2)
+    return inner or any(part.startswith("_") for part in rest)
+
+
+def _forbidden(name: str, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
+    last = name.rsplit(".", 1)[-1]
+    for entry in forbidden:
+        package, _, function = entry.rpartition(".")
+        if function == last and package != "*" and name.startswith(f"{package}."):
+            yield "forbidden", name
+            return
+
+
+def _call(
+    function: ast.expr, arguments: list[ast.expr], names: Names, forbidden: Set[str]
+) -> Iterator[tuple[str, str]]:
+    match function:
+        case ast.Name("exec" | "eval" | "compile" as name):
+            yield "computed", f"{name}()"
+        case ast.Name("getattr" | "setattr" | "delattr" as name) if len(arguments) >= 2:
+            text = names.text(arguments[1])
+            of = names.of(arguments[0])
+            if text is None and of:
+                yield "computed", f"{name}({min(of)}, …)"
+            if text is not None and text in _INSIDE:
+                yield "inspection", f".{text}"
+            if text is not None and f"*.{text}" in forbidden:
+                yield "forbidden", f".{text}"
+            if name != "getattr" and of:
+                yield "patched", f"{min(of)}.{text or '…'}"
+        case ast.Name("globals" | "vars" | "locals" | "dir" as name) if name == "globals" or (
+            arguments and names.of(arguments[0])
+        ):
+            yield "inspection", f"{name}()"
+    if names.is_import(function):
+        text = names.text(arguments[0]) if arguments else None
+        if text is None:
+            yield "computed", "__import__(…)"
+        else:
+            yield "inspection", f"__import__({text!r})"
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    match node:
+        case ast.Assign(targets) | ast.Delete(targets):
+            for target in targets:
+                yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        case ast.AugAssign(target) | ast.AnnAssign(target) | ast.For(target):
+            yield target
+
+
+def _written(target: ast.expr, names: Names) -> Iterator[tuple[str, str]]:
+    """Writing to `torch.equal`, `torch.Tensor.__eq__`, `sys.modules[...]`, `torch.__dict__[...]`."""
+    if isinstance(target, ast.Attribute):
+        told = {f"{base}.{target.attr}" for base in names.of(target.value)}
+    elif isinstance(target, ast.Subscript):
+        told = names.of(target) | names.of(target.value)
+    else:
+        return
+    for name in told:
+        if not name.startswith(_SETTINGS) and (
+            isinstance(target, ast.Attribute) or name.startswith(("sys.", "torch."))
+        ):
+            yield "patched", name

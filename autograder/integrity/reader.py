@@ -1,0 +1,75 @@
+"""The process in which learners' text is parsed: `python -m autograder.integrity.reader`. Started by `workers`.
+
+A text that takes too long or too much memory ends this process and nothing else. One JSON object a line, both ways:
+`{"source": ..., "forbidden": [...]}` in, a `Reading` out.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import resource
+import signal
+import sys
+import tokenize
+import warnings
+from typing import Any
+
+from autograder.integrity.fingerprints import grams
+from autograder.integrity.normal import normalised
+from autograder.integrity.reach import reaches
+
+MEMORY = 1 << 30
+SECONDS = 10
+MIN_COMMENT = 12
+"""Shorter comments are anybody's."""
+
+
+def read(source: str, forbidden: frozenset[str]) -> dict[str, Any]:
+    """What is compared and looked for in one module. Never raises because of its text."""
+    reading: dict[str, Any] = {"grams": [], "lines": [], "reaches": [], "comments": [], "problem": ""}
+    try:
+        tree = ast.parse(source)
+        reading["reaches"] = [[reach.rule, reach.line, reach.what] for reach in reaches(tree, forbidden)]
+        reading["comments"] = _comments(source)
+        for unit in normalised(tree):
+            reading["grams"].append(grams([word for word, _ in unit]))
+            reading["lines"].append([line for _, line in unit])
+    except SyntaxError as error:
+        reading["problem"] = f"syntax error at line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        reading["problem"] = {
+            RecursionError: "nested too deeply",
+            MemoryError: "nested too deeply, or too large",
+        }.get(type(error), f"not Python: {str(error)[:100]}")
+    return reading
+
+
+def _comments(source: str) -> list[list[Any]]:
+    """`[line, text]` of each comment that is long enough to be somebody's own words."""
+    try:
+        return [
+            [token.start[0], text]
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT and len(text := " ".join(token.string.lstrip("#").split())) >= MIN_COMMENT
+        ]
+    except (tokenize.TokenError, SyntaxError):
+        return []
+
+
+def main() -> None:
+    """Read texts until there are no more."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore")  # of the learner's text, such as an odd escape in a string
+    for line in sys.stdin:
+        asked = json.loads(line)
+        signal.alarm(SECONDS)
+        told = json.dumps(read(asked["source"], frozenset(asked["forbidden"])))
+        signal.alarm(0)
+        sys.stdout.write(told + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""The report on one assignment: what to look at, by learner, and which submissions have rare passages in common."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder.cells import exercise_of, module_text
+from autograder.intake import SubmittedCell
+from autograder.integrity import locked, similar
+from autograder.integrity.handed_in import Notebook, module, released, submissions
+from autograder.integrity.material import Material, material
+from autograder.integrity.reach import RULES
+from autograder.integrity.workers import Reading, readings
+from labkit.exercises import Exercise
+
+MAX_PAIRS = 200
+"""Pairs that are told of one exercise, the most alike first."""
+
+ALIKE_INNOCENT = (
+    "Work in pairs, a tutorial, a lecture or an assistant's answer gives two people the same lines, and short "
+    "exercises have few right answers. Who wrote first cannot be told from the text."
+)
+
+
+class NothingToCompare(ValueError):
+    """There is no release, or no submission; the message says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about one submission."""
+
+    student: str
+    notebook: str
+    kind: str
+    title: str
+    where: str
+    """`line 12` of the exercise's module, or a cell's id."""
+    what: str
+    innocent: str
+    """Why it may mean nothing."""
+    detail: str = ""
+    same_in: int = 1
+    """How many submissions have the very same."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One submission of a pair."""
+
+    student: str
+    course: str
+    """Empty for the course at hand."""
+    source: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two submissions with rare passages in common."""
+
+    exercise: str
+    left: Side
+    right: Side
+    share: float
+    """Of what the shorter one has of its own, by weight: 0 to 1."""
+    weight: float
+    passages: Sequence[similar.Passage]
+    comments: Sequence[tuple[int, int, str]]
+    """Comments that both have and nobody was given: lines on both sides, text."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an instructor may want to look at. No part of it is a mark."""
+
+    phase: str
+    submissions: int
+    """Learners who handed in something."""
+    earlier: int
+    """Modules of earlier courses that were compared too."""
+    findings: Sequence[Finding]
+    pairs: Sequence[Pair]
+    left_out: Mapping[str, int]
+    """Modules that were not compared, by reason."""
+    more_pairs: int = 0
+    anonymous: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without the modules' texts."""
+        told = asdict(self)
+        for pair in told["pairs"]:
+            for side in ("left", "right"):
+                del pair[side]["source"]
+        told["note"] = f"Things to look at, not marks and not accusations. {ALIKE_INNOCENT}"
+        return told
+
+
+@dataclass
+class _Module:
+    """One module that was handed in."""
+
+    notebook: Notebook
+    source: str
+    reading: Reading
+
+
+def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymous: bool = False) -> Report:
+    """Look at what lies in `course/submitted`, beside `course/release` and earlier courses' folders.
+
+    Raises NothingToCompare; ValueError when a rubric's FORBIDDEN is not a set of names.
+    """
+    release = released(course / "release" / phase)
+    if not release:
+        raise NothingToCompare(
+            f"{course / 'release' / phase} holds no notebook: run `nbgrader generate_assignment {phase}`"
+        )
+    names = [notebook.name for notebook in release]
+    if not (course / "submitted").is_dir():
+        raise NothingToCompare(f"{course} has no submitted/: run `nbgrader collect {phase}` first")
+    handed_in = list(submissions(course / "submitted", phase, names))
+    if not handed_in:
+        raise NothingToCompare(f"nothing was handed in for {phase} in {course / 'submitted'}")
+    students = sorted({notebook.student for notebook in handed_in})
+    for folder in also:
+        handed_in += submissions(folder, phase, names, course=folder.resolve().name)
+
+    findings = [f for notebook in handed_in if not notebook.course for f in _cells(notebook, release)]
+    pairs: list[Pair] = []
+    left_out: Counter[str] = Counter()
+    more = 0
+    for given in release:
+        for cell in given.cells:
+            if exercise := exercise_of(cell.source):
+                ours = [notebook for notebook in handed_in if notebook.name == given.name]
+                looked = _Exercise(material(Exercise(exercise)), _alone(cell), ours, left_out)
+                findings += looked.findings()
+                found = looked.pairs()
+                pairs += found[:MAX_PAIRS]
+                more += max(len(found) - MAX_PAIRS, 0)
+    earlier = len({(notebook.course, notebook.student) for notebook in handed_in if notebook.course})
+    report = Report(
+        phase, len(students), earlier, _counted(findings), pairs, dict(left_out), more_pairs=more, anonymous=anonymous
+    )
+    return _without_names(report) if anonymous else report
+
+
+def _cells(notebook: Notebook, release: Sequence[Notebook]) -> list[Finding]:
+    given = next(r for r in release if r.name == notebook.name)
+    found = [locked.Change("file", "", note) for note in notebook.notes] + locked.changes(given.cells, notebook.cells)
+    titles = {
+        "file": "the file is odd",
+        "text": "a locked cell was changed",
+        "metadata": "a cell's metadata was changed",
+    }
+    return [
+        Finding(
+            notebook.student,
+            notebook.name,
+            change.kind,
+            titles.get(change.kind, f"a cell was {change.kind}"),
+            change.cell,
+            change.what,
+            locked.INNOCENT[change.kind],
+            change.detail,
+        )
+        for change in found
+    ]
+
+
+def _alone(cell: SubmittedCell) -> NotebookNode:
+    """A notebook of the released exercise cell only."""
+    metadata = {"nbgrader": {"grade_id": cell.grade_id, "solution": True}}
+    notebook: NotebookNode = new_notebook(cells=[new_code_cell(cell.source, metadata=metadata)])
+    return notebook
+
+
+class _Exercise:
+    """All modules that were handed in for one exercise."""
+
+    def __init__(
+        self, course: Material, blank: NotebookNode, notebooks: Sequence[Notebook], left_out: Counter[str]
+    ) -> None:
+        self._name = course.exercise.name
+        untouched = (_bare(module_text(blank.cells[0].source)), _bare(course.template))
+        self._left_out = left_out
+        taken: list[tuple[Notebook, str]] = []
+        for notebook in notebooks:
+            source = module(notebook, blank, self._name)
+            if not source.strip():
+                left_out["empty or missing"] += 1
+            elif _bare(source) in untouched:
+                left_out["the template as it was released"] += 1
+            else:
+                taken.append((notebook, source))
+        texts = [*course.known, *(source for _, source in taken)]
+        read = list(readings((text, course.forbidden) for text in texts))
+        given = read[: len(course.known)]
+        self._known = similar.known_grams(given)
+        self._known_comments = {text for reading in given for _, text in reading.comments}
+        # template and solution come first: what they reach for, learners may reach for
+        self._allowed = {(reach.rule, reach.what) for reading in given[:2] for reach in reading.reaches}
+        modules = zip(taken, read[len(course.known) :], strict=True)
+        self._modules = [_Module(notebook, source, reading) for (notebook, source), reading in modules]
+        # those of earlier courses last, which is what `alike` asks for
+        self._modules.sort(key=lambda m: bool(m.notebook.course))
+
+    def findings(self) -> list[Finding]:
+        found = []
+        for one in self._modules:
+            if one.notebook.course:
+                continue
+            if one.reading.problem:
+                self._left_out["could not be read as Python"] += 1
+                found.append(self._finding(one, "unread", "", one.reading.problem))
+            for reach in one.reading.reaches:
+                if (reach.rule, reach.what) not in self._allowed:
+                    line = one.source.splitlines()[reach.line - 1].strip() if reach.line else ""
+                    found.append(self._finding(one, reach.rule, f"line {reach.line}", reach.what, line[:200]))
+        return found
+
+    def _finding(self, one: _Module, rule: str, where: str, what: str, detail: str = "") -> Finding:
+        title, innocent = RULES[rule].title, RULES[rule].innocent
+        return Finding(one.notebook.student, one.notebook.name, rule, title, where, what, innocent, detail)
+
+    def pairs(self) -> list[Pair]:
+        readable = [one for one in self._modules if not one.reading.problem]
+        if not readable:
+            return []
+        own = [similar.own_fingerprints(one.reading, self._known) for one in readable]
+        ours = sum(not one.notebook.course for one in readable)
+        likenesses, totals = similar.alike(own, ours)
+        little = sum(total < similar.ENOUGH for total in totals[:ours])
+        if little:
+            self._left_out["too little that is not everybody's"] += little
+        found: list[Pair] = []
+        for likeness in likenesses:
+            left, right = readable[likeness.left], readable[likeness.right]
+            if right.notebook.course and left.notebook.student == right.notebook.student:
+                continue  # who repeats a course may hand in their own work
+            # what is not told needs no passages
+            told = len(found) < MAX_PAIRS
+            passages = similar.passages(left.reading, right.reading, self._known) if told else []
+            comments = self._comments(left.reading, right.reading)
+            found.append(
+                Pair(self._name, _side(left), _side(right), likeness.share, likeness.weight, passages, comments)
+            )
+        return found
+
+    def _comments(self, left: Reading, right: Reading) -> list[tuple[int, int, str]]:
+        lines = {text: line for line, text in right.comments if text not in self._known_comments}
+        return [(line, lines[text], text) for line, text in left.comments if text in lines]
+
+
+def _side(one: _Module) -> Side:
+    return Side(one.notebook.student, one.notebook.course, one.source)
+
+
+def _bare(source: str) -> list[str]:
+    return [line.rstrip() for line in source.splitlines() if line.strip()]
+
+
+def _counted(findings: Sequence[Finding]) -> list[Finding]:
+    """With the number of learners who have the same; by learner, as found."""
+    having: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for f in findings:
+        having[(f.notebook, f.kind, f.what)].add(f.student)
+    counted = [_with(f, same_in=len(having[(f.notebook, f.kind, f.what)])) for f in findings]
+    return sorted(counted, key=lambda f: f.student)
+
+
+def _with(finding: Finding, **changed: Any) -> Finding:
+    return Finding(**{**{name: getattr(finding, name) for name in finding.__dataclass_fields__}, **changed})
+
+
+def _without_names(report: Report) -> Report:
+    """The same with `learner 07` for names, in an order that tells nothing."""
+    names = {f.student for f in report.findings} | {s.student for p in report.pairs for s in (p.left, p.right)}
+    order = sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "replace")).digest())
+    new = {name: f"learner {number:0{len(str(len(order)))}d}" for number, name in enumerate(order, start=1)}
+
+    def side(old: Side) -> Side:
+        return Side(new[old.student], old.course, old.source)
+
+    findings = sorted((_with(f, student=new[f.student]) for f in report.findings), key=lambda f: f.student)
+    pairs = [
+        Pair(p.exercise, side(p.left), side(p.right), p.share, p.weight, p.passages, p.comments) for p in report.pairs
+    ]
+    return Report(
+        report.phase,
+        report.submissions,
+        report.earlier,
+        findings,
+        pairs,
+        report.left_out,
+        report.more_pairs,
+        anonymous=True,
+    )
+
+
+def printable(text: str) -> str:
+    """`text` with what a terminal or a browser would act on written out: control characters, marks of direction."""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c)[0] != "C" else f"\\u{ord(c):04x}"
+        for c in text.replace("\r\n", "\n")
+    )

@@ -1,0 +1,144 @@
+"""Who has which rare passages in common: fingerprints, weighted by how few share them.
+
+What stands in the template, the solution, its variants and mutants counts for nothing: it is what the exercise looks
+like. Of the rest, a fingerprint weighs 1 when two submissions have it and less the more do, down to 0 when more than
+half of them have it. Two submissions are a pair when what they share weighs enough, alone (`ENOUGH`) and beside all
+that the shorter of them has of its own (`SHARE`): so padding hides nothing, and three equal lines prove nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autograder.integrity.fingerprints import GRAM, winnowed
+from autograder.integrity.workers import Reading
+
+ENOUGH = 12.0
+"""Weight of what is shared: about 12 rare fingerprints, six lines of code."""
+SHARE = 0.35
+_COLUMNS = 4096
+_PLACES = 4
+"""Of a run of tokens that a text repeats, so many places are looked at."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Lines of two modules that say the same."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Two submissions, as indexes into what was compared."""
+
+    left: int
+    right: int
+    share: float
+    """Of the shorter one's own code, by weight: 0 to 1."""
+    weight: float
+
+
+def known_grams(readings: Sequence[Reading]) -> frozenset[int]:
+    """What counts for nothing: all runs of tokens of the course's own modules."""
+    return frozenset(gram for reading in readings for function in reading.grams for gram in function)
+
+
+def own_fingerprints(reading: Reading, known: Set[int]) -> set[int]:
+    """Winnowed fingerprints of a module, without what is known."""
+    found: set[int] = set()
+    for function in reading.grams:
+        found |= winnowed(function)
+    return found - known
+
+
+def weight(having: int, of: int) -> float:
+    """How much a fingerprint counts that `having` of `of` submissions have: 1 for two or fewer, 0 for the many."""
+    if having > max(of / 2, 3):
+        return 0.0
+    return math.log(of / max(having - 1, 1)) / math.log(of) if of > 2 else 1.0
+
+
+def alike(own: Sequence[Set[int]], ours: int) -> tuple[list[Likeness], list[float]]:
+    """Pairs among the first `ours` submissions, and of those with later ones; and the weight of each one's own code.
+
+    The most alike come first. Time grows with the number of submissions squared, times shared fingerprints, in numpy.
+    """
+    having = Counter(f for fingerprints in own for f in fingerprints)
+    weights = {f: weight(count, len(own)) for f, count in having.items()}
+    totals = [math.fsum(weights[f] for f in fingerprints) for fingerprints in own]
+    shared = [f for f, count in having.items() if count > 1 and weights[f] > 0]
+    holders = defaultdict(list)
+    for index, fingerprints in enumerate(own):
+        for f in fingerprints:
+            holders[f].append(index)
+    common: NDArray[np.float32] = np.zeros((ours, len(own)), np.float32)
+    for start in range(0, len(shared), _COLUMNS):
+        part = shared[start : start + _COLUMNS]
+        block = np.zeros((len(own), len(part)), np.float32)
+        for column, f in enumerate(part):
+            block[holders[f], column] = math.sqrt(weights[f])
+        common += block[:ours] @ block.T
+    found = []
+    for left, right in np.argwhere(common >= ENOUGH - 1e-3).tolist():
+        if left >= right:
+            continue
+        share = float(common[left, right]) / min(totals[left], totals[right])
+        if share >= SHARE:
+            found.append(Likeness(left, right, min(share, 1.0), float(common[left, right])))
+    return sorted(found, key=lambda pair: (-pair.share, -pair.weight)), totals
+
+
+def passages(left: Reading, right: Reading, known: Set[int]) -> list[Passage]:
+    """What two modules share and nobody was given, longest first."""
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for unit, function in enumerate(right.grams):
+        for at, gram in enumerate(function):
+            if gram not in known and len(places[gram]) < _PLACES:
+                places[gram].append((unit, at))
+    given_left, given_right = _given(left, known), _given(right, known)
+    found = []
+    for unit, function in enumerate(left.grams):
+        at = 0
+        while at < len(function):
+            length, place = max(
+                ((_run(function, at, right.grams[u], p), (u, p)) for u, p in places.get(function[at], ())),
+                default=(0, (0, 0)),
+            )
+            if length:
+                mine = _lines(left, unit, at, length, given_left)
+                theirs = _lines(right, *place, length, given_right)
+                if mine and theirs:
+                    found.append((length, Passage(mine, theirs)))
+            at += max(length, 1)
+    return [passage for _, passage in sorted(found, key=lambda f: (-f[0], f[1].left))]
+
+
+def _run(left: Sequence[int], at: int, right: Sequence[int], place: int) -> int:
+    length = 0
+    while at + length < len(left) and place + length < len(right) and left[at + length] == right[place + length]:
+        length += 1
+    return length
+
+
+def _given(reading: Reading, known: Set[int]) -> set[tuple[int, int]]:
+    """Tokens, by function and place, that stand in a run that is known."""
+    return {
+        (unit, at + step)
+        for unit, function in enumerate(reading.grams)
+        for at, gram in enumerate(function)
+        if gram in known
+        for step in range(GRAM)
+    }
+
+
+def _lines(reading: Reading, unit: int, at: int, length: int, given: Set[tuple[int, int]]) -> tuple[int, ...]:
+    tokens = range(at, at + length + GRAM - 1)
+    return tuple(sorted({reading.lines[unit][token] for token in tokens if (unit, token) not in given} - {0}))
