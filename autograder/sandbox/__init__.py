@@ -1,5 +1,8 @@
 """Where learners' code runs when it is graded, and nowhere else."""
 
-from autograder.sandbox.sandbox import Enclosure, Sandbox, SandboxUnavailable
+from autograder.sandbox.enclosure import Enclosure
+from autograder.sandbox.runner import CommandRunner, Limits, Runner
+from autograder.sandbox.sandbox import Sandbox
+from autograder.sandbox.unavailable import SandboxUnavailable
 
-__all__ = ["Enclosure", "Sandbox", "SandboxUnavailable"]
+__all__ = ["CommandRunner", "Enclosure", "Limits", "Runner", "Sandbox", "SandboxUnavailable"]

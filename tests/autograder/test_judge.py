@@ -71,6 +71,8 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> exercises.Exerc
 
 
 def judged(exercise: exercises.Exercise, source: str) -> Report:
+    # what sandboxes are forked from stays
+    Sandbox().open().close()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with Judge(Sandbox(processes=100), timeout=2.0) as judge:
         report = judge.judge(exercise, source)

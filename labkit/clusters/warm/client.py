@@ -13,9 +13,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from labkit.clusters import hangs
 from labkit.clusters.cluster import OnOutput, OnState
@@ -41,6 +41,16 @@ class WarmProcessDied(RuntimeError):
     """The warm process ended before the run began; the message has what it printed last."""
 
 
+class Launched(Protocol):
+    """A process that has been started, as `subprocess.Popen` has it."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
 class WarmProcess:
     """A process that has torch imported, and the runs that are forked from it. Runs may go on side by side.
 
@@ -48,6 +58,8 @@ class WarmProcess:
     environment: that of the warm process and of all ranks. None: each run has this process's environment, working
         directory and `sys.path` of that moment.
     max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
+    launch: starts it in a way of its own; is given the socket that server.py's `serve` needs there, and a file for what
+        it prints.
     """
 
     def __init__(
@@ -55,12 +67,14 @@ class WarmProcess:
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         max_bytes: int = 2 << 30,
+        launch: Callable[[socket.socket, IO[bytes]], Launched] | None = None,
     ) -> None:
         self._command_prefix = list(command_prefix)
         self._environment = environment
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._launch = launch or self._as_child
+        self._process: Launched | None = None
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
         self._connections: set[socket.socket] = set()
@@ -74,21 +88,24 @@ class WarmProcess:
             self._forget()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-            environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
-            # -P: a learner's file called random.py must not stand in for the library's
-            python = [sys.executable, "-P", str(_LAUNCH), str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                [*self._command_prefix, *python],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                pass_fds=[theirs.fileno()],
-                # Ctrl-C and the end of a Jupyter kernel go to a whole group of processes; it ends by itself
-                start_new_session=True,
-            )
-            theirs.close()
             self._control = ours
+            with theirs:
+                self._process = self._launch(theirs, self._errors)
+
+    def _as_child(self, control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
+        # -P: a learner's file called random.py must not stand in for the library's
+        python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+        return subprocess.Popen(
+            [*self._command_prefix, *python],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=[control.fileno()],
+            # Ctrl-C and the end of a Jupyter kernel go to a whole group of processes; it ends by itself
+            start_new_session=True,
+        )
 
     def run(
         self,

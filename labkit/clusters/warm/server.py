@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 # imported here so that no rank has to; DistributedDataParallel brings in _dynamo when it is first used
 import torch
@@ -29,16 +29,19 @@ from labkit.clusters.warm.fresh import entry_function
 from labkit.clusters.warm.supervisor import supervise
 
 
-def serve(control: socket.socket) -> None:
-    """Fork a supervisor for every connection that arrives; return when the client is gone."""
+def serve(control: socket.socket, meanwhile: Iterable[None] = ()) -> None:
+    """Fork a supervisor for every connection that arrives; return when the client is gone.
+
+    meanwhile: work to be done, a step at a time, while nothing has arrived.
+    """
     supervisors: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(supervisors))
     # what a supervisor leaves behind when it is itself killed comes to this process
     processes.adopt_orphans()
     known: set[str] = set()
-    collapsing = huge_pages.collapse()
+    left = iter(meanwhile)
     while True:
-        _until_something_comes(control, collapsing)
+        _until_something_comes(control, left)
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             return
@@ -90,4 +93,4 @@ if __name__ == "__main__":
     rehearse_groups()
     # from here on the client's end is read from the socket: the kernel would take the end of one thread for it
     processes.outlive_parent()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), huge_pages.collapse())

@@ -1,0 +1,12 @@
+"""Run as a file, by path, in bubblewrap: becomes a template of sandboxes, or one sandbox."""
+
+import json
+import runpy
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    folder, what, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    sys.path.append(folder)
+    runpy.run_module(f"enclosed.{what}", init_globals={"options": options}, run_name="__main__", alter_sys=True)

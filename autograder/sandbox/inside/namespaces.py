@@ -1,0 +1,89 @@
+"""Namespaces of its own for a process, and what it sees in them: mounts, /proc, the network's loopback."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import re
+import socket
+import struct
+
+_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+
+_ESCAPED = re.compile(r"\\(\d{3})")
+"""How mountinfo writes a blank."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+
+
+def leave_all(own_users: bool) -> None:
+    """Give this process new namespaces; of processes and, as pid 1, only for what it forks next.
+
+    own_users: one of users too, which an ordinary user needs in order to have the others. Raises `OSError`.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    flags = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET | _NEWCGROUP
+    _check(_libc.unshare(flags | (_NEWUSER if own_users else 0)), "namespaces")
+    if own_users:
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{file}", "w", encoding="ascii") as to:
+                to.write(text)
+
+
+def furnish(home: str, scratch_bytes: int) -> None:
+    """As the first process of new namespaces: a /proc, terminals and scratch folders of its own, loopback up.
+
+    Raises `OSError`.
+    """
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    for folder in ("/tmp", "/dev/shm", home):
+        _scratch(folder, scratch_bytes)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+
+
+def _scratch(folder: str, nbytes: int) -> None:
+    """An empty folder in memory, in which stays what was mounted below it: Python itself may lie in /tmp."""
+    kept = {path: os.open(path, os.O_PATH) for path in _mounted_below(folder)}
+    # a million empty files are few bytes: inodes are counted too
+    limits = f"size={nbytes},nr_inodes={max(1024, nbytes >> 12)},mode=1777"
+    _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, limits)
+    for path, descriptor in kept.items():
+        source = f"/proc/self/fd/{descriptor}"
+        if os.path.isdir(source):
+            os.makedirs(path, mode=0o755, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT, 0o644))
+        _mount(source, path, "", _MS_BIND | _MS_REC)
+        os.close(descriptor)
+
+
+def _mounted_below(folder: str) -> list[str]:
+    """Mount points below a folder, but those below others."""
+    found: list[str] = []
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        points = sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
+    for point in points:
+        if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in found):
+            found.append(point)
+    return found
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    done = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
+    _check(done, f"mounting {kind or 'nothing'} on {target}")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

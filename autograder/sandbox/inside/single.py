@@ -1,0 +1,15 @@
+"""One sandbox in a bubblewrap of its own, for machines on which namespaces cannot be made within it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.clusters.torch_versions import rehearse_groups
+
+from . import room
+from .order import Order
+
+if __name__ == "__main__":
+    given: dict[str, Any] = globals()["options"]
+    rehearse_groups()
+    room.be(Order.loads(given["order"]), given["control"], given["told"], furnished=True)

@@ -1,0 +1,163 @@
+"""How submissions are shut in: bubblewrap by default, or what a site puts in its place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Protocol
+
+from autograder.sandbox import room, template, view
+from autograder.sandbox.inside.order import Order
+from autograder.sandbox.unavailable import refusal
+from labkit.clusters import warm
+
+_LAUNCH = Path(warm.__file__).with_name("launch.py")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use up."""
+
+    processes: int
+    memory_bytes: int
+    scratch_bytes: int
+    file_bytes: int
+    cpu_seconds: int
+    wall_seconds: float
+
+
+class Started(Protocol):
+    """A sandbox that has been started: a `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """A process of it, or around all of it, on this machine."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class Runner(ABC):
+    """Starts sandboxes. `c.Sandbox.runner = "package.Class"` names one; it is made without arguments, once."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `SandboxUnavailable` where it cannot start any."""
+
+    @abstractmethod
+    def start(
+        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
+    ) -> Started:
+        """A fresh sandbox in which `labkit.clusters.warm.server` serves `control` and prints into `errors`.
+
+        on_arrival: to be called with its first process, before learners' code can run in it: it is then counted.
+        Raises `SandboxUnavailable`.
+        """
+
+
+class CommandRunner(Runner):
+    """Puts something before a command, as `apptainer exec --containall` or `podman run --preserve-fds=100` would do.
+
+    What it is must pass open files on, and shut off the network, files and other processes: that is its only business.
+    """
+
+    @abstractmethod
+    def prefix(self, limits: Limits) -> Sequence[str]:
+        """What to put before the command."""
+
+    def environment(self) -> Mapping[str, str]:
+        """All environment variables inside."""
+        return view.environment()
+
+    def start(
+        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
+    ) -> Started:
+        command = [*self.prefix(limits), sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+        try:
+            started = subprocess.Popen(
+                command,
+                env=dict(self.environment()),
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=[control.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise refusal(f"{command[0]} does not start: {error}") from None
+        on_arrival(started.pid)
+        return started
+
+
+class NoIsolation(CommandRunner):
+    """Shuts nothing in: for code that is trusted, where bubblewrap is missing."""
+
+    def check(self) -> None:
+        """It always can."""
+
+    def prefix(self, limits: Limits) -> Sequence[str]:
+        return ()
+
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, **view.environment(), "HOME": os.environ.get("HOME", "/"), "TMPDIR": "/tmp"}
+
+
+class Bubblewrap(Runner):
+    """Forks each sandbox, in namespaces of its own, from a process in bubblewrap that has torch imported.
+
+    Where namespaces cannot be made within bubblewrap's, every sandbox is a bubblewrap of its own.
+    """
+
+    def __init__(self) -> None:
+        self._nests = True
+
+    def check(self) -> None:
+        _probe()
+
+    def start(
+        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
+    ) -> Started:
+        users = view.own_uids()
+        order = Order(
+            home=view.HOME,
+            uid=None if users is None else secrets.choice(users),
+            processes=limits.processes,
+            data_bytes=limits.memory_bytes,
+            file_bytes=limits.file_bytes,
+            scratch_bytes=limits.scratch_bytes,
+            cpu_seconds=limits.cpu_seconds,
+        )
+        if self._nests:
+            try:
+                return template.template().fork(order, control, errors, on_arrival)
+            except room.NotMade as problem:
+                self._nests = False
+                template.template().close()
+                log.warning(
+                    "No namespaces within bubblewrap's here (%s): torch is imported for each submission", problem
+                )
+        return room.single(order, control, errors, on_arrival)
+
+
+@cache
+def _probe() -> None:
+    """Start Python in bubblewrap once; raises `SandboxUnavailable` when that fails."""
+    if shutil.which("bwrap") is None:
+        raise refusal("bwrap not found (Debian's package: bubblewrap)")
+    command = [*view.bubblewrap(), sys.executable, "-c", "import labkit; print('inside')"]
+    tried = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if tried.stdout != "inside\n":
+        raise refusal(f"bubblewrap does not work here: {tried.stderr.strip() or f'exit code {tried.returncode}'}")

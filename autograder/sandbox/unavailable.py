@@ -1,0 +1,14 @@
+"""When there is no sandbox, or no longer one: nobody's marks."""
+
+from __future__ import annotations
+
+
+class SandboxUnavailable(RuntimeError):
+    """No sandbox can be made here; the message says why and what to do."""
+
+
+def refusal(reason: str) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"No sandbox for learners' code: {reason}. Nothing was graded. "
+        "Install bubblewrap and allow user namespaces, or grade code that you trust with --Sandbox.allow_none=True."
+    )
