@@ -8,6 +8,7 @@ from nbformat import NotebookNode
 from nbgrader.utils import compute_checksum, is_grade, is_solution
 
 from autograder.cells import MAGIC, exercise_cell, graded_exercise, module_text
+from autograder.feedback.pictures import pictures
 from autograder.judge import TIMEOUT, BrokenRubric, Judge, hidden_rubric, nothing_earned
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
@@ -33,7 +34,8 @@ def judge_notebook(
         for cell in notebook.cells:
             if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
                 reports[cell.metadata.nbgrader.grade_id] = _judge(cell, notebook, judge, notes, log)
-    return Verdict(reports, tuple(notes))
+    drawn = {cell: pictures(report) for cell, report in reports.items()}
+    return Verdict(reports, tuple(notes), drawn)
 
 
 def _judge(cell: NotebookNode, notebook: NotebookNode, judge: Judge, notes: list[str], log: logging.Logger) -> Report:

@@ -48,3 +48,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
+
+# Feedback pages are our own, see autograder/feedback/page.py
+c.GenerateFeedback.exporter_class = "autograder.feedback.page.FeedbackExporter"
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades"]

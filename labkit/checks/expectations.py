@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from labkit.checks.brief import brief
 from labkit.clusters.run import ranges
 
 _EPSILONS = 16
@@ -29,9 +30,12 @@ class WrongChunks:
 class CheckFailed(Exception):
     """What a learner's code did is not what was expected."""
 
-    def __init__(self, expected: str, seen: str, look_at: str = "", picture: WrongChunks | None = None) -> None:
+    def __init__(
+        self, expected: str, seen: str, look_at: str = "", picture: WrongChunks | None = None, told: str = ""
+    ) -> None:
+        """seen: in full, for who may know the inputs. told: of it, what carries nothing of them out; empty: all."""
         super().__init__(f"expected {expected}; seen {seen}")
-        self.expected, self.seen, self.look_at, self.picture = expected, seen, look_at, picture
+        self.expected, self.seen, self.look_at, self.picture, self.told = expected, seen, look_at, picture, told
 
 
 class NotMeasurable(Exception):
@@ -79,8 +83,7 @@ class Expectation:
         if isinstance(expected, Tensor):
             where = _difference(self.value, expected, exact, rel)
             if where is not None:
-                wanted, seen, _ = where
-                self._fail(wanted, seen)
+                self._fail(where.expected, where.seen, told=where.told)
         elif isinstance(expected, Sequence) and any(isinstance(item, Tensor) for item in expected):
             self._compare_ranks(expected, exact, rel)
         elif exact or not _is_number(expected) or not _is_number(self.value):
@@ -98,16 +101,18 @@ class Expectation:
         bad = [rank for rank, difference in enumerate(found) if difference is not None]
         if not bad:
             return
-        wanted, seen, _ = found[bad[0]] or ("", "", None)
+        first = found[bad[0]]
+        assert first is not None
         others = f" ({len(bad)} of {len(expected)} ranks are wrong: {ranges(bad)})" if len(expected) > 1 else ""
         picture = None
         if self.chunks is not None:
             picture = WrongChunks([_by_chunk(d, e, self.chunks) for d, e in zip(found, expected, strict=True)])
-        self._fail(f"on rank {bad[0]}: {wanted}", f"{seen}{others}", picture)
+        self._fail(f"on rank {bad[0]}: {first.expected}", first.seen + others, picture, first.told + others)
 
-    def _fail(self, expected: str, seen: str = "", picture: WrongChunks | None = None) -> NoReturn:
+    def _fail(self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "") -> NoReturn:
         prefix = f"{self.what}: " if self.what else ""
-        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture)
+        told = told or seen or brief(self.value)
+        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture, told)
 
 
 def expect(value: Any, what: str = "", *, look_at: str = "", chunks: int | None = None) -> Expectation:
@@ -123,18 +128,30 @@ def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:
     return _difference(value, expected, exact=False, rel=rel) is None
 
 
-def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> tuple[str, str, Tensor | None] | None:
-    """None when they agree, else (expected, seen, which elements are wrong; None for all)."""
+class _Difference(NamedTuple):
+    """In what a value is not as expected."""
+
+    expected: str
+    seen: str
+    told: str
+    """As `seen`, for a hidden check."""
+    wrong: Tensor | None = None
+    """Which elements are wrong; None for all."""
+
+
+def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> _Difference | None:
+    """None when they agree."""
     if not isinstance(seen, Tensor):
-        return _shown(expected), _shown(seen), None
+        return _Difference(_shown(expected), _shown(seen), brief(seen))
     if (seen.dtype, seen.shape) != (expected.dtype, expected.shape):
-        return _kind(expected), _kind(seen), None
+        return _Difference(_kind(expected), _kind(seen), brief(seen))
     wrong = _wrong(seen, expected, exact, rel)
     if not wrong.any():
         return None
     index = int(wrong.reshape(-1).nonzero()[0])
     at = f" at element {index} of {seen.numel()}" if seen.numel() > 1 else ""
-    return f"{_element(expected, index)}{at}", f"{_element(seen, index)} there" if at else _element(seen, index), wrong
+    there = f"{_element(seen, index)} there" if at else _element(seen, index)
+    return _Difference(f"{_element(expected, index)}{at}", there, there, wrong)
 
 
 def _wrong(seen: Tensor, expected: Tensor, exact: bool, rel: float | None) -> Tensor:
@@ -148,13 +165,12 @@ def _wrong(seen: Tensor, expected: Tensor, exact: bool, rel: float | None) -> Te
     return ~((seen.to(wide) - expected.to(wide)).abs() <= rel * scale)
 
 
-def _by_chunk(difference: tuple[str, str, Tensor | None] | None, expected: Any, chunks: int) -> list[bool]:
+def _by_chunk(difference: _Difference | None, expected: Any, chunks: int) -> list[bool]:
     if difference is None:
         return [False] * chunks
-    wrong = difference[2]
-    if wrong is None:
+    if difference.wrong is None:
         return [True] * chunks
-    flat = wrong.reshape(-1)
+    flat = difference.wrong.reshape(-1)
     length = -(-flat.numel() // chunks)
     return [bool(flat[i * length : (i + 1) * length].any()) for i in range(chunks)]
 

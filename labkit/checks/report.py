@@ -1,11 +1,10 @@
-"""What a rubric found: a result for each check, with its rendering as text and as HTML."""
+"""What a rubric found: a result for each check, with its rendering as text; report_html.py has the other one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from typing import Any
 
 from labkit.checks.expectations import WrongChunks
@@ -27,12 +26,18 @@ class CheckResult:
     look_at: str = ""
     stopped: str = ""
     """For a check in which a rank failed: the kind of failure and its line, nothing of the inputs."""
+    why: str = ""
+    """For such a check, in words: who waited for whom, what ended a rank; nothing of the inputs either."""
+    line: int = 0
+    """Line of the exercise's cell at which a rank failed; 0 when none is known."""
+    told: str = ""
+    """What of `seen` a learner may read when the check is hidden; empty: all of it."""
     skipped: str = ""
     """Why it could not be judged on this cluster; it then counts for nothing."""
     seconds: float = 0.0
     """Wall-clock time that it took."""
     run: Run | None = field(default=None, repr=False, compare=False)
-    """The run in which it failed: its trace, its output."""
+    """The run in which it failed: its trace, its output. Of the checks that passed one keeps its run, too."""
     picture: WrongChunks | None = field(default=None, repr=False, compare=False)
     """Which chunks were wrong on which rank, where that is known."""
     fault: str = ""
@@ -47,8 +52,8 @@ class CheckResult:
         if self.skipped:
             return f"skip       {self.title}\n           {self.skipped}"
         mark = "ok  " if self.passed else "FAIL"
-        lines = [f"{mark} {_number(self.earned)}/{_number(self.points)}".ljust(11) + self.title]
-        for label, value in _details(self):
+        lines = [f"{mark} {number(self.earned)}/{number(self.points)}".ljust(11) + self.title]
+        for label, value in details(self):
             first, *rest = value.splitlines() or [""]
             lines += [f"           {label:<9} {first}", *(" " * 21 + line for line in rest)]
         if self.picture is not None and len(self.picture.wrong) <= 16:
@@ -82,14 +87,16 @@ class Report:
 
     def without_details(self) -> Report:
         """For feedback on hidden checks: titles, points, failing lines, where to look; no input, no value, no run."""
-        hidden = [replace(r, expected="", seen=r.stopped, run=None, picture=None, fault="") for r in self.results]
+        hidden = [
+            replace(r, expected="", seen=r.stopped, told="", run=None, picture=None, fault="") for r in self.results
+        ]
         return replace(self, results=hidden)
 
     @property
     def summary(self) -> str:
         """`ring_allreduce: 17 of 20 points (your module, on virtual ranks)`."""
         where = f" ({self.title})" if self.title else ""
-        return f"{self.exercise.split('/')[-1]}: {_number(self.earned)} of {_number(self.points)} points{where}"
+        return f"{self.exercise.split('/')[-1]}: {number(self.earned)} of {number(self.points)} points{where}"
 
     def text(self) -> str:
         """The whole report for a terminal."""
@@ -110,12 +117,9 @@ class Report:
         printer.text(self.text())
 
     def _repr_html_(self) -> str:
-        rows = "".join(_html_row(result) for result in self.results)
-        seed = "" if self.passed or not self.seed else f"<br>the same inputs again: --seed {self.seed}"
-        return (
-            f'<div style="max-width:60em"><p style="margin:0 0 .4em"><b>{escape(self.summary)}</b>{seed}</p>'
-            f'<table style="border-collapse:collapse;table-layout:auto;width:100%">{rows}</table></div>'
-        )
+        from labkit.checks.report_html import report_html
+
+        return report_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without runs and pictures."""
@@ -129,15 +133,19 @@ class Report:
         return cls(data["exercise"], results, data["seed"], data["title"])
 
 
-def _details(result: CheckResult) -> list[tuple[str, str]]:
+def details(result: CheckResult) -> list[tuple[str, str]]:
+    """What there is to say of a failed check, each with its label."""
     if result.passed or result.skipped:
         return []
-    details = [("expected", result.expected), ("seen", _shortened(result.seen)), ("look at", result.look_at)]
+    lines = [("expected", result.expected), ("seen", _shortened(result.seen))]
+    if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which says why
+        lines.append(("why", result.why))
+    lines.append(("look at", result.look_at))
     if result.run is not None:
         # what the learner printed while hunting the mistake; ranks tend to print the same
         printed = dict.fromkeys(r.output.strip() for r in result.run.ranks if r.output.strip())
-        details.append(("printed", _shortened("\n".join(printed))))
-    return [(label, value) for label, value in details if value]
+        lines.append(("printed", _shortened("\n".join(printed))))
+    return [(label, value) for label, value in lines if value]
 
 
 def _shortened(text: str) -> str:
@@ -155,26 +163,6 @@ def _grid(picture: WrongChunks) -> list[str]:
     return [head, *rows, "x: wrong"]
 
 
-def _html_row(result: CheckResult) -> str:
-    cell = 'style="text-align:left;vertical-align:top;padding:.25em .6em;border-top:1px solid #8884"'
-    state = "skipped" if result.skipped else "passed" if result.passed else "failed"
-    # blue and vermilion of Okabe and Ito: told apart by colour-blind readers, and the word stands there too
-    colour = {"skipped": "#777", "passed": "#0072b2", "failed": "#d55e00"}[state]
-    details = "".join(
-        f'<tr><td style="text-align:left;vertical-align:top;padding:0 .6em 0 0;opacity:.7">{escape(label)}</td>'
-        f'<td style="text-align:left;white-space:pre-wrap;font-family:monospace">{escape(value)}</td></tr>'
-        for label, value in _details(result)
-    )
-    inner = (
-        f'<table style="border-collapse:collapse;table-layout:auto;margin:.2em 0">{details}</table>' if details else ""
-    )
-    note = f'<div style="opacity:.7">{escape(result.skipped)}</div>' if result.skipped else ""
-    points = "" if result.skipped else f"{_number(result.earned)}/{_number(result.points)}"
-    return (
-        f'<tr><td {cell}><span style="color:{colour};font-weight:bold">{state}</span></td><td {cell}>{points}</td>'
-        f'<td {cell} width="100%">{escape(result.title)}{note}{inner}</td></tr>'
-    )
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """`2.5`, `3`."""
     return f"{value:g}"

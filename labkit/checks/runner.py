@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import secrets
 import time
 import traceback
@@ -14,7 +13,9 @@ from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
+from labkit.checks.stopping import what_stopped
 from labkit.clusters import InvalidJob, RankFailed, Run
+from labkit.trace import Kind
 
 Progress = Callable[[Check, CheckResult | None], None]
 """Called before each check with None, and after it with its result."""
@@ -32,11 +33,12 @@ def run_checks(
     """Judge `submission` on the clusters that `ranks` makes.
 
     World sizes, shapes and contents are drawn from `seed`; None takes a new one, which stands in the report.
-    A check that fails, hangs or breaks costs its own points and no others. Raises only what is nobody's answer:
-    `InvalidJob`, `KeyboardInterrupt`.
+    A check that fails, hangs or breaks costs its own points and no others. A failed check keeps its run, and so does
+    the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`, `KeyboardInterrupt`.
     """
     seed = 1 + secrets.randbelow(2**31) if seed is None else seed
-    results = []
+    results: list[CheckResult] = []
+    telling: Run | None = None
     first_seen: dict[str, CheckResult] = {}
     for check in rubric.checks:
         if progress:
@@ -47,9 +49,16 @@ def run_checks(
         if result.stopped:
             earlier = first_seen.setdefault(result.stopped, result)
             if earlier is not result:
-                result = replace(result, expected="", seen=f"{result.stopped}, as above")
-        failed_in = ranks.last_run if result.earned < result.points and not result.skipped else None
-        result = replace(result, seconds=time.perf_counter() - began, run=failed_in)
+                seen = f"{result.stopped}, as above"
+                result = replace(result, expected="", seen=seen, told=seen, why="", line=0)
+        run = ranks.last_run if not result.skipped else None
+        if result.passed:
+            if _shows(run) > _shows(telling):
+                telling = run
+                results = [replace(earlier, run=None) if earlier.passed else earlier for earlier in results]
+            else:
+                run = None
+        result = replace(result, seconds=time.perf_counter() - began, run=run)
         results.append(result)
         if progress:
             progress(check, result)
@@ -62,10 +71,12 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
         check(submission=submission, ranks=ranks, draw=draw)
     except CheckFailed as failure:
         look_at = failure.look_at or check.look_at
-        return replace(lost, expected=failure.expected, seen=failure.seen, look_at=look_at, picture=failure.picture)
+        found = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
+        return replace(found, picture=failure.picture)
     except RankFailed as failure:
-        stopped = _what_stopped(failure.run)
-        return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), stopped=stopped, look_at="")
+        stop = what_stopped(failure.run, submission)
+        lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line)
+        return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), told=stop.text, look_at="")
     except NotMeasurable as reason:
         return replace(lost, skipped=str(reason))
     except InvalidJob:
@@ -76,14 +87,14 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
     return replace(lost, earned=check.points)
 
 
-def _what_stopped(run: Run) -> str:
-    """`DeadlockError at ring_allreduce.py, line 12`; nothing that a learner's exception could carry to them."""
-    error = run.first_failure.error if run.first_failure else None
-    where = f" at {error.where}" if error and error.where else ""
-    if run.stopped:
-        # without the number of seconds, which differs from check to check
-        return run.stopped.split(" after ")[0] + where
-    if error is None:
-        return "a rank that ended early"
-    known = hasattr(builtins, error.type) or error.type in ("DeadlockError", "MismatchError")
-    return (error.type if known else "an exception") + where
+_MOST_MESSAGES = 400
+"""A picture of more is no clearer."""
+
+
+def _shows(run: Run | None) -> tuple[bool, int, int, float]:
+    """How much there is to be seen in a picture of `run`: messages, not too many of them; ranks; time."""
+    if run is None:
+        return False, 0, 0, 0.0
+    sent = len(run.trace.of(kind=Kind.SEND))
+    few_enough = 0 < sent <= _MOST_MESSAGES
+    return few_enough, run.trace.world_size if sent else 0, min(sent, _MOST_MESSAGES), run.trace.seconds

@@ -188,7 +188,8 @@ def _run_processes(
             handed.close()
     if handed is not None:
         run = handed.read(run)
-    # what happened is the scheduler's own word; what memory was held can only be the ranks'
+    # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
+    run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
 
 

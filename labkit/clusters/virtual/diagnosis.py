@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from labkit.clusters import cycles
 from labkit.clusters.run import ranges
+from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.faults import LinkDown
 from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, shown
@@ -40,7 +41,19 @@ def explain(engine: Engine) -> dict[int, Exception]:
         return unlike
     waits = {rank: waited_for(engine, request) for rank, request in engine.waiting.items()}
     report = _report(engine, waits)
+    engine.stuck = engine.stuck or [_standing(rank, request) for rank, request in sorted(engine.waiting.items())]
     return {rank: DeadlockError(report) for rank in waits}
+
+
+def _standing(rank: int, request: Request) -> Standing:
+    kind, peer = "other", -1
+    if isinstance(request, Send):
+        kind, peer = "send", request.to
+    elif isinstance(request, Receive):
+        kind, peer = "receive", -1 if request.wanted is None else request.wanted
+    elif isinstance(request, Collective):
+        kind = "collective"
+    return Standing(rank, under_way=(UnderWay(kind, request.name, peer=peer, line=request.line, waited_for=True),))
 
 
 def waited_for(engine: Engine, request: Request) -> list[int]:

@@ -27,6 +27,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
+from labkit.clusters.standing import Standing
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.faults import Fault, Faults
 from labkit.clusters.virtual.key_values import KeyValues, StoreCall
@@ -59,6 +60,8 @@ class Engine:
         """Ranks that stay, and on which the present cell does not run; they count as ended."""
         self.lost: set[int] = set()
         """Ranks that have failed by now, as others can tell."""
+        self.stuck: list[Standing] = []
+        """The ranks of the first deadlock, and what each waited for."""
         self.groups: dict[str, tuple[int, ...]] = {}
         self.events: list[tuple[Any, ...]] | None = [] if recording else None
         """Rows of plain values, in the order of Event's fields: the garbage collector forgets about those."""

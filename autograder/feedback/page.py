@@ -1,0 +1,179 @@
+"""The feedback page, in the place of nbgrader's: marks first, what to look at, the run, the learner's code.
+
+One file without scripts, fonts or anything from elsewhere. What learners wrote is text on it: the template escapes all
+that is not marked as HTML by this package, and the page's content security policy lets nothing run or load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mistune
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+from nbconvert.exporters import Exporter
+from nbformat import NotebookNode
+from nbgrader.utils import is_grade, is_solution, is_task
+
+from autograder.cells import exercise_cell, exercise_of
+from autograder.feedback.code import Line, lines_of, visible
+from autograder.feedback.outputs import FEEDBACK
+from labkit.checks import CheckResult, Report
+from labkit.checks.report import number
+from labkit.checks.report_html import details_html, results_html
+
+_FOLDER = Path(__file__).parent
+_STYLE = (_FOLDER / "page.css").read_text()
+_POLICY = (
+    "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; "
+    f"style-src-elem 'sha256-{b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
+    "style-src-attr 'unsafe-inline'"
+)
+_markdown = mistune.create_markdown(escape=True)
+
+
+class FeedbackExporter(Exporter):
+    """Makes the page of a graded notebook; `c.GenerateFeedback.exporter_class`."""
+
+    file_extension = ".html"
+    output_mimetype = "text/html"
+
+    def from_notebook_node(  # type: ignore[override]  # all exporters but the base give text
+        self, nb: NotebookNode, resources: Any = None, **options: Any
+    ) -> tuple[str, Any]:
+        """The page of `nb`, once nbgrader has put scores and comments into it."""
+        notebook, found = super().from_notebook_node(nb, resources, **options)
+        return page(notebook, found.get("nbgrader", {})), found
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One graded cell that the judge has judged, with the exercise cell that it is about."""
+
+    report: Report
+    score: float
+    """What the gradebook says; another number than the report's when somebody has changed it."""
+    pictures: Sequence[Mapping[str, str]]
+    code: Sequence[Line]
+    left_out: int
+    """Lines of the cell that are not shown."""
+    comment: Markup
+
+    @property
+    def name(self) -> str:
+        return self.report.exercise.split("/")[-1]
+
+    @property
+    def failed(self) -> list[CheckResult]:
+        return [result for result in self.report.results if not result.passed and not result.skipped]
+
+    @property
+    def passed(self) -> list[CheckResult]:
+        return [result for result in self.report.results if result.passed or result.skipped]
+
+    @property
+    def first(self) -> CheckResult | None:
+        """What to look at first: rubrics begin with what everything else needs."""
+        return next(iter(self.failed), None)
+
+    @property
+    def alike(self) -> list[CheckResult]:
+        """The other checks that failed for the same reason as the first."""
+        first = self.first
+        return (
+            [r for r in self.failed if r is not first and r.stopped == first.stopped] if first and first.stopped else []
+        )
+
+    @property
+    def others(self) -> list[CheckResult]:
+        """The checks that failed for other reasons."""
+        return [r for r in self.failed if r is not self.first and r not in self.alike]
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A cell that a person marks, or that belongs to no exercise."""
+
+    name: str
+    text: str
+    score: float | None
+    points: float
+    comment: Markup
+
+
+def page(notebook: NotebookNode, about: Mapping[str, Any]) -> str:
+    """The page; `about` is what nbgrader says of the submission: its names, its score and its late penalty."""
+    notes = dict.fromkeys(note for cell in notebook.cells for note in _feedback(cell).get("notes", []))
+    judged = [_judged(cell, notebook) for cell in notebook.cells if _feedback(cell)]
+    answers = list(_written(notebook))
+    return _template().render(
+        style=Markup(_STYLE),
+        policy=_POLICY,
+        about=about,
+        notes=[visible(note) for note in notes],
+        judged=judged,
+        written=[answer for answer in answers if answer.score is not None or answer.comment],
+        unmarked=[answer for answer in answers if answer.score is None and not answer.comment],
+    )
+
+
+def _feedback(cell: NotebookNode) -> dict[str, Any]:
+    """What the judge has left in a graded cell; nothing in other cells, whatever they hold."""
+    if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
+        return {}
+    found = (output.get("data", {}).get(FEEDBACK) for output in cell.outputs)
+    return next((data for data in found if data), {})
+
+
+def _judged(cell: NotebookNode, notebook: NotebookNode) -> _Judged:
+    data = _feedback(cell)
+    report = Report.from_json(data["report"])
+    work = exercise_cell(notebook, report.exercise)
+    remarks: dict[int, list[str]] = defaultdict(list)
+    for result in report.results:
+        if result.line:
+            remarks[result.line].append(f"{result.stopped.split(' at ')[0]}, in the check “{result.title}”")
+    code = lines_of(work.source, remarks) if work is not None else []
+    score = cell.metadata.nbgrader.get("score", report.earned)
+    left_out = work.source.count("\n") + 1 - len(code) if work is not None else 0
+    return _Judged(report, score, data.get("pictures", []), code, left_out, _comment(work))
+
+
+def _written(notebook: NotebookNode) -> Iterator[_Written]:
+    """Answers that no rubric judges, and graded cells without a verdict."""
+    reported = {_feedback(cell)["report"]["exercise"] for cell in notebook.cells if _feedback(cell)}
+    for cell in notebook.cells:
+        theirs = is_solution(cell) or is_task(cell)
+        if _feedback(cell) or (theirs and exercise_of(cell.source) in reported) or not (theirs or is_grade(cell)):
+            continue
+        about = cell.metadata.nbgrader
+        marked = is_grade(cell) or is_task(cell)
+        yield _Written(
+            about.grade_id,
+            visible(cell.source),
+            about.get("score") if marked else None,
+            about.get("points", 0) if marked else 0,
+            _comment(cell),
+        )
+
+
+def _comment(cell: NotebookNode | None) -> Markup:
+    """What a person has written about the cell, from Markdown; HTML in it is shown, not used."""
+    text = cell.metadata.nbgrader.get("comment") if cell is not None else None
+    return Markup(_markdown(text)) if text else Markup()
+
+
+def _template() -> Template:
+    environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters["number"] = lambda value: number(round(float(value), 2))
+    environment.globals["results_html"] = lambda results: Markup(results_html(results))
+    environment.globals["details_html"] = lambda result: Markup(details_html(result))
+    environment.globals["svg"] = Markup
+    return environment.get_template("page.html.j2")

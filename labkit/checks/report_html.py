@@ -1,0 +1,70 @@
+"""A report as HTML: in the notebook, in the formgrader and on the feedback page alike.
+
+Styles are inline, since Jupyter's sanitizer takes style sheets away. Text keeps the page's own colour, so that light
+and dark pages both do; the blue and vermilion of Okabe and Ito are on marks only, with a word beside each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from labkit.checks.report import CheckResult, Report, details, number
+
+MARKS = {"passed": ("✓", "#0072b2"), "failed": ("✗", "#d55e00"), "skipped": ("-", "#777777")}
+
+
+def report_html(report: Report) -> str:
+    """The sum, then every check."""
+    seed = "" if report.passed or not report.seed else f"<br>the same inputs again: --seed {report.seed}"
+    return (
+        f'<div style="max-width:60em"><p style="margin:0 0 .5em"><b>{escape(report.summary)}</b>{seed}</p>'
+        f"{results_html(report.results)}</div>"
+    )
+
+
+def results_html(results: Sequence[CheckResult]) -> str:
+    """A list of checks: what each expected, what was seen, where to look."""
+    return f'<div role="list">{"".join(map(_item, results))}</div>'
+
+
+def state(result: CheckResult) -> str:
+    """`passed`, `failed` or `skipped`."""
+    return "skipped" if result.skipped else "passed" if result.passed else "failed"
+
+
+def _item(result: CheckResult) -> str:
+    how = state(result)
+    mark, colour = MARKS[how]
+    points = "" if result.skipped else f"{number(result.earned)}/{number(result.points)}"
+    # wide enough, the title stands beside the mark; on a narrow screen it goes below
+    return (
+        '<div role="listitem" style="display:flex;flex-wrap:wrap;column-gap:.8em;padding:.35em 0;'
+        'border-top:1px solid #8886;break-inside:avoid">'
+        f'<div style="flex:0 0 5.6em;white-space:nowrap"><b style="color:{colour}" aria-hidden="true">{mark}</b> '
+        f"<b>{how}</b></div>"
+        f'<div style="flex:0 0 3.2em">{points}</div>'
+        f'<div style="flex:1 1 20em;min-width:0">{escape(result.title)}{details_html(result)}</div></div>'
+    )
+
+
+def details_html(result: CheckResult) -> str:
+    """What was expected, what was seen, where to look: label and text side by side."""
+    if result.skipped:
+        return f'<div style="opacity:.75">{escape(result.skipped)}</div>'
+    lines = details(result)
+    if not lines:
+        return ""
+    rows = "".join(
+        f'<div style="opacity:.75">{escape(label)}</div>'
+        f'<div style="white-space:pre-wrap;overflow-wrap:anywhere;min-width:0{_monospace(label)}">{escape(value)}</div>'
+        for label, value in lines
+    )
+    return (
+        '<div style="display:grid;grid-template-columns:max-content minmax(0,1fr);column-gap:1em;'
+        f'margin:.15em 0 .3em">{rows}</div>'
+    )
+
+
+def _monospace(label: str) -> str:
+    return ";font-family:monospace" if label in ("expected", "seen", "printed") else ""

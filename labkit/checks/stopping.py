@@ -1,0 +1,177 @@
+"""What ended a run, in words that carry nothing of its inputs.
+
+Most of what is known of a failure was said by the rank that failed: types, texts, file names, line numbers. A learner
+who wants to learn hidden inputs could write them there. So words here are our own; of the rank's only names that
+Python, torch and the lab define are repeated, numbers of ranks, and lines that the learner's modules have.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labkit.checks.ranks import Submission
+from labkit.clusters import Run, cycles
+from labkit.clusters.run import RankError, ranges
+from labkit.clusters.standing import Standing, UnderWay
+
+_PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
+_LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError")
+_OPERATIONS = (
+    "send", "isend", "recv", "irecv", "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather",
+    "scatter", "reduce_scatter", "all_to_all", "monitored_barrier",
+)  # fmt: skip
+
+_MEANING = {
+    "SyntaxError": "Python cannot read the module; nothing of it was run.",
+    "IndentationError": "Python cannot read the module; nothing of it was run.",
+    "NotImplementedError": "A part that is not written yet was called.",
+    "NameError": "A name is used that is not defined.",
+    "UnboundLocalError": "A variable is used before it has a value.",
+    "ImportError": "What is imported there is not to be had where submissions are graded.",
+    "ModuleNotFoundError": "What is imported there is not to be had where submissions are graded.",
+    "AssertionError": "An assert of your own did not hold.",
+    "RecursionError": "A function called itself without end.",
+    "MemoryError": "More memory was asked for than there is.",
+    "OutOfMemoryError": "More memory was asked for than the GPU has.",
+    "MismatchError": "Two ranks asked for what does not go together: other sizes, dtypes or operations.",
+    "SystemExit": "The rank left before its function had returned.",
+    "PermissionError": "Submissions may not do this where they are graded.",
+}
+_KEPT_BACK = "What the exception says is kept back here, since it may hold inputs of the check."
+_SIGNALS = {
+    "SIGKILL": "It was killed: by the code itself, or because it took more memory or time than is allowed.",
+    "SIGSEGV": "It touched memory that is not its own.",
+    "SIGBUS": "It touched memory that is not there.",
+    "SIGABRT": "A library gave up.",
+    "SIGFPE": "It divided a whole number by zero.",
+    "SIGILL": "It ran into what is no machine code.",
+    "SIGTERM": "It was told to end.",
+    "SIGXCPU": "It used up the processor time that is allowed.",
+    "SIGXFSZ": "It wrote a larger file than is allowed.",
+    "SIGSYS": "It asked the system for what submissions may not do.",
+}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run came to nothing."""
+
+    text: str
+    """`DeadlockError at phase3_multi_node/ring_allreduce.py, line 12`; the same for the same failure."""
+    why: str
+    line: int
+    """In the exercise's own module; 0 when it is not known, or in another one."""
+
+
+def what_stopped(run: Run, submission: Submission) -> Stop:
+    """What the first failure of `run` was."""
+    first = run.first_failure
+    error = first.error if first else None
+    where = _place(error.where, submission) if error else ""
+    if run.stopped:
+        # without the number of seconds, which differs from check to check
+        kind, why = run.stopped.split(" after ")[0], _where_it_stood(run.standings, submission)
+        where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
+    elif error is not None:
+        kind = _kind(error)
+        waits = _who_waits(run.standings, submission) if error.type == "DeadlockError" else ""
+        who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
+        why = waits or " ".join(filter(None, [who, _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)]))
+    else:
+        name = _signal(first.exit) if first else ""
+        kind = "a rank that ended early"
+        ended = f"rank {first.rank} ended before its function had returned." if first else ""
+        why = f"Rank {first.rank} was ended by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
+    at = f" at {where}" if where else ""
+    return Stop(kind + at, why.strip()[:1].upper() + why.strip()[1:], _line(where, submission))
+
+
+def _kind(error: RankError) -> str:
+    """The error's type, where it is one that everybody has."""
+    known = hasattr(builtins, error.type) or error.type in (*_LAB_ERRORS, *_SIGNALS)
+    return error.type if known else "an exception"
+
+
+def _place(said: str, submission: Submission) -> str:
+    """`phase3_multi_node/ring_allreduce.py, line 12` when a module of the learner's has that line; else nothing."""
+    match = _PLACE.fullmatch(said)
+    if match is None:
+        return ""
+    texts = {f"{name}.py": text for name, text in submission.modules.items()}
+    lines = texts.get(match[1], "").count("\n") + 1 if match[1] in texts else 0
+    return f"{match[1]}, line {int(match[2])}" if 0 < int(match[2]) <= lines else ""
+
+
+def _line(place: str, submission: Submission) -> int:
+    file, _, number = place.rpartition(", line ")
+    return int(number) if file == submission.exercise.filename else 0
+
+
+def _who(ranks: Sequence[int], world_size: int) -> str:
+    if len(ranks) == world_size:
+        return "On every rank."
+    return f"On rank{'s' * (len(ranks) > 1)} {ranges(ranks)} of {world_size}."
+
+
+def _signal(exit_code: int | None) -> str:
+    try:
+        return signal.Signals(-exit_code).name if exit_code is not None and exit_code < 0 else ""
+    except ValueError:
+        return ""
+
+
+def _where_it_stood(standings: Sequence[Standing], submission: Submission) -> str:
+    """Which ranks had not come to an end, and at which lines they were."""
+    at: dict[str, list[int]] = defaultdict(list)
+    for standing in standings:
+        if standing.exit is None:
+            at[_place(standing.line, submission)].append(standing.rank)
+    said = []
+    for place, ranks in at.items():
+        verb = "was" if len(ranks) == 1 else "were"
+        where = f"{verb} at line {place.rpartition(' ')[2]}" if place else "had not returned"
+        said.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
+    return f"When the time was up, {'; '.join(said)}." if said else "The time for this call was up."
+
+
+def _who_waits(standings: Sequence[Standing], submission: Submission) -> str:
+    """Each rank's wait, and the cycle; nothing when the scheduler did not find the deadlock itself."""
+    said, waits = [], {}
+    for standing in standings:
+        if operation := standing.waits_in:
+            if operation.peer >= 0:
+                waits[standing.rank] = [operation.peer]
+            said.append(f"rank {standing.rank} waits {_operation(operation)}{_at(operation, submission)}")
+    if not said:
+        return ""
+    more = f" and {len(said) - 8} more" if len(said) > 8 else ""
+    text = f"No rank can go on: {'; '.join(said[:8])}{more}."
+    found = cycles.find(waits)
+    if not found:
+        return text
+    kinds = {standing.waits_in.kind for standing in standings if standing.rank in found and standing.waits_in}
+    known = {"send": cycles.SENDS_FIRST, "receive": cycles.RECEIVES_FIRST}
+    advice = known.get(kinds.pop(), "") if len(kinds) == 1 else ""
+    return f"{text} {cycles.shown(found).capitalize()}." + (f" {advice[:1].upper()}{advice[1:]}." if advice else "")
+
+
+def _operation(operation: UnderWay) -> str:
+    name = operation.name if operation.name in _OPERATIONS else operation.kind
+    whom = f"rank {operation.peer}" if operation.peer >= 0 else "any rank"
+    match operation.kind:
+        case "send":
+            return f"in {name} for {whom} to receive"
+        case "receive":
+            return f"in {name} for {whom} to send"
+        case _:
+            return f"in {name} for the others"
+
+
+def _at(operation: UnderWay, submission: Submission) -> str:
+    place = _place(operation.line, submission)
+    return f" (line {place.rpartition(' ')[2]})" if place else ""

@@ -1,0 +1,149 @@
+"""The feedback page in a real browser: what it says first, that learners' text stays text, that it fits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from autograder.feedback import outputs
+from autograder.feedback.page import page
+from autograder.verdict import Picture, Verdict
+from labkit.checks import CheckResult, Report
+
+NAME = "phase3_x/ring"
+SCRIPT = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="760" height="90" role="img" aria-label="4 ranks"></svg>'
+STOPPED = f"DeadlockError at {NAME}.py, line 4"
+CELL = f'%%exercise {NAME}\n"""{SCRIPT}"""\n\nhere = 1  # </pre>{SCRIPT}\n\x1b[31m\u202e</span>\x00\n'
+
+RESULTS = [
+    CheckResult("the sum is right", 2, 2),
+    CheckResult(
+        "shards are right", 3, 0, "every rank to return", STOPPED, stopped=STOPPED, why="Rank 0 waits.", line=4
+    ),
+    CheckResult("sizes that do not divide", 1, 0, seen=f"{STOPPED}, as above", stopped=STOPPED),
+    CheckResult(f"few bytes {SCRIPT}", 4, 0, "12", f"a text {SCRIPT}", "what leaves"),
+]
+
+
+def graded(cell: str = CELL, *results: CheckResult) -> NotebookNode:
+    """A notebook as it is after autograde, with the scores and comments that nbgrader puts in."""
+    report = Report(NAME, results or RESULTS, seed=42)
+    verdict = Verdict({"grade_ring": report}, (f"Odd: {SCRIPT}",), {"grade_ring": (Picture("A run", SVG, "Of it."),)})
+    plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
+    exercise = {**plain, "grade_id": "ring", "solution": True, "comment": f"Well done, **really**. {SCRIPT}"}
+    grade = {**plain, "grade_id": "grade_ring", "grade": True, "points": report.points, "score": report.earned}
+    essay = {**plain, "grade_id": "essay", "grade": True, "solution": True, "points": 5, "score": 4, "comment": None}
+    return new_notebook(
+        cells=[
+            new_markdown_cell(SCRIPT),
+            new_code_cell(cell, metadata={"nbgrader": exercise}),
+            new_code_cell('grade("ring")', metadata={"nbgrader": grade}, outputs=outputs(verdict, "grade_ring")),
+            new_markdown_cell(f"My answer. {SCRIPT}", metadata={"nbgrader": essay}),
+        ]
+    )
+
+
+def about(**changes: object) -> dict[str, object]:
+    given = {"notebook": "ring", "student": SCRIPT, "assignment": "phase3_x", "score": 5.5, "max_score": 15.0}
+    return {**given, "late_penalty": 0.5, **changes}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def shown(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    (tmp_path / "page.html").write_text(page(graded(), about()))
+    opened = browser.new_page(viewport={"width": 360, "height": 700})
+    opened.goto((tmp_path / "page.html").as_uri())
+    yield opened
+    opened.close()
+
+
+def test_what_learners_wrote_is_text_and_nothing_runs(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(graded(), about()))
+    opened = browser.new_page()
+    asked, said = [], []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("console", lambda message: said.append(message.text))
+    opened.goto((tmp_path / "page.html").as_uri())
+    assert opened.title() == "ring: feedback"
+    assert (len(asked), said) == (1, [])  # nothing was even tried that the policy had to forbid
+    assert opened.locator("script, img, iframe, object, link").count() == 0
+    assert SCRIPT in opened.locator("#code-1-4").inner_text()
+    assert "⟨1B⟩[31m⟨202E⟩</span>⟨00⟩" in opened.locator(".l").nth(4).inner_text()
+    # the policy holds by itself, too
+    for html in ("<img src=http://x/>", "<script>document.title = 1</script>"):
+        opened.evaluate("html => document.body.append(document.createRange().createContextualFragment(html))", html)
+    assert opened.title() == "ring: feedback"
+    assert len(said) == 2 and all("Content Security Policy" in line for line in said)
+    opened.close()
+
+
+def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
+    text = shown.locator("body").inner_text()
+    order = [
+        "5.5 of 15 points",
+        "0.5 points are taken off",
+        "Odd:",
+        "Well done",
+        "Look at this first: shards are right",
+    ]
+    order += ["Rank 0 waits.", "1 more failed for the same reason", "Also failed", "few bytes", "Passed", "the sum is"]
+    order += ["A run", "Your cell", "essay: 4 of 5 points"]
+    places = [text.find(part) for part in order]
+    assert -1 not in places and places == sorted(places), dict(zip(order, places, strict=True))
+    marked = shown.locator(".marked")
+    assert marked.count() == 1 and "line 4: DeadlockError, in the check “shards are right”" in marked.inner_text()
+    shown.get_by_role("link", name="Line 4 of your cell.").click()
+    assert shown.evaluate("location.hash") == "#code-1-4"
+    assert shown.locator(".comment strong").inner_text() == "really"
+
+
+def test_it_fits_a_narrow_screen_and_is_small(shown: Page) -> None:
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+    long = CELL + "x = [1, 2, 'three', f'{four}']  # and so on\n" * 700
+    assert len(page(graded(long), about()).encode()) < 300_000
+    assert len(page(graded(CELL + "y = 'é'\n" * 100_000), about()).encode()) < 300_000
+
+
+def test_a_dark_page_has_light_text(shown: Page) -> None:
+    shown.emulate_media(color_scheme="dark")
+    colours = "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    ink, ground = ([int(part) for part in rgb[4:-1].split(",")] for rgb in shown.evaluate(colours))
+    assert min(ink) > 200 and max(ground) < 40
+
+
+def test_everybody_can_find_their_way(shown: Page) -> None:
+    levels = shown.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1 and all(after - before <= 1 for before, after in pairwise(levels))
+    for region in shown.locator(".wide").all():  # what scrolls can be scrolled with keys, and says what it is
+        assert region.get_attribute("tabindex") == "0" and region.get_attribute("aria-label")
+    assert shown.get_by_role("img", name="4 ranks").count() == 1
+    ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_a_mark_that_was_changed_by_hand_is_told() -> None:
+    notebook = graded()
+    notebook.cells[2].metadata.nbgrader.score = 7.0
+    assert "has changed this to <b>7</b> points" in page(notebook, about())
+
+
+def test_all_passed() -> None:
+    text = page(graded(CELL, replace(RESULTS[0])), about(score=2, max_score=2, late_penalty=0))
+    assert "Every check passed" in text and "Look at this first" not in text and "late" not in text

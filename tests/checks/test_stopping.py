@@ -1,0 +1,95 @@
+"""Why a run came to nothing, in words of our own: a rank that failed can put nothing into them."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from checks.course import SOLUTION
+
+from labkit import exercises
+from labkit.checks import Submission
+from labkit.checks.stopping import what_stopped
+from labkit.clusters import RankError, RankResult, Run
+from labkit.clusters.standing import Standing, UnderWay
+
+pytestmark = pytest.mark.usefixtures("course")
+
+FILE = "phase1_small/largest.py"
+SECRET = "31415926"
+
+
+def stopped(run: Run) -> tuple[str, str, int]:
+    stop = what_stopped(run, Submission(exercises.find("largest"), SOLUTION))
+    return stop.text, stop.why, stop.line
+
+
+def failed(kind: str, message: str = SECRET, file: str = FILE, line: int = 4, exit_code: int = 1) -> Run:
+    error = RankError(kind, message, ((file, line, SECRET, SECRET),), SECRET, locals=((SECRET, SECRET),))
+    return Run([RankResult(0, SECRET, output=SECRET), RankResult(1, error=error, exit=exit_code)])
+
+
+def test_an_exception_is_named_with_its_rank_and_line() -> None:
+    text, why, line = stopped(failed("NotImplementedError"))
+    assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
+    assert why == "On rank 1 of 2. A part that is not written yet was called."
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        failed(f"Error{SECRET}"),
+        failed("ValueError", file=f"{SECRET}.py"),
+        failed("ValueError", line=int(SECRET)),
+        failed("ValueError", file=f"{FILE}, line 4\n{SECRET}"),
+        failed("SyntaxError", f"{SECRET}"),
+        failed("DeadlockError", f"rank 0 waits in {SECRET}"),
+        failed("SystemExit", SECRET, exit_code=int(SECRET)),
+        failed("SIGKILL", SECRET, exit_code=-int(SECRET)),
+        Run([RankResult(0, exit=-int(SECRET))]),
+        Run(
+            [RankResult(0, exit=None)],
+            stopped="timeout after 20 s",
+            standings=[Standing(0, ((f"{SECRET}.py", int(SECRET), SECRET, SECRET),))],
+        ),
+        Run(
+            [RankResult(0, error=RankError("DeadlockError", SECRET))],
+            standings=[
+                Standing(0, under_way=(UnderWay("send", SECRET, SECRET, peer=1, line=SECRET, waited_for=True),))
+            ],
+        ),
+    ],
+)
+def test_nothing_that_a_rank_says_comes_through(run: Run) -> None:
+    text, why, _ = stopped(run)
+    assert SECRET not in text + why
+
+
+def test_a_signal_is_put_into_words() -> None:
+    text, why, _ = stopped(Run([RankResult(0), RankResult(1, exit=-signal.SIGSEGV)]))
+    assert text == "a rank that ended early"
+    assert why == "Rank 1 was ended by SIGSEGV. It touched memory that is not its own."
+
+
+def test_a_time_out_says_which_ranks_were_where() -> None:
+    at = ((FILE, 5, "f", ""),)
+    run = Run(
+        [RankResult(rank, exit=None) for rank in range(3)],
+        stopped="timeout after 5 s",
+        standings=[Standing(0, at), Standing(1, at), Standing(2)],
+    )
+    text, why, line = stopped(run)
+    assert (text, line) == (f"timeout at {FILE}, line 5", 5)
+    assert why == "When the time was up, ranks 0-1 were at line 5; rank 2 had not returned."
+
+
+def test_a_deadlock_says_who_waits_for_whom() -> None:
+    standings = [
+        Standing(r, under_way=(UnderWay("send", "send", peer=1 - r, line=f"{FILE}, line 6", waited_for=True),))
+        for r in range(2)
+    ]
+    ranks = [RankResult(r, error=RankError("DeadlockError", SECRET, ((FILE, 6, "f", ""),)), exit=1) for r in range(2)]
+    text, why, line = stopped(Run(ranks, standings=standings))
+    assert (text, line) == (f"DeadlockError at {FILE}, line 6", 6)
+    assert "rank 0 waits in send for rank 1 to receive (line 6)" in why
+    assert "Cycle: 0 → 1 → 0. Each of them sends first" in why
