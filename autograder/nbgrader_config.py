@@ -37,6 +37,10 @@ c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.root = str(_course)
 c.CourseDirectory.source_directory = str(exercises.root().resolve() / "notebooks")
 
+# Refuses submissions that are not their author's. Where all learners are one user of the system, nothing can tell: then
+# `c.ExchangeCollect.check_owner = False`.
+c.ExchangeFactory.collect = "autograder.intake.collect.ExchangeCollect"
+
 # Submissions are taken in as data before nbgrader's converter looks at them, and rebuilt on the released notebook; so
 # the stock sanitizers have nothing left to do. What nbgrader would execute, the judge scores instead.
 install()

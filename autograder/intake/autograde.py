@@ -22,13 +22,13 @@ from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
 from traitlets import Int
 
+from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.folder import STAMPS, is_odd, opened, read, shown
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken
 from autograder.intake.receive import Intake, read_release, receive
 from autograder.intake.stamps import FORMAT, current_record
 
 RECEIVED = "received"
-COLLECTED = "collected"
 
 
 class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no types
@@ -67,7 +67,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         self.assignments = {}
         for path in sorted(glob.glob(matched)):
             found = pattern.fullmatch(path)
-            if found is None or is_odd(found["student"]) or is_odd(found["assignment"]):
+            if found is None or not is_student(found["student"]) or is_odd(found["assignment"]):
                 self.log.error("Not graded, no learner has such a name: %s", shown(Path(path).parent.name))
                 continue
             received = course.format_path(RECEIVED, found["student"], found["assignment"])

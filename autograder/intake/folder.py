@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from autograder.intake.limits import IntakeFailed, Limits, NotTaken
+from autograder.intake.limits import IntakeFailed, Limits, NotTaken, NotYet
 
 STAMPS = ("timestamp.txt", "submission_secret.txt")
 """What nbgrader puts beside the notebooks."""
@@ -55,9 +55,14 @@ def opened(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
+def printable(name: str) -> str:
+    """A name from a submission without what a terminal or a page would take for more than letters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
 def shown(name: str) -> str:
-    """A name from a submission, fit to be printed."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in name)
+    """A name from a submission, fit for a sentence."""
+    clean = printable(name)
     return clean if len(clean) <= 60 else f"{clean[:57]}..."
 
 
@@ -110,7 +115,7 @@ def _walk(folder: int, path: str, limits: Limits, found: list[Found], notes: lis
 
 def read(folder: int, path: str, limit: int) -> bytes:
     """The bytes of a file. Raises NotTaken for what is no plain file of at most `limit` bytes."""
-    return b"".join(_chunks(folder, path, limit))
+    return b"".join(chunks(folder, path, limit))
 
 
 def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
@@ -122,7 +127,7 @@ def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
             continue
         digest = hashlib.sha256()
         try:
-            for chunk in _chunks(folder, one.path, left):
+            for chunk in chunks(folder, one.path, left):
                 digest.update(chunk)
                 left -= len(chunk)
         except NotTaken as problem:
@@ -132,7 +137,8 @@ def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
     return total.hexdigest()
 
 
-def _chunks(folder: int, path: str, limit: int) -> Iterator[bytes]:
+def chunks(folder: int, path: str, limit: int) -> Iterator[bytes]:
+    """What `read` gives, piece by piece. Raises NotYet when the file changed meanwhile: then nothing of it counts."""
     *parents, name = path.split("/")
     handles: list[int] = []
     status: os.stat_result | None = None
@@ -157,7 +163,7 @@ def _chunks(folder: int, path: str, limit: int) -> Iterator[bytes]:
             after.st_mtime_ns,
             after.st_ctime_ns,
         ):
-            raise IntakeFailed(f"`{shown(path)}` changed while it was read; try again")
+            raise NotYet(f"`{shown(path)}` changed while it was read")
     except OSError as error:
         raise _told(error, status, path) from None
     finally:
@@ -185,4 +191,6 @@ def _told(error: OSError, status: os.stat_result | None, path: str) -> IntakeFai
         needed = stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(status.st_mode) else 0)
         if status.st_mode & needed != needed:
             return NotTaken("its permissions do not let anybody read it")
+    if refused:
+        return NotYet(f"{shown(path)}: {error.strerror}")
     return IntakeFailed(f"{shown(path)}: {error.strerror}")

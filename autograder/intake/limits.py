@@ -27,5 +27,9 @@ class IntakeFailed(RuntimeError):
     """Something on our side, such as a missing release or a full disk: try again; it says nothing about the work."""
 
 
+class NotYet(IntakeFailed):
+    """Files changed while they were read, or may not be read by us. In the exchange that is their author's doing."""
+
+
 class NotTaken(Exception):
     """A file or folder of a submission is not looked at; the message says why, in words for its author."""

@@ -75,7 +75,8 @@ def receive(folder: Path, release: Release, limits: Limits | None = None, record
 
 def _receive(folder: int, release: Release, limits: Limits, record: Record | None) -> Intake:
     found, notes = walk(folder, limits)
-    if not found:
+    notes += record.notes if record else ()
+    if all(one.path in STAMPS for one in found):
         notes.append("The submission is empty.")
     chosen = _choose(found, release, notes)
     taken = {one.path for one in chosen.values() if one is not None}
@@ -115,12 +116,12 @@ def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str,
     """The file for each released notebook. One under another name is taken when there is only one that it can be."""
     notebooks = [one for one in found if one.path.endswith(".ipynb") and not is_odd(one.path)]
     chosen = {name: next((one for one in notebooks if one.path == f"{name}.ipynb"), None) for name in release.notebooks}
-    others = [one for one in notebooks if one.name.removesuffix(".ipynb") not in release.notebooks or "/" in one.path]
+    others = [one for one in notebooks if one not in chosen.values()]
     missing = [name for name, one in chosen.items() if one is None]
     for name in missing:
-        could = [one for one in others if name.casefold() in one.name.casefold()]
+        could = [one for one in others if _names(one, release) == name]
         if not could and len(missing) == 1:
-            could = others
+            could = [one for one in others if not _names(one, release)]
         if len(could) == 1:
             chosen[name] = could[0]
             notes.append(f"There is no `{name}.ipynb`; `{shown(could[0].path)}` was read in its place.")
@@ -130,3 +131,9 @@ def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str,
         else:
             notes.append(f"There is no `{name}.ipynb`.")
     return chosen
+
+
+def _names(one: Found, release: Release) -> str:
+    """The released notebook that a file has in its name, the longest one; empty when it has none."""
+    names = (name for name in release.notebooks if name.casefold() in one.name.casefold())
+    return max(names, key=len, default="")

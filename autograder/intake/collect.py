@@ -1,0 +1,306 @@
+"""`nbgrader collect`, for an exchange in which everybody may write.
+
+nbgrader's own follows links, believes the name and the time in a folder's name, and only warns when the folder is not
+its author's. Here a submission whose files are not all its author's is refused, with its reason, and so is one that
+cannot be read; everybody else's are collected. A time counts only as long as the kernel agrees: learners can name
+their folder as they like and change files in it after the deadline, but cannot turn back when that happened.
+
+    submitted/STUDENT/ASSIGNMENT/             what is graded: plain files, and the time in `timestamp.txt`
+    collected/STUDENT/ASSIGNMENT/current.json owner, times and content hash of it
+    collected/STUDENT/ASSIGNMENT/TIME/        earlier ones, each with its TIME.json
+    collected/.refused/ASSIGNMENT.json        what the last collect refused, and why
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import pwd
+import re
+import shutil
+import stat
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.exchange.default import ExchangeCollect as NbGraderCollect
+from nbgrader.utils import check_mode
+from traitlets import Bool, Float
+
+from autograder.intake.folder import STAMPS, Found, chunks, content_hash, is_odd, opened, printable, read, shown, walk
+from autograder.intake.limits import IntakeFailed, Limits, NotTaken, NotYet
+from autograder.intake.stamps import FORMAT, Record, current_record, told_time
+
+COLLECTED = "collected"
+_FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
+_SHOWN = 20
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A folder in the exchange that says whose submission it is."""
+
+    student: str
+    claimed: datetime
+    path: Path
+    status: os.stat_result
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A folder in the exchange that was not collected."""
+
+    folder: str
+    owner: str
+    reason: str
+
+
+class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no types
+    """Takes the place of nbgrader's, by `c.ExchangeFactory.collect`.
+
+    `c.ExchangeCollect.check_owner` is for a system where each learner is a user; where all are the same one, as in
+    containers, nothing in the exchange tells who wrote a file: set it to False to collect all the same.
+    """
+
+    believe_names = Bool(
+        False,
+        help="Take the time in a folder's name though its files were changed later, as after the exchange was copied.",
+    ).tag(config=True)
+    tolerance = Float(600, help="Seconds that handing in may take, and that clocks may differ.").tag(config=True)
+
+    def init_src(self) -> None:
+        """Find the submission of each learner that is to be collected."""
+        course = self.coursedir
+        if not course.course_id:
+            self.fail("No course id specified. Re-run with --course flag.")
+        self.inbound_path = os.path.join(self.root, course.course_id, "inbound")
+        if not os.path.isdir(self.inbound_path):
+            self.fail(f"Course not found: {self.inbound_path}")
+        if not check_mode(self.inbound_path, read=True, execute=True):
+            self.fail(f"You don't have read permissions for the directory: {self.inbound_path}")
+        self.refused: dict[str, Refusal] = {}
+        self._failed: list[str] = []
+        duedate = self._duedate() if self.before_duedate else None
+        by_student: dict[str, list[Arrival]] = defaultdict(list)
+        for arrival in self._arrivals():
+            by_student[arrival.student].append(arrival)
+        self.src_records = [self._choose(arrivals, duedate) for _, arrivals in sorted(by_student.items())]
+
+    def copy_files(self) -> None:
+        """Collect what was found. Raises ExchangeError at the end when something failed on our side."""
+        for arrival in self.src_records:
+            try:
+                self._collect(arrival)
+            except (NotTaken, NotYet) as problem:
+                self._refuse(arrival.path.name, arrival.status, f"{problem}")
+            except (IntakeFailed, OSError) as problem:
+                self.log.error("Not collected: %s: %s", shown(arrival.path.name), problem)
+                self._failed.append(arrival.student)
+        if not self.src_records:
+            self.log.warning("No submissions of '%s' to collect", self.coursedir.assignment_id)
+        self._write_refused()
+        if self._failed:
+            self.fail(f"{len(self._failed)} submissions could not be collected; run the command again")
+
+    def _duedate(self) -> datetime | None:
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
+            try:
+                due: datetime | None = gradebook.find_assignment(self.coursedir.assignment_id).duedate
+            except MissingEntry:
+                return None
+        return due
+
+    def _arrivals(self) -> list[Arrival]:
+        """All folders of the assignment that belong to the learner whom they name; the others are refused."""
+        course = self.coursedir
+        assignment = re.escape(course.assignment_id)
+        # STUDENT+ASSIGNMENT+TIME+RANDOM; names may hold a plus, and so may the time: +0200
+        parts = re.compile(rf"(.+)\+{assignment}\+([^+]+(?:\+\d{{4}})?)(\+[\w=-]{{1,64}})?", re.DOTALL)
+        found = []
+        with os.scandir(self.inbound_path) as entries:
+            for entry in entries:
+                match = parts.fullmatch(entry.name)
+                if match is None or not fnmatch.fnmatchcase(match[1], course.student_id or "*"):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                claimed = told_time(match[2])
+                problem = "" if claimed else "the time in its name is none"
+                if not is_student(match[1]):
+                    problem = "no learner has such a name"
+                problem = problem or self._foreign(match[1], status)
+                if problem or claimed is None:
+                    self._refuse(entry.name, status, problem)
+                else:
+                    found.append(Arrival(match[1], claimed, Path(entry.path), status))
+        return found
+
+    def _foreign(self, student: str, status: os.stat_result) -> str:
+        """Why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""
+        if not self.check_owner:
+            return ""
+        try:
+            uid = pwd.getpwnam(student).pw_uid
+        except KeyError:
+            return f"there is no user {student!r}, so nobody can have handed it in under that name"
+        return "" if status.st_uid == uid else f"it says that it is {student!r}'s, but belongs to {_owner(status)!r}"
+
+    def _choose(self, arrivals: list[Arrival], duedate: datetime | None) -> Arrival:
+        """The newest one; with a due date the newest that was in time, if there is one."""
+        newest_first = sorted(arrivals, key=lambda arrival: arrival.claimed, reverse=True)
+        if duedate:
+            for arrival in [one for one in newest_first if one.claimed <= duedate][:_TRIES]:
+                try:
+                    if self._handed_in(arrival)[0] <= duedate:
+                        return arrival
+                except (NotTaken, IntakeFailed) as problem:
+                    self._refuse(arrival.path.name, arrival.status, f"{problem}")
+        return newest_first[0]
+
+    def _handed_in(self, arrival: Arrival) -> tuple[datetime, list[Found], list[str]]:
+        """When it was handed in, in UTC, as far as the kernel agrees; what is in it, and what was left out."""
+        with opened(arrival.path) as folder:
+            status = os.fstat(folder)
+            found, notes = walk(folder, self._limits)
+        for one in found:
+            problem = self._foreign(arrival.student, one.status)
+            if problem:
+                raise NotTaken(f"`{shown(one.path)}` in it: {problem}")
+        changed_at = max(one.st_ctime for one in (status, *(one.status for one in found)))
+        changed = datetime.fromtimestamp(changed_at, UTC).replace(tzinfo=None)
+        if self.believe_names or abs(changed - arrival.claimed) <= timedelta(seconds=self.tolerance):
+            return arrival.claimed, found, notes
+        told = f"it says {arrival.claimed:%Y-%m-%d %H:%M} UTC, but was last changed on {changed:%Y-%m-%d %H:%M} UTC"
+        self.log.warning("%s: %s, which counts (ExchangeCollect.believe_names)", shown(arrival.path.name), told)
+        return changed, found, [*notes, f"The time of the submission: {told}, which counts."]
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(total_bytes=1000 * self.coursedir.max_dir_size)
+
+    def _collect(self, arrival: Arrival) -> None:
+        course = self.coursedir
+        submitted = Path(course.format_path(course.submitted_directory, arrival.student, course.assignment_id))
+        collected = Path(course.format_path(COLLECTED, arrival.student, course.assignment_id))
+        handed_in, found, notes = self._handed_in(arrival)
+        record = current_record(collected)
+        who = f"{arrival.student} {course.assignment_id}"
+        if os.path.lexists(submitted):
+            existing = record.handed_in if record else _stamp(submitted)
+            newer = self.update and (existing is None or handed_in > existing)
+            if not newer and not (self.before_duedate and existing != handed_in):
+                hint = "No newer submission to collect" if self.update else "Submission already exists, use --update"
+                self.log.info("%s: %s", hint, who)
+                return
+            self.log.info("Updating submission: %s", who)
+        else:
+            self.log.info("Collecting submission: %s", who)
+        making = submitted.with_name(f".{submitted.name}")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        with opened(arrival.path) as folder:
+            notes += self._copy(folder, found, making)
+        with opened(making) as folder:
+            digest = content_hash(folder, walk(folder, self._limits)[0], self._limits)
+        (making / STAMPS[0]).write_text(handed_in.strftime(FORMAT))
+        new = Record(
+            *(arrival.student, course.assignment_id, handed_in, arrival.claimed, _owner(arrival.status)),
+            *(bool(self.check_owner), digest, printable(arrival.path.name), tuple(notes)),
+        )
+        self._keep(submitted, collected, record)
+        _write(collected / "current.json", new.to_json())
+        making.rename(submitted)
+
+    def _copy(self, folder: int, found: list[Found], target: Path) -> list[str]:
+        """Copy plain files, notebooks first: other files must not use up what may be copied. Returns what was left."""
+        course = self.coursedir
+        mode = 0o664 if course.groupshared else 0o644
+        notes = []
+        left = self._limits.total_bytes
+        for one in sorted(found, key=lambda one: (not one.path.endswith(".ipynb"), one.path)):
+            names = one.path.split("/")
+            if one.path == STAMPS[0] or any(fnmatch.fnmatch(name, glob) for name in names for glob in course.ignore):
+                continue
+            if any(is_odd(name) for name in names):
+                notes.append(f"`{shown(one.path)}` was left out: its name is odd.")
+                continue
+            path = target / one.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with path.open("wb") as file:
+                    for chunk in chunks(folder, one.path, min(left, 1000 * course.max_file_size)):
+                        file.write(chunk)
+                        left -= len(chunk)
+                path.chmod(mode)
+            except NotTaken as problem:
+                path.unlink()
+                notes.append(f"`{shown(one.path)}` was left out: {problem}.")
+        if course.groupshared:
+            for path in (target, *(path for path in target.rglob("*") if path.is_dir())):
+                path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o2770)
+        if len(notes) > _SHOWN:
+            notes[_SHOWN:] = [f"{len(notes) - _SHOWN:,} more files were left out."]
+        return notes
+
+    def _keep(self, submitted: Path, collected: Path, record: Record | None) -> None:
+        """Put what is in `submitted` by with its record: nothing that was handed in is lost."""
+        collected.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(submitted):
+            return
+        name = record.handed_in.strftime(_FOLDER_TIME) if record else "unrecorded"
+        number = 1
+        place = collected / name
+        while os.path.lexists(place):
+            number += 1
+            place = collected / f"{name}-{number}"
+        shutil.move(submitted, place)
+        if record:
+            _write(place.with_name(f"{place.name}.json"), record.to_json())
+
+    def _refuse(self, name: str, status: os.stat_result, reason: str) -> None:
+        if name not in self.refused and len(self.refused) < _SHOWN:
+            self.log.error("Refused: %s: %s", shown(name), reason)
+        self.refused[name] = Refusal(name.encode("utf-8", "replace").decode(), _owner(status), reason)
+
+    def _write_refused(self) -> None:
+        path = Path(self.coursedir.root, COLLECTED, ".refused", f"{self.coursedir.assignment_id}.json")
+        if self.refused or path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, [vars(one) for one in islice(self.refused.values(), 1000)])
+        if self.refused:
+            self.log.error("%s submissions were refused; the reasons are in %s", f"{len(self.refused):,}", path)
+
+
+def is_student(name: str) -> bool:
+    """Can this be a learner's name: of a folder of its own, in every place where nbgrader makes one?"""
+    return not is_odd(name) and not name.startswith(".") and not set(name) & set("/\\*?[]{}") and name == name.strip()
+
+
+def _owner(status: os.stat_result) -> str:
+    try:
+        return pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        return f"uid {status.st_uid}"
+
+
+def _stamp(submitted: Path) -> datetime | None:
+    try:
+        with opened(submitted) as folder:
+            return told_time(read(folder, STAMPS[0], 100).decode("ascii", "replace"))
+    except (NotTaken, IntakeFailed):
+        return None
+
+
+def _write(path: Path, data: Any) -> None:
+    """All of it or nothing."""
+    making = path.with_name(f".{path.name}")
+    making.write_text(json.dumps(data, indent=1))
+    making.replace(path)

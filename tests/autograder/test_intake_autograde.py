@@ -1,0 +1,99 @@
+"""nbgrader's own autograde on a class of hostile folders: it sees what intake made of them and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import second_exercise
+from nbgrader.converters import Autograde
+from nbgrader.converters.base import NbGraderException
+
+from autograder.course import Course, CourseFailed
+from autograder.intake.autograde import ReceivedExporter
+from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+NAME = second_exercise.NAME
+PHASE, NOTEBOOK = NAME.split("/")
+OURS = {f"{NOTEBOOK}.ipynb", "timestamp.txt", "submission_secret.txt"}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
+    folder = tmp_path_factory.mktemp("course")
+    second_exercise.add_to(folder / "tree")
+    source = folder / "tree" / "notebooks" / f"{NAME}.ipynb"
+    nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_ROOT", str(folder / "tree"))
+        course = Course(folder / "course")
+        course.release(PHASE)
+        yield course
+
+
+def scores(course: Course) -> dict[str, float]:
+    return {mark.student: mark.score for mark in course.marks(PHASE)}
+
+
+def hand_in(course: Course, student: str, module: str = "") -> Path:
+    work = with_module(course.released(PHASE, NOTEBOOK), NAME, module)
+    return course.submit(student, PHASE, NOTEBOOK, work).parent
+
+
+def test_whatever_lies_in_a_folder_each_learner_gets_a_mark(course: Course) -> None:
+    secret = course.folder / "gradebook.csv"
+    secret.write_text("everybody's marks")
+    shadows = hand_in(course, "shadows", second_exercise.SOLUTION)
+    for name in ("torch.py", "conftest.py", "sitecustomize.py"):
+        (shadows / name).write_text("raise SystemExit('taken over')")
+    links = hand_in(course, "links")
+    (links / "data.csv").symlink_to(secret)
+    (links / "whole_course").symlink_to(course.folder)
+    pipes = hand_in(course, "pipes")
+    (pipes / "timestamp.txt").unlink()
+    os.mkfifo(pipes / "timestamp.txt")
+    os.mkfifo(pipes / "data.csv")
+    (hand_in(course, "bad_time") / "timestamp.txt").write_text("not a time")
+    (hand_in(course, "nothing") / f"{NOTEBOOK}.ipynb").unlink()
+    (hand_in(course, "renamed") / f"{NOTEBOOK}.ipynb").rename(shadows.parents[1] / "renamed" / PHASE / "homework.ipynb")
+    folder = hand_in(course, "folder")
+    (folder / f"{NOTEBOOK}.ipynb").unlink()
+    (folder / f"{NOTEBOOK}.ipynb").mkdir()
+    (course.folder / "submitted" / "copycat").mkdir()
+    (course.folder / "submitted" / "copycat" / PHASE).symlink_to(shadows)
+    hand_in(course, "new\nline")
+    log = course.autograde(PHASE)
+    learners = {"shadows", "links", "pipes", "bad_time", "nothing", "renamed", "folder", "copycat"}
+    assert {**dict.fromkeys(learners, 0.0), "shadows": 3.0}.items() <= scores(course).items()
+    assert "Not graded, no learner has such a name: new?line" in log
+    for student in learners:
+        folder = course.folder / "autograded" / student / PHASE
+        assert {path.name for path in folder.iterdir()} == OURS, student
+        assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
+    course.feedback(PHASE)
+    page = (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").read_text()
+    assert "The submission is empty." in page
+
+
+def test_what_fails_on_our_side_is_no_mark_and_is_tried_again(course: Course) -> None:
+    hand_in(course, "unlucky")
+    course.folder.joinpath("received").mkdir(exist_ok=True)
+    blocked = course.folder / "received" / "unlucky"
+    blocked.write_text("")  # where a folder must be made
+    with pytest.raises(CourseFailed, match="There was an error processing assignment"):
+        course.autograde(PHASE, "unlucky")
+    assert "unlucky" not in scores(course)
+    blocked.unlink()
+    course.autograde(PHASE, "unlucky")
+    assert scores(course)["unlucky"] == 0.0
+
+
+def test_nbgraders_own_converter_gets_no_exporter() -> None:
+    with pytest.raises(NbGraderException, match="nbgrader's own Autograde"):
+        ReceivedExporter(parent=Autograde())
