@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Intake:
     """In UTC, without a time zone, as nbgrader has it; None when nothing tells."""
     recorded: bool
     """`handed_in` is what `nbgrader collect` recorded; else the submission's own word."""
+    submitted: Mapping[str, Submitted] = field(default_factory=dict)
+    """The cells of each notebook that was there, as they came."""
 
 
 def read_release(folder: Path) -> Release:
@@ -87,14 +89,15 @@ def _receive(folder: int, release: Release, limits: Limits, record: Record | Non
         notes.append(f"Only the course's notebooks are graded; left out: {named}{more}.")
     if len(notes) > _SHOWN:
         notes[_SHOWN:] = [f"There is more that is odd about the files: {len(notes) - _SHOWN:,} notes like these."]
+    came = {name: _read(folder, one, limits) for name, one in chosen.items() if one}
     notebooks = {}
-    for name, one in chosen.items():
-        submitted = _read(folder, one, limits) if one else Submitted()
-        notebooks[name] = rebuild(release.notebooks[name], submitted.cells, [*submitted.notes, *notes])
+    for name, notebook in release.notebooks.items():
+        submitted = came.get(name, Submitted())
+        notebooks[name] = rebuild(notebook, submitted.cells, [*submitted.notes, *notes])
     told = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
     handed_in = record.handed_in if record else _own_word(folder)
     digest = content_hash(folder, found, limits)
-    return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None)
+    return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None, came)
 
 
 def _read(folder: int, one: Found, limits: Limits) -> Submitted:

@@ -1,24 +1,22 @@
-"""What lies in the folders of a course, as data: nothing is run, no link is followed, no file is believed."""
+"""What lies in the folders of a course, by way of intake: as data, nothing is run, no link is followed."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.cells import exercise_cell, module_text
-from autograder.intake import SubmittedCell, read_cells, rebuild
-
-MAX_BYTES = 50_000_000
+from autograder.cells import exercise_cell, exercise_of, module_text
+from autograder.intake import Release, SubmittedCell, rebuild, receive
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """One notebook of one submission, or of the release."""
+    """One notebook of one submission."""
 
     student: str
     name: str
@@ -26,47 +24,43 @@ class Notebook:
     """Empty for the course at hand; else the folder of an earlier one."""
     cells: Sequence[SubmittedCell]
     notes: Sequence[str]
-    """What is wrong with the file, in words."""
+    """What is odd about the file and its exercise cells, in words."""
+    modules: dict[str, str]
+    """The text handed in for each exercise, by its full name, as the judge gets it; empty when there is none."""
 
 
-def submissions(folder: Path, phase: str, names: Sequence[str], course: str = "") -> Iterator[Notebook]:
-    """All notebooks called `names` that were handed in, `STUDENT/PHASE/NAME.ipynb` in `folder` or its `submitted/`."""
+def blank(release: Release) -> Release:
+    """The release with nothing but its exercise cells: what the rest of a notebook is does not matter here."""
+    return Release({name: _exercises(notebook) for name, notebook in release.notebooks.items()}, release.files)
+
+
+def _exercises(released: NotebookNode) -> NotebookNode:
+    cells = []
+    for cell in released.cells:
+        if exercise_of(cell.source) and "nbgrader" in cell.metadata:
+            metadata = {"nbgrader": {"grade_id": cell.metadata.nbgrader.grade_id, "solution": True}}
+            cells.append(new_code_cell(cell.source, metadata=metadata))
+    notebook: NotebookNode = new_notebook(cells=cells)
+    return notebook
+
+
+def submissions(folder: Path, phase: str, release: Release, course: str = "") -> Iterator[Notebook]:
+    """All released notebooks that were handed in, `STUDENT/PHASE` in `folder` or in its `submitted/`.
+
+    release: as `blank` makes it. Raises `IntakeFailed` for what is not a learner's fault, such as a full disk.
+    """
     inner = folder / "submitted"
     top = inner if inner.is_dir() else folder
     for student in sorted(entry.name for entry in os.scandir(top) if entry.is_dir(follow_symlinks=False)):
-        inside = top / student / phase
-        if inside.is_dir() and not inside.is_symlink():
-            for name in names:
-                path = inside / f"{name}.ipynb"
-                if os.path.lexists(path):
-                    cells, notes = _read(path)
-                    yield Notebook(student, name, course, cells, notes)
+        if not os.path.lexists(top / student / phase):
+            continue
+        for name, submitted in receive(top / student / phase, release).submitted.items():
+            rebuilt = rebuild(release.notebooks[name], submitted.cells, submitted.notes)
+            yield Notebook(student, name, course, submitted.cells, rebuilt.metadata.labkit.intake, modules(rebuilt))
 
 
-def released(folder: Path) -> list[Notebook]:
-    """The notebooks that learners were given."""
-    return [Notebook("", path.stem, "", *_read(path)) for path in sorted(folder.glob("*.ipynb"))]
-
-
-def _read(path: Path) -> tuple[Sequence[SubmittedCell], Sequence[str]]:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        return [], [f"The notebook could not be read: {error.strerror}."]
-    with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return [], ["The notebook is not a regular file."]
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        return [], [f"The notebook is larger than {MAX_BYTES / 1e6:.0f} MB."]
-    submitted = read_cells(data)
-    return submitted.cells, submitted.notes
-
-
-def module(notebook: Notebook, blank: NotebookNode, exercise: str) -> str:
-    """The module that was handed in for `exercise`, as the judge gets it; empty when there is none.
-
-    blank: a notebook that holds nothing but the released exercise cell.
-    """
-    cell = exercise_cell(rebuild(blank, notebook.cells), exercise)
-    return module_text(cell.source) if cell is not None else ""
+def modules(notebook: NotebookNode) -> dict[str, str]:
+    """The module of each exercise cell of a notebook."""
+    names = [exercise_of(cell.source) for cell in notebook.cells]
+    found = {name: exercise_cell(notebook, name) for name in names if name}
+    return {name: module_text(cell.source) for name, cell in found.items() if cell is not None}

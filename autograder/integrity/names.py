@@ -8,6 +8,8 @@ from collections import defaultdict
 _ROUNDS = 4
 """How often names of names are followed: `a = dist.send; b = a; c = b; d = c`."""
 _MAX_TEXT = 500
+_MAX_MEANINGS = 16
+"""A name that may stand for more than these is one that nobody reads any more."""
 
 
 class Names:
@@ -47,7 +49,8 @@ class Names:
         for _ in range(_ROUNDS):
             before = sum(map(len, self._meanings.values())) + len(self._texts)
             for name, value in assigned:
-                self._meanings[name] |= self.of(value) - {name}
+                if len(self._meanings[name]) < _MAX_MEANINGS:
+                    self._meanings[name] |= self.of(value) - {name}
                 text = self.text(value)
                 if text is not None:
                     self._texts[name] = text

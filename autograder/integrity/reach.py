@@ -7,7 +7,8 @@ together is. Each rule knows an honest reason for what it finds.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from autograder.integrity.names import Names
@@ -116,12 +117,15 @@ def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
     return sorted(_widest(found), key=lambda reach: (reach.line, reach.rule, reach.what))[:_MAX]
 
 
-def _widest(found: dict[Reach, None]) -> Iterator[Reach]:
+def _widest(found: Iterable[Reach]) -> Iterator[Reach]:
     """Without what another finding of the same line says more fully: `os.environ` beside `os.environ.get`."""
+    beside: dict[tuple[str, int], list[Reach]] = defaultdict(list)
     for reach in found:
-        longer = (o for o in found if (o.rule, o.line) == (reach.rule, reach.line) and o != reach)
-        if not any(o.what.startswith(f"{reach.what}.") for o in longer):
-            yield reach
+        beside[reach.rule, reach.line].append(reach)
+    for together in beside.values():
+        for reach in together[:_MAX]:
+            if not any(other.what.startswith(f"{reach.what}.") for other in together[:_MAX]):
+                yield reach
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
@@ -139,12 +143,7 @@ def _at(node: ast.AST, names: Names, forbidden: Set[str]) -> Iterator[tuple[str,
         case ast.ImportFrom(module, aliases, level):
             for alias in aliases:
                 whole = "." * level + (module or "")
-                if alias.name != "*":
-                    yield from _name(f"{whole}.{alias.name}", forbidden)
-                elif not any(True for _ in _name(whole, forbidden)):
-                    continue
-                else:
-                    yield from _name(whole, forbidden)
+                yield from _name(whole if alias.name == "*" else f"{whole}.{alias.name}", forbidden)
         case ast.Name(name, ast.Load()):
             yield from _names(node, names, forbidden)
             for module in names.starred:

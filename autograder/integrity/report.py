@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+import nbformat
 
-from autograder.cells import exercise_of, module_text
-from autograder.intake import SubmittedCell
+from autograder.intake import IntakeFailed, SubmittedCell, read_cells, read_release
 from autograder.integrity import locked, similar
-from autograder.integrity.handed_in import Notebook, module, released, submissions
+from autograder.integrity.handed_in import Notebook, blank, modules, submissions
 from autograder.integrity.material import Material, material
 from autograder.integrity.reach import RULES
 from autograder.integrity.workers import Reading, readings
@@ -118,34 +116,33 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
 
     Raises NothingToCompare; ValueError when a rubric's FORBIDDEN is not a set of names.
     """
-    release = released(course / "release" / phase)
-    if not release:
-        raise NothingToCompare(
-            f"{course / 'release' / phase} holds no notebook: run `nbgrader generate_assignment {phase}`"
-        )
-    names = [notebook.name for notebook in release]
+    try:
+        release = read_release(course / "release" / phase)
+    except IntakeFailed as problem:
+        raise NothingToCompare(str(problem)) from None
     if not (course / "submitted").is_dir():
         raise NothingToCompare(f"{course} has no submitted/: run `nbgrader collect {phase}` first")
-    handed_in = list(submissions(course / "submitted", phase, names))
+    exercises_only = blank(release)
+    handed_in = list(submissions(course / "submitted", phase, exercises_only))
     if not handed_in:
         raise NothingToCompare(f"nothing was handed in for {phase} in {course / 'submitted'}")
     students = sorted({notebook.student for notebook in handed_in})
     for folder in also:
-        handed_in += submissions(folder, phase, names, course=folder.resolve().name)
+        handed_in += submissions(folder, phase, exercises_only, course=folder.resolve().name)
 
-    findings = [f for notebook in handed_in if not notebook.course for f in _cells(notebook, release)]
+    given = {name: read_cells(nbformat.writes(notebook).encode()).cells for name, notebook in release.notebooks.items()}
+    findings = [f for notebook in handed_in if not notebook.course for f in _cells(notebook, given[notebook.name])]
     pairs: list[Pair] = []
     left_out: Counter[str] = Counter()
     more = 0
-    for given in release:
-        for cell in given.cells:
-            if exercise := exercise_of(cell.source):
-                ours = [notebook for notebook in handed_in if notebook.name == given.name]
-                looked = _Exercise(material(Exercise(exercise)), _alone(cell), ours, left_out)
-                findings += looked.findings()
-                found = looked.pairs()
-                pairs += found[:MAX_PAIRS]
-                more += max(len(found) - MAX_PAIRS, 0)
+    for name, released in exercises_only.notebooks.items():
+        ours = [notebook for notebook in handed_in if notebook.name == name]
+        for exercise, untouched in modules(released).items():
+            looked = _Exercise(material(Exercise(exercise)), untouched, ours, left_out)
+            findings += looked.findings()
+            found = looked.pairs()
+            pairs += found[:MAX_PAIRS]
+            more += max(len(found) - MAX_PAIRS, 0)
     earlier = len({(notebook.course, notebook.student) for notebook in handed_in if notebook.course})
     report = Report(
         phase, len(students), earlier, _counted(findings), pairs, dict(left_out), more_pairs=more, anonymous=anonymous
@@ -153,11 +150,10 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
     return _without_names(report) if anonymous else report
 
 
-def _cells(notebook: Notebook, release: Sequence[Notebook]) -> list[Finding]:
-    given = next(r for r in release if r.name == notebook.name)
-    found = [locked.Change("file", "", note) for note in notebook.notes] + locked.changes(given.cells, notebook.cells)
+def _cells(notebook: Notebook, given: Sequence[SubmittedCell]) -> list[Finding]:
+    found = [locked.Change("file", "", note) for note in notebook.notes] + locked.changes(given, notebook.cells)
     titles = {
-        "file": "the file is odd",
+        "file": "the file, or its exercise cell, is odd",
         "text": "a locked cell was changed",
         "metadata": "a cell's metadata was changed",
     }
@@ -176,25 +172,16 @@ def _cells(notebook: Notebook, release: Sequence[Notebook]) -> list[Finding]:
     ]
 
 
-def _alone(cell: SubmittedCell) -> NotebookNode:
-    """A notebook of the released exercise cell only."""
-    metadata = {"nbgrader": {"grade_id": cell.grade_id, "solution": True}}
-    notebook: NotebookNode = new_notebook(cells=[new_code_cell(cell.source, metadata=metadata)])
-    return notebook
-
-
 class _Exercise:
     """All modules that were handed in for one exercise."""
 
-    def __init__(
-        self, course: Material, blank: NotebookNode, notebooks: Sequence[Notebook], left_out: Counter[str]
-    ) -> None:
+    def __init__(self, course: Material, released: str, notebooks: Sequence[Notebook], left_out: Counter[str]) -> None:
         self._name = course.exercise.name
-        untouched = (_bare(module_text(blank.cells[0].source)), _bare(course.template))
+        untouched = (_bare(released), _bare(course.template))
         self._left_out = left_out
         taken: list[tuple[Notebook, str]] = []
         for notebook in notebooks:
-            source = module(notebook, blank, self._name)
+            source = notebook.modules.get(self._name, "")
             if not source.strip():
                 left_out["empty or missing"] += 1
             elif _bare(source) in untouched:
