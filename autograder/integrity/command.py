@@ -59,7 +59,7 @@ def show(report: Report, console: Console) -> None:
         for name in ("submission", "where", "what to look at", "seen"):
             table.add_column(name)
         for finding in report.findings[:_ROWS]:
-            words = [finding.student, f"{finding.notebook}, {finding.where}", finding.title, finding.what]
+            words = [finding.student, finding.place, finding.title, finding.what]
             table.add_row(*(Text(printable(word)) for word in words))
         console.print(table)
         _more(console, len(report.findings))

@@ -12,9 +12,9 @@ import ast
 import builtins
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 
-from autograder.integrity.names import Names
+from autograder.integrity.names import Names, nodes
 
 Token = tuple[str, int]
 """What stands there, and at which line of the module."""
@@ -43,32 +43,26 @@ def normalised(tree: ast.Module) -> list[list[Token]]:
 
     Raises RecursionError where the text is nested more deeply than any that a person writes.
     """
-    names = Names(tree, defaults=False)
-    own = {node.name for node in ast.walk(tree) if isinstance(node, _SCOPES)}
-    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    emit = _Emitter(names, own, _own_fields(tree), _BUILTINS - made)
-    _tidy_blocks(tree)
+    inside = nodes(tree)
+    own = {node.name for node in inside if isinstance(node, _SCOPES)}
+    made = {node.id for node in inside if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    made |= {node.arg for node in inside if isinstance(node, ast.arg)}
+    emit = _Emitter(Names(inside, defaults=False), own, _own_fields(inside), _BUILTINS - made)
+    _tidy_blocks(inside)
     _drop_unused_definitions(tree)
     units = []
-    for function in _functions(tree):
+    for function in [node for node in nodes(tree) if isinstance(node, _FUNCTIONS)]:
         _follow_values(function)
         units.append(emit.body(function))
     units.append(emit.body(tree))
     return [unit for unit in units if unit]
 
 
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, _FUNCTIONS):
-            yield node
-
-
 # Blocks ---------------------------------------------------------------------------------------------------------------
 
 
-def _tidy_blocks(tree: ast.Module) -> None:
-    for node in ast.walk(tree):
+def _tidy_blocks(inside: Sequence[ast.AST]) -> None:
+    for node in inside:
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
             if isinstance(block, list):
@@ -128,33 +122,43 @@ def _last(body: Sequence[ast.stmt]) -> ast.stmt:
 
 def _drop_unused_definitions(tree: ast.Module) -> None:
     """Functions, classes and constants that the module itself never uses, unless it offers them by `__all__`."""
+    reads = [(statement, _reads(statement)) for statement in tree.body]
+    offered = any(_stores(statement) == "__all__" for statement in tree.body)
     for _ in range(_ROUNDS):
-        used = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
-        used.update(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
-        offered = "__all__" in {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-
-        def kept(statement: ast.stmt, used: Counter[str] = used, offered: bool = offered) -> bool:
-            match statement:
-                case ast.Assign([ast.Name("__all__")]):
-                    return True
-                case ast.Assign([ast.Name(name)], value):
-                    return name in used or not _is_pure(value)
-                case ast.FunctionDef(name) | ast.ClassDef(name) if offered:
-                    inside = sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
-                    return used[name] > inside
-            return True
-
-        body = [statement for statement in tree.body if kept(statement)]
-        if len(body) == len(tree.body):
+        used = Counter[str]()
+        for _, names in reads:
+            used.update(names)
+        kept = [(s, names) for s, names in reads if _is_used(s, used, names, offered)]
+        if len(kept) == len(reads):
             break
-        tree.body = body
-    tree.body = [s for s in tree.body if not (isinstance(s, ast.Assign) and _stores(s) == "__all__")]
+        reads = kept
+    tree.body = [statement for statement, _ in reads if _stores(statement) != "__all__"]
 
 
-def _own_fields(tree: ast.Module) -> set[str]:
+def _reads(statement: ast.stmt) -> Counter[str]:
+    """Names that a statement reads, and texts, which may be names."""
+    found: Counter[str] = Counter()
+    for node in nodes(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found[node.id] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found[node.value] += 1
+    return found
+
+
+def _is_used(statement: ast.stmt, used: Counter[str], inside: Counter[str], offered: bool) -> bool:
+    match statement:
+        case ast.Assign([ast.Name(name)], value):
+            return name == "__all__" or used[name] > inside[name] or not _is_pure(value)
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name) if offered:
+            return used[name] > inside[name]
+    return True
+
+
+def _own_fields(inside: Sequence[ast.AST]) -> set[str]:
     """Names of attributes that the module's own classes give themselves."""
     fields = set()
-    for node in ast.walk(tree):
+    for node in inside:
         if isinstance(node, ast.ClassDef):
             fields |= {s.name for s in node.body if isinstance(s, _FUNCTIONS)}
             fields |= {name for s in node.body if isinstance(s, ast.Assign) and (name := _stores(s))}
@@ -179,7 +183,7 @@ def _stores(statement: ast.stmt) -> str:
 
 def _is_pure(value: ast.expr) -> bool:
     """Would nothing be missed if `value` were not computed?"""
-    for node in ast.walk(value):
+    for node in nodes(value):
         if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _PURE):
             return False
         if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
@@ -204,13 +208,13 @@ def _follow_values(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     for _ in range(_ROUNDS):
         loads: Counter[str] = Counter()
         own_loads: Counter[str] = Counter()
-        stores: Counter[str] = Counter(a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg))
-        for node in ast.walk(function):
+        stores: Counter[str] = Counter(a.arg for a in nodes(function.args) if isinstance(a, ast.arg))
+        for node in nodes(function):
             if isinstance(node, ast.Name):
                 (loads if isinstance(node.ctx, ast.Load) else stores)[node.id] += 1
             elif isinstance(node, ast.Assign) and (name := _stores(node)) and _is_pure(node.value):
                 # n = n + 1 reads n for nobody else
-                own_loads[name] += sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node.value))
+                own_loads[name] += sum(isinstance(n, ast.Name) and n.id == name for n in nodes(node.value))
         unread = {name for name in stores if loads[name] <= own_loads[name]}
         carrying = {name for name in stores if stores[name] == 1 and loads[name] > 0}
         follower = _Follower(unread, carrying, loads)

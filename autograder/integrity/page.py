@@ -12,15 +12,19 @@ from autograder.integrity.report import ALIKE_INNOCENT, Finding, Pair, Report, S
 from autograder.integrity.similar import Passage
 
 _COLOURS = 6
+_NEAR = 3
+"""Lines around a passage that are shown at once."""
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 96rem; margin: 1.5rem auto; padding: 0 1rem; color: #1a1a1a; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .note { max-width: 60rem; color: #444; }
-table { border-collapse: collapse; } th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; }
-.list tr { border-top: 1px solid #ccc; } .number { text-align: right; }
+table { border-collapse: collapse; table-layout: fixed; width: 100%; overflow-wrap: anywhere; }
+td { vertical-align: top; padding: .3rem .8rem .3rem 0; border-top: 1px solid #ccc; } td p { margin: .3rem 0 0; }
+td:nth-child(1) { width: 17%; } td:nth-child(2) { width: 15%; } td:nth-child(3) { width: 36%; }
 pre, code { font: 12.5px/1.5 ui-monospace, monospace; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; }
 details { border-top: 1px solid #ccc; padding: .4rem 0; } summary { cursor: pointer; }
+.side details { padding: 0; } .side summary { padding-left: .6rem; color: #595959; font-size: .85rem; }
 .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; margin: .6rem 0; }
 .side { min-width: 0; border: 1px solid #ccc; }
 .side h3 { font-size: 1rem; margin: 0; padding: .3rem .6rem; background: #f3f3f3; }
@@ -69,14 +73,20 @@ def _pairs(report: Report) -> str:
         f'<h2>Passages in common: {_count(len(report.pairs), "pair")}</h2><p class="note">{escape(ALIKE_INNOCENT)} '
         "Compared is what a module says that the template, the solution and most of the others do not. The share is of "
         "what the shorter one has of its own. Passages of one number say the same, whatever their names and layout."
-        f"</p>{shown}{more}"
+        f"</p>{_groups(report)}{shown}{more}"
     )
+
+
+def _groups(report: Report) -> str:
+    """Who is in one pair after the other, where that is more than two."""
+    rows = "".join(f"<li>{', '.join(_safe(name) for name in group)}</li>" for group in report.groups)
+    return f"<p>Pairs that hang together:</p><ul>{rows}</ul>" if rows else ""
 
 
 def _pair(pair: Pair, number: int) -> str:
     same = f", {_count(len(pair.comments), 'comment')} word for word" if pair.comments else ""
     lines = len({line for passage in pair.passages for line in passage.left})
-    left, right = ({} for _ in range(2)) if not pair.passages else (_marks(pair, 0), _marks(pair, 1))
+    left, right = _marks(pair, 0), _marks(pair, 1)
     words = "".join(f"<li>line {a} and line {b}: <code>{_safe(text)}</code></li>" for a, b, text in pair.comments[:20])
     return (
         f"<details{' open' if number <= 3 else ''}><summary><b>{_who(pair.left)}</b> and <b>{_who(pair.right)}</b>: "
@@ -101,13 +111,22 @@ def _of(passage: Passage, side: int) -> tuple[int, ...]:
 
 
 def _side(side: Side, marks: Mapping[int, int]) -> str:
-    rows = []
-    for number, text in enumerate(side.source.splitlines(), start=1):
-        passage = marks.get(number)
-        colour = f" p{(passage - 1) % _COLOURS}" if passage else ""
-        told = f"[{passage}]" if passage else ""
-        rows.append(f'<div class="line{colour}"><span>{number}</span><b>{told}</b><pre>{_safe(text)}</pre></div>')
-    return f'<section class="side"><h3>{_who(side)}</h3>{"".join(rows)}</section>'
+    lines = list(enumerate(side.source.splitlines(), start=1))
+    near = {at + step for at in marks for step in range(-_NEAR, _NEAR + 1)}
+    parts = []
+    for shown, block in groupby(lines, key=lambda line: line[0] in near):
+        rows = [_line(number, text, marks.get(number)) for number, text in block]
+        if shown or len(rows) <= _NEAR:
+            parts += rows
+        else:
+            parts.append(f"<details><summary>{_count(len(rows), 'line')} more</summary>{''.join(rows)}</details>")
+    return f'<section class="side"><h3>{_who(side)}</h3>{"".join(parts)}</section>'
+
+
+def _line(number: int, text: str, passage: int | None) -> str:
+    colour = f" p{(passage - 1) % _COLOURS}" if passage else ""
+    told = f"[{passage}]" if passage else ""
+    return f'<div class="line{colour}"><span>{number}</span><b>{told}</b><pre>{_safe(text)}</pre></div>'
 
 
 def _findings(report: Report) -> str:
@@ -116,7 +135,7 @@ def _findings(report: Report) -> str:
     parts = []
     for student, found in groupby(report.findings, key=lambda finding: finding.student):
         rows = "".join(map(_finding, found))
-        parts.append(f'<h3>{_safe(student)}</h3><table class="list">{rows}</table>')
+        parts.append(f"<h3>{_safe(student)}</h3><table>{rows}</table>")
     return f"<h2>In single submissions</h2>{''.join(parts)}"
 
 
@@ -124,7 +143,7 @@ def _finding(finding: Finding) -> str:
     many = f"<p>The same in {finding.same_in} submissions.</p>" if finding.same_in > 1 else ""
     detail = f"<pre>{_safe(finding.detail)}</pre>" if finding.detail else ""
     return (
-        f"<tr><td>{_safe(finding.title)}</td><td>{_safe(finding.notebook)}, {_safe(finding.where)}</td>"
+        f"<tr><td>{_safe(finding.title)}</td><td>{_safe(finding.place)}</td>"
         f"<td><code>{_safe(finding.what)}</code>{detail}</td>"
         f'<td class="note">{escape(finding.innocent)}{many}</td></tr>'
     )

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from autograder.integrity.names import Names
+from autograder.integrity.names import Names, nodes
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ RULES = {
     ),
     "unread": Rule(
         "could not be read",
-        "A syntax error, in most cases: the work of somebody who ran out of time.",
+        "In most cases a slip in the syntax: the work of somebody who ran out of time.",
     ),
 }
 
@@ -106,11 +106,12 @@ def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
     forbidden: full names, as `torch.distributed.all_reduce`, which means that function wherever in `torch.distributed`
     it is found; `*.allreduce` means an attribute of that name of anything.
     """
-    names = Names(tree, defaults=True)
+    inside = nodes(tree)
+    names = Names(inside, defaults=True)
     found: dict[Reach, None] = {}
-    texts = _docstrings(tree)
-    for node in ast.walk(tree):
-        if id(node) in texts:
+    texts = {id(node.value) for node in inside if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in inside:
+        if id(node) in texts:  # text for the reader, such as a docstring
             continue
         for rule, what in _at(node, names, forbidden):
             found.setdefault(Reach(rule, getattr(node, "lineno", 0), what[:200]))
@@ -126,13 +127,6 @@ def _widest(found: Iterable[Reach]) -> Iterator[Reach]:
         for reach in together[:_MAX]:
             if not any(other.what.startswith(f"{reach.what}.") for other in together[:_MAX]):
                 yield reach
-
-
-def _docstrings(tree: ast.Module) -> set[int]:
-    """Ids of constants that stand alone: text for the reader."""
-    return {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
 
 
 def _at(node: ast.AST, names: Names, forbidden: Set[str]) -> Iterator[tuple[str, str]]:

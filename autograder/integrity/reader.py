@@ -37,7 +37,8 @@ def read(source: str, forbidden: frozenset[str]) -> dict[str, Any]:
             reading["grams"].append(grams([word for word, _ in unit]))
             reading["lines"].append([line for _, line in unit])
     except SyntaxError as error:
-        reading["problem"] = f"syntax error at line {error.lineno}: {error.msg}"
+        where = f" at line {error.lineno}" if error.lineno else ""
+        reading["problem"] = f"syntax error{where}: {error.msg}"
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         reading["problem"] = {
             RecursionError: "nested too deeply",

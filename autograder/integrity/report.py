@@ -50,6 +50,11 @@ class Finding:
     same_in: int = 1
     """How many submissions have the very same."""
 
+    @property
+    def place(self) -> str:
+        """`ring_allreduce, line 12`."""
+        return f"{self.notebook}, {self.where}" if self.where else self.notebook
+
 
 @dataclass(frozen=True)
 class Side:
@@ -92,9 +97,23 @@ class Report:
     more_pairs: int = 0
     anonymous: bool = False
 
+    @property
+    def groups(self) -> list[list[str]]:
+        """Learners whose pairs hang together, where they are more than two; the largest group first."""
+        together: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for pair in self.pairs:
+            sides = [(side.student, side.course) for side in (pair.left, pair.right)]
+            joined = set(sides).union(*(together.get(side, set()) for side in sides))
+            together.update(dict.fromkeys(joined, joined))
+        groups = {id(group): group for group in together.values() if len(group) > 2}.values()
+        named = [
+            sorted(f"{student} ({course})" if course else student for student, course in group) for group in groups
+        ]
+        return sorted(named, key=lambda group: (-len(group), group))
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the modules' texts."""
-        told = asdict(self)
+        told = asdict(self) | {"groups": self.groups}
         for pair in told["pairs"]:
             for side in ("left", "right"):
                 del pair[side]["source"]

@@ -8,7 +8,8 @@ Parameters are given by name: `submission` (the learner's module), `ranks` (make
 
 A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. A hidden one states what wrong
 solutions earn, `MUTANTS = {"returns_a_copy": Mutant(23, loses={"in_place"})}`: the modules stand beside it, in
-`mutants/EXERCISE/NAME.py`, and other right solutions, which earn everything, in `variants/EXERCISE/NAME.py`.
+`mutants/EXERCISE/NAME.py`, and other right solutions, which earn everything, in `variants/EXERCISE/NAME.py`. It may
+have `FORBIDDEN = {"torch.distributed.all_reduce"}` too, written out: what `labkit integrity` points at, without marks.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 import ring_answers
 from ring_answers import BLANKS, RING, all_at_once, answers, filled
+from ring_rewritten import REWRITTEN
 
 from autograder.integrity.material import Material, material
 from autograder.integrity.similar import alike, known_grams, own_fingerprints, passages, weight
@@ -60,6 +61,14 @@ def test_copies_are_found_and_independent_work_is_not(people: Class, capsys: pyt
     right, found_in_all, wanted = (sum(column) for column in list(zip(*figures, strict=True))[1:])
     assert right / found_in_all == 1.0, figures
     assert right / wanted >= 0.95, figures
+
+
+def test_of_five_copies_rewritten_by_hand_four_are_found(people: Class) -> None:
+    honest = answers()
+    copies = [filled(people.course.template, blanks) for blanks in REWRITTEN.values()]
+    found = people.pairs([*honest.values(), *copies])
+    copied = {(list(honest).index(name), len(honest) + i) for i, name in enumerate(REWRITTEN)}
+    assert found <= copied and len(found) >= 4
 
 
 def test_no_pair_is_found_among_independent_answers_even_where_the_course_knows_the_template_only(
