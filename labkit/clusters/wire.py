@@ -125,9 +125,9 @@ class _Encoder:
             return self._counted(value, lambda: {kind.__name__: self._all(value, depth)})
         if kind is bytes or kind is bytearray:
             return self._buffered({kind.__name__: []}, f"{len(value):,} bytes", len(value), lambda: bytes(value))
-        if _is_plain_tensor(value):
+        if is_plain_tensor(value):
             about = {"tensor": [str(value.dtype), list(value.shape)]}
-            return self._buffered(about, _shape(value), value.numel() * value.element_size(), lambda: _raw(value))
+            return self._buffered(about, _shape(value), value.numel() * value.element_size(), lambda: raw_bytes(value))
         if (kind is np.ndarray or isinstance(value, np.generic)) and str(value.dtype) in _NUMPY_DTYPES:
             about = {"array" if kind is np.ndarray else "scalar": [str(value.dtype), list(value.shape)]}
             return self._buffered(about, _shape(value), value.nbytes, value.tobytes)
@@ -191,7 +191,8 @@ def what_stays(value: Any) -> Opaque | None:
     return encoder.stays
 
 
-def _is_plain_tensor(value: Any) -> bool:
+def is_plain_tensor(value: Any) -> bool:
+    """Is it a tensor that arrives as it is?"""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and str(value.dtype) in _DTYPES
@@ -200,7 +201,8 @@ def _is_plain_tensor(value: Any) -> bool:
     )
 
 
-def _raw(tensor: torch.Tensor) -> bytes:
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """A plain tensor's elements, in order."""
     plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
     return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
 

@@ -86,14 +86,14 @@ def test_a_rank_has_no_say_in_its_clock() -> None:
     tell_lies = """from labkit.clusters.virtual.isolation.current import here
 endpoint = here.endpoint
 endpoint.now = 1e-9
-endpoint._ask("compute", 0.0, 1)
-endpoint._ask("compute", 1e9, 1)
-ask, rank = endpoint._ask, dist.get_rank()
+endpoint._say("compute", 0.0, 1)
+endpoint._say("compute", 1e9, 1)
+say, rank = endpoint._say, dist.get_rank()
 def early(name, *rest):
     if name == "post":
-        return ask(name, rest[0], 0.0)
-    return ask(name, rest[0], False, rest[2]) if name == "wait" else ask(name, *rest)
-endpoint._ask = early
+        return say(name, *rest[:2], 0.0)
+    return say(name, rest[0], False, rest[2]) if name == "wait" else say(name, *rest)
+endpoint._say = early
 """
     in_turn = """for step in range(4):
     if step == rank:

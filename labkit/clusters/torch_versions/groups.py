@@ -82,6 +82,11 @@ def count_inits_from(number: int) -> None:
     _inits.count = max(number, _inits.count)
 
 
+def forget_inits() -> None:
+    """This rank has made no default group so far."""
+    _inits.count = 0
+
+
 def split_groups_of_nccl() -> None:
     """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
 

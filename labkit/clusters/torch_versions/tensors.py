@@ -100,8 +100,9 @@ def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, 
     return fake
 
 
+@functools.cache
 def meshes_apart() -> None:
-    """A DeviceMesh keeps ranks in tensors of its own: no dispatch mode shall see them."""
+    """A DeviceMesh keeps ranks in tensors of its own: no dispatch mode shall see them. To be called once or more."""
     from torch.distributed import device_mesh
 
     def apart(original: Any) -> Any:

@@ -221,6 +221,12 @@ def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
             _resized(account, [item for item in argument if isinstance(item, Tensor)], {})
 
 
+def report_to_accounts() -> None:
+    """From now on torch reports to the accounts that this process, or one that is forked from it, will have."""
+    torch_versions.meshes_apart()
+    watch()
+
+
 class Ledger:
     """The accounts of the ranks of one process. Made once in it: torch is told to report to them."""
 
@@ -243,7 +249,7 @@ class Ledger:
         if shapes_only:
             torch_versions.objects_without_modes()
         if account:
-            watch()
+            report_to_accounts()
 
     @contextmanager
     def counting(self, endpoint: Endpoint) -> Iterator[None]:

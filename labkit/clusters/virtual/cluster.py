@@ -182,8 +182,6 @@ def _run_processes(
             theirs.close()
         # the ranks' ends are closed now, here and there, so the scheduler sees the end of every rank
         scheduler.join()
-        for ours, _ in pairs:
-            ours.close()
         if handed is not None:
             handed.close()
     if handed is not None:

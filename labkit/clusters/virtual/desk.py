@@ -1,15 +1,16 @@
 """Where the scheduler answers ranks that are processes of their own: it routes their every message.
 
-`serve` holds the engine, in the process that asked for the run; remote.py is a rank's end. They exchange one call and
-one answer at a time; a rank works only while it has its turn, so the trace is the same as with thread ranks. What a
-rank says is taken as a request that may be wrong, never as a fact: it is known here who speaks, every field is checked,
-and a rank that breaks the protocol is dropped.
+`serve` holds the engine, in the process that asked for the run; remote.py is a rank's end. A rank sends some calls at a
+time and gets one answer, to the last of them; it works only while it has its turn, so the trace is the same as with
+thread ranks. What a rank says is taken as a request that may be wrong, never as a fact: it is known here who speaks,
+every field is checked, and a rank that breaks the protocol is dropped.
 """
 
 from __future__ import annotations
 
 import math
 import socket
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from labkit.clusters.virtual import key_values
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.exchange import Allowance, ProtocolError, receive, send
+from labkit.clusters.virtual.exchange import Allowance, Line, ProtocolError
 from labkit.clusters.virtual.faults import Killed
 from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
@@ -46,26 +47,30 @@ class Rules:
 
 
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) -> None:
-    """Answer all ranks until the last has ended. `connections[rank]` leads to that rank."""
+    """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; they are closed then."""
     allowance = Allowance(MAX_RUN_BYTES)
-    desks = [_Desk(engine, rank, connection, rules, allowance) for rank, connection in enumerate(connections)]
-    while (rank := engine.next_rank()) is not None:
-        desks[rank].turn()
+    desks = [_Desk(engine, rank, Line(connection, allowance), rules) for rank, connection in enumerate(connections)]
+    try:
+        while (rank := engine.next_rank()) is not None:
+            desks[rank].turn()
+    finally:
+        for desk in desks:
+            desk.line.close()
 
 
 class _Desk:
     """Where the scheduler answers one rank."""
 
-    def __init__(
-        self, engine: Engine, rank: int, connection: socket.socket, rules: Rules, allowance: Allowance
-    ) -> None:
+    def __init__(self, engine: Engine, rank: int, line: Line, rules: Rules) -> None:
+        self.line = line
         self._engine = engine
         self._rank = rank
-        self._connection = connection
         self._trusting = rules.trusting
         self._works = rules.works[rank] if rules.works else ()
-        self._allowance = allowance
         self._requests: dict[int, Request] = {}
+        """By the number that the rank has given."""
+        self._calls: deque[Any] = deque()
+        """What has come in and is not done yet."""
         self._resume: Callable[[], Any] | None = None
         """What the rank was put to sleep in: done when it has its turn again."""
 
@@ -74,21 +79,40 @@ class _Desk:
         try:
             while True:
                 if self._resume is None:
-                    call = receive(self._connection, self._allowance)
-                    if call is None or call == ("end", False) or call == ("end", True):
-                        self._engine.end(self._rank, failed=call != ("end", False))
+                    call = self._next_call()
+                    if call is None or call == ["end", False] or call == ["end", True]:
+                        self._engine.end(self._rank, failed=call != ["end", False])
                         return
                     self._resume = self._action(call)
+                    if self._needs_no_answer(call):
+                        self._resume()
+                        self._resume = None
+                        continue
                 answer = self._try(self._resume)
                 if answer is None:
                     return
                 self._resume = None
-                send(self._connection, answer)
+                self.line.send(answer)
         except Exception:  # whatever a rank sends, it must not end the scheduler, on which all others depend
             self._engine.end(self._rank, failed=True)
             # the rank reads an end of file and cannot go on
             with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+                self.line.hang_up()
+
+    def _next_call(self) -> Any:
+        """What the rank says next, or None when it has ended."""
+        if not self._calls:
+            said = self.line.receive()
+            if said is None:
+                return None
+            if not isinstance(said, list) or not said:
+                raise ProtocolError("calls come in a list")
+            self._calls.extend(said)
+        return self._calls.popleft()
+
+    def _needs_no_answer(self, call: list[Any]) -> bool:
+        # where something goes wrong on purpose, computing may take longer than the rank thinks, or be its end
+        return call[0] in ("post", "tick") or (call[0] == "compute" and not self._engine.faults.any)
 
     def _try(self, action: Callable[[], Any]) -> Any:
         """The answer, or None when the rank must sleep."""
@@ -101,17 +125,21 @@ class _Desk:
         return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
 
     def _action(self, call: Any) -> Callable[[], Any]:
-        if not isinstance(call, tuple) or not call or not isinstance(call[0], str):
-            raise ProtocolError("a call is a tuple that begins with its name")
+        if not isinstance(call, list) or not call or not isinstance(call[0], str):
+            raise ProtocolError("a call is a list that begins with its name")
         name, *arguments = call
         match name, arguments:
-            case "join_group", [str() as group, tuple() as ranks]:
+            case "join_group", [str() as group, list() as ranks]:
                 if not all(_is_index(r, self._engine.topology.world_size) for r in ranks) or self._rank not in ranks:
                     raise ProtocolError("a group of ranks that include the caller is needed")
-                return lambda: self._engine.join_group(self._rank, group, ranks)
-            case "post", [tuple() as fields, (None | float()) as at] if at is None or 0 <= at < math.inf:
+                return lambda: self._engine.join_group(self._rank, group, tuple(ranks))
+            case "post", [int() as handle, list() as fields, (None | float()) as at]:
+                if at is not None and not 0 <= at < math.inf:
+                    raise ProtocolError("a time that is no time")
+                if handle in self._requests:
+                    raise ProtocolError("a request's number comes once")
                 request = self._request(fields)
-                return lambda: self._post(request, at)
+                return lambda: self._post(handle, request, at)
             case "wait", [int() as handle, bool() as move_clock, float() as timeout] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: self._wait(handle, request, move_clock, timeout)
@@ -158,12 +186,11 @@ class _Desk:
             self._engine.sleep(self._rank, left.pop())
         return _SLEEP if self._steps_aside() else None
 
-    def _post(self, request: Request, at: float | None) -> int:
+    def _post(self, handle: int, request: Request, at: float | None) -> None:
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
         self._engine.post(self._rank, request, at)
-        self._requests[request.order] = request
-        return request.order
+        self._requests[handle] = request
 
     def _wait(self, handle: int, request: Request, move_clock: bool, timeout: float) -> Any:
         if self._engine.must_sleep(self._rank, request, timeout):
@@ -174,10 +201,10 @@ class _Desk:
             self._requests.pop(handle, None)
         return result, request.source
 
-    def _request(self, fields: tuple[Any, ...]) -> Request:
+    def _request(self, fields: list[Any]) -> Request:
         match fields:
-            case ("store", str() as name, str() as line, str() as table, list() as keys, list() as values,
-                  int() as number, float() as timeout):  # fmt: skip
+            case ["store", str() as name, str() as line, str() as table, list() as keys, list() as values,
+                  int() as number, float() as timeout]:  # fmt: skip
                 plain = all(isinstance(key, str) for key in keys) and all(isinstance(v, bytes) for v in values)
                 if name in key_values.OPERATIONS and plain and timeout < math.inf:
                     return StoreCall("", name, line[:200], table, keys, values, number, timeout)
@@ -186,27 +213,28 @@ class _Desk:
             raise ProtocolError("unknown group")
         size = self._engine.topology.world_size
         match fields:
-            case ("send", _, str() as name, str() as line, to, int() as tag, str() as dtype, int() as numel, data):
+            case ["send", _, str() as name, str() as line, to, int() as tag, str() as dtype, int() as numel, data]:
                 kind = _dtype(dtype)
                 nbytes = numel * kind.itemsize
                 whole = data is None or (isinstance(data, bytes) and len(data) == nbytes)
                 if _is_index(to, size) and numel >= 0 and whole:
                     return Send(group, name[:20], line[:200], to, tag, kind, numel, nbytes, data)
-            case ("receive", _, str() as name, str() as line, wanted, int() as tag, str() as dtype, int() as numel):
+            case ["receive", _, str() as name, str() as line, wanted, int() as tag, str() as dtype, int() as numel]:
                 if (wanted is None or _is_index(wanted, size)) and numel >= 0:
                     return Receive(group, name[:20], line[:200], wanted, tag, _dtype(dtype), numel)
-            case ("collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root,
-                  tuple() as pieces, tuple() as expected, float() as timeout):  # fmt: skip
+            case ["collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root,
+                  list() as pieces, list() as expected, float() as timeout]:  # fmt: skip
                 members = len(self._engine.groups[group])
                 whole = name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors)
                 if whole and -1 <= root < members and timeout >= 0 and _are_sizes(pieces) and _are_sizes(expected):
-                    request = Collective(group, name, line[:200], tensors, op[:20], root, pieces, expected, timeout)
+                    sizes = tuple(pieces), tuple(expected)
+                    request = Collective(group, name, line[:200], tensors, op[:20], root, *sizes, timeout)
                     _check_collective(request, group_rank=self._engine.groups[group].index(self._rank), members=members)
                     return request
         raise ProtocolError("malformed request")
 
 
-def _are_sizes(sizes: tuple[Any, ...]) -> bool:
+def _are_sizes(sizes: list[Any]) -> bool:
     return all(type(size) is int and size >= 0 for size in sizes)
 
 

@@ -1,27 +1,32 @@
-"""What goes between the scheduler and a rank that is a process: `wire` values over a socket, one after the other."""
+"""What goes between the scheduler and a rank that is a process: messages over a socket, one after the other.
+
+A message is a JSON text and raw buffers, which stand for the bytes and tensors in it; sequences arrive as lists.
+Reading one is safe on bytes from untrusted code.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 from typing import Any
 
+import torch
+
 from labkit.clusters import wire
 
 MAX_MESSAGE_BYTES = 256 << 20
+MAX_TEXT_BYTES = 4 << 20
+_PREFIX = struct.Struct("<IQ")
+"""Bytes of the text, and of all buffers."""
 
 
 class ProtocolError(ValueError):
     """The other end sent something that does not belong here."""
 
 
-def send(connection: socket.socket, value: Any) -> None:
-    data = wire.dumps(value)
-    connection.sendall(struct.pack("<Q", len(data)) + data)
-
-
 class Allowance:
-    """So many bytes may come in, on all connections that share it."""
+    """So many bytes may come in, on all lines that share it."""
 
     def __init__(self, nbytes: int) -> None:
         self._left = nbytes
@@ -33,26 +38,75 @@ class Allowance:
         self._left -= nbytes
 
 
-def receive(connection: socket.socket, allowance: Allowance | None = None) -> Any:
-    """The next value, or None at the end of the stream. Raises `ProtocolError`, or `wire.WireError`."""
-    header = _exactly(connection, 8)
-    if header is None:
-        return None
-    (length,) = struct.unpack("<Q", header)
-    if length > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"a message of {length} bytes")
-    if allowance is not None:
-        allowance.take(length)
-    data = _exactly(connection, length)
-    return None if data is None else wire.loads(memoryview(data))
+class Line:
+    """One end of the connection."""
 
+    def __init__(self, connection: socket.socket, allowance: Allowance | None = None) -> None:
+        self._connection = connection
+        self._allowance = allowance
+        self._reader = connection.makefile("rb")
 
-def _exactly(connection: socket.socket, length: int) -> bytearray | None:
-    data = bytearray(length)
-    view, filled = memoryview(data), 0
-    while filled < length:
-        count = connection.recv_into(view[filled:])
-        if count == 0:
+    def send(self, message: Any) -> None:
+        self._connection.sendall(encode(message))
+
+    def receive(self) -> Any:
+        """The next message, or None at the end of the stream. Raises `ProtocolError`."""
+        prefix = self._reader.read(_PREFIX.size)
+        if len(prefix) < _PREFIX.size:
             return None
-        filled += count
-    return data
+        text_bytes, buffer_bytes = _PREFIX.unpack(prefix)
+        if text_bytes > MAX_TEXT_BYTES or text_bytes + buffer_bytes > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"a message of {text_bytes} + {buffer_bytes} bytes")
+        if self._allowance is not None:
+            self._allowance.take(text_bytes + buffer_bytes)
+        body = self._reader.read(text_bytes + buffer_bytes)
+        return decode(body, text_bytes) if len(body) == text_bytes + buffer_bytes else None
+
+    def hang_up(self) -> None:
+        """The other end reads an end of file."""
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._connection.close()
+
+
+def encode(message: Any) -> bytes:
+    """Plain data, tensors and bytes as one message."""
+    buffers: list[bytes] = []
+
+    def put_aside(value: Any) -> dict[str, list[Any]]:
+        if isinstance(value, bytes):
+            buffers.append(value)
+            return {"bytes": [len(value)]}
+        if wire.is_plain_tensor(value):
+            data = wire.raw_bytes(value)
+            buffers.append(data)
+            return {"tensor": [len(data), str(value.dtype), list(value.shape)]}
+        raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
+
+    text = json.dumps(message, default=put_aside).encode()
+    return b"".join((_PREFIX.pack(len(text), sum(map(len, buffers))), text, *buffers))
+
+
+def decode(body: bytes, text_bytes: int) -> Any:
+    """The inverse of `encode`, without the prefix. Raises `ProtocolError`."""
+    place = text_bytes
+
+    def take_back(found: dict[str, Any]) -> bytes | torch.Tensor:
+        nonlocal place
+        match found:
+            case {"bytes": [int(length)]} if 0 <= length <= len(body) - place:
+                data = body[place : place + length]
+                place += length
+                return data
+            case {"tensor": [int(length), str(dtype), [*shape]]} if 0 <= length <= len(body) - place:
+                data = body[place : place + length]
+                place += length
+                return wire.tensor_from(data, dtype, shape)
+        raise ProtocolError("an unknown kind of value")
+
+    try:
+        return json.loads(body[:text_bytes], object_hook=take_back)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # JSONDecodeError is a ValueError, too
+        raise ProtocolError(f"no message: {error}"[:200]) from None

@@ -212,6 +212,11 @@ def rendezvous_store() -> VirtualStore:
 _attempts: dict[int, int] = {}
 
 
+def forget_attempts() -> None:
+    """No rank of this process has called `init_process_group`."""
+    _attempts.clear()
+
+
 def count_attempts_alike() -> None:
     """Some ranks may have called `init_process_group` more often than others: let them all meet at the next call."""
     most = max(_attempts.values(), default=0)

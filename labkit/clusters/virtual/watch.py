@@ -17,8 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from labkit.clusters.virtual.memory import GRADIENT, OPTIMIZER, current
 
 
+@functools.cache
 def watch() -> None:
-    """From now on accounts hear of parameters, optimizers and resized storages."""
+    """From now on accounts hear of parameters, optimizers and resized storages. Calling it again changes nothing."""
     register_module_parameter_registration_hook(_registered)
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)

@@ -129,6 +129,12 @@ def entry_function(entry: str) -> Callable[..., None]:
     return function
 
 
+def preparation(entry: str) -> Callable[[], None] | None:
+    """What the entry's module wants done once, in a process from which nothing else is forked: `prepare_forks`."""
+    found: Callable[[], None] | None = getattr(importlib.import_module(entry.partition(":")[0]), "prepare_forks", None)
+    return found
+
+
 def named(path: str) -> Any:
     """What `package.module:name` names."""
     module, _, name = path.partition(":")

@@ -50,6 +50,16 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def catches(pid: int, number: int) -> bool:
+    """Has that process a handler for this signal? One that has ended has none."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            found = {name: value.split() for line in file for name, _, value in (line.partition(":"),)}
+    except OSError:
+        return False
+    return found["State"][0] not in "ZX" and bool(int(found["SigCgt"][0], 16) >> (number - 1) & 1)
+
+
 def stop_descendants() -> list[int]:
     """Have everything below this process stand still, but what cleans up; returns what does."""
     found = [pid for pid in descendants(os.getpid()) if not _cleans_up(pid)]

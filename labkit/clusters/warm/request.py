@@ -6,6 +6,7 @@ This way is trusted: it is the lab's own process that asks. Nothing is unpickled
 from __future__ import annotations
 
 import array
+import io
 import pickle
 import socket
 import struct
@@ -13,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+import torch
+
+from labkit.clusters import wire
 from labkit.clusters.job import Job
 
 _LENGTH = struct.Struct("<Q")
@@ -48,11 +52,29 @@ class Request:
 
 def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket | IO[bytes]]) -> None:
     """Send a request and its sockets, or files."""
-    data = pickle.dumps(request)
+    data = _pickled(request)
     connection.sendall(_LENGTH.pack(len(data)) + data)
     for start in range(0, len(sockets), _SOCKETS_AT_ONCE):
         batch = array.array("i", [s.fileno() for s in sockets[start : start + _SOCKETS_AT_ONCE]])
         connection.sendmsg([b"s"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, batch)])
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as their bytes: torch's own way takes a millisecond for each, and as long to read."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not (type(value) is torch.Tensor and wire.is_plain_tensor(value)):
+            return NotImplemented
+        # nothing but its own memory, all of it, in order: else others may share it
+        if value.requires_grad or not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
+            return NotImplemented
+        return wire.tensor_from, (wire.raw_bytes(value), str(value.dtype), list(value.shape))
+
+
+def _pickled(request: Request) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(request)
+    return file.getvalue()
 
 
 def receive(connection: socket.socket) -> tuple[Request, list[int]]:

@@ -13,7 +13,10 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 # imported here so that no rank has to; DistributedDataParallel brings in _dynamo when it is first used
 import torch
@@ -25,20 +28,22 @@ import torch.optim  # noqa: F401
 
 from labkit.clusters.torch_versions import rehearse_groups
 from labkit.clusters.warm import huge_pages, processes, scratch
-from labkit.clusters.warm.fresh import entry_function
+from labkit.clusters.warm.fresh import entry_function, preparation
 from labkit.clusters.warm.supervisor import supervise
 
 
-def serve(control: socket.socket, meanwhile: Iterable[None] = ()) -> None:
+def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:
     """Fork a supervisor for every connection that arrives; return when the client is gone.
 
-    meanwhile: work to be done, a step at a time, while nothing has arrived.
+    meanwhile: work to be done, a step at a time, while nothing has arrived. prepared: the one entry that this process
+    is prepared for. Others that are to be prepared have a process of their own, which does this for them.
     """
-    supervisors: set[int] = set()
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(supervisors))
+    children: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
     # what a supervisor leaves behind when it is itself killed comes to this process
     processes.adopt_orphans()
     known: set[str] = set()
+    others: dict[str, socket.socket] = {}
     left = iter(meanwhile)
     while True:
         _until_something_comes(control, left)
@@ -53,19 +58,71 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = ()) -> None:
             gc.collect()
             gc.freeze()
         connection = socket.socket(fileno=descriptors[0])
-        warm = os.getpid()
-        # one that ends at once must be known when that is heard of
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            processes.die_with_parent(warm, signal.SIGTERM)
-            supervise(connection)
-        supervisors.add(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        if entry != prepared and preparation(entry):
+            _hand_on(message, connection, others, entry, control, children)
+        else:
+            with _child(children, signal.SIGTERM) as is_child:
+                if is_child:
+                    control.close()
+                    supervise(connection)
         connection.close()
+
+
+def _hand_on(
+    message: bytes,
+    connection: socket.socket,
+    others: dict[str, socket.socket],
+    entry: str,
+    control: socket.socket,
+    children: set[int],
+) -> None:
+    """Let the process that is prepared for `entry` serve it; it is started when there is none."""
+    for _ in range(2):
+        if entry not in others:
+            others[entry], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with _child(children, signal.SIGKILL) as is_child:
+                if is_child:
+                    for held in (control, connection, *others.values()):
+                        held.close()
+                    _be_prepared(theirs, entry)
+            theirs.close()
+        try:
+            socket.send_fds(others[entry], [message], [connection.fileno()])
+        except OSError:  # it has been killed
+            others.pop(entry).close()
+        else:
+            return
+
+
+def _be_prepared(control: socket.socket, entry: str) -> NoReturn:
+    try:
+        prepare = preparation(entry)
+        assert prepare is not None
+        prepare()
+        for _ in huge_pages.collapse():
+            pass  # many forks are to come, and they wait for this one
+        serve(control, prepared=entry)
+    except Exception:  # the client is told what was printed last
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def _child(children: set[int], with_parent: int) -> Iterator[bool]:
+    """Fork; the child gets True, and must not leave the block. with_parent: the signal that it gets when we end."""
+    parent = os.getpid()
+    # one that ends at once must be known when that is heard of
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        processes.die_with_parent(parent, with_parent)
+    else:
+        children.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    yield pid == 0
 
 
 def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None:
@@ -74,7 +131,7 @@ def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None
             return
 
 
-def _reap(supervisors: set[int]) -> None:
+def _reap(children: set[int]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -82,10 +139,10 @@ def _reap(supervisors: set[int]) -> None:
             return
         if pid == 0:
             return
-        if pid in supervisors:
-            supervisors.discard(pid)
+        if pid in children:
+            children.discard(pid)
             if os.WIFSIGNALED(status):
-                processes.kill_children_except(supervisors)
+                processes.kill_children_except(children)
                 scratch.remove_that_of(pid)
 
 

@@ -358,12 +358,19 @@ class Supervisor:
     def _report_stacks(self) -> None:
         """Ask every process that is still running where it is."""
         asked = [p for p in self._processes.values() if p.status is None]
+        # one that has not begun yet, or has just ended, has nothing to say
+        able = {p.index for p in asked if processes.catches(p.pid, signal.SIGUSR1)}
         for process in asked:
             os.kill(process.pid, signal.SIGUSR1)
         limit = time.monotonic() + 1.0
         for process in asked:
             seen = -1
-            while time.monotonic() < limit and (size := os.fstat(process.stacks).st_size) != seen:
+            while (
+                process.index in able
+                and time.monotonic() < limit
+                and (size := os.fstat(process.stacks).st_size) != seen
+                and processes.catches(process.pid, signal.SIGUSR1)
+            ):
                 seen = size if size > process.told_stacks else -1
                 time.sleep(0.02)
             self._send_stacks(process)

@@ -251,7 +251,7 @@ def test_a_rank_that_asks_for_a_malformed_collective_ends_alone() -> None:
         if rank == 1:
             group = dist.distributed_c10d._get_default_group()
             group.endpoint._ask(
-                "post", ("collective", "0", "all_to_all", "", [x], "", -1, (1, 9), (), float("inf"))
+                "post", 99, ("collective", "0", "all_to_all", "", [x], "", -1, (1, 9), (), float("inf")), None
             )
         dist.barrier()
     """

@@ -144,7 +144,7 @@ def test_a_rank_that_breaks_the_protocol_ends_alone() -> None:
         + """
 if rank == 1:
     group = dist.distributed_c10d._get_default_group()
-    group.endpoint._ask("post", ("send", "no such group", 99))
+    group.endpoint._ask("post", 99, ("send", "no such group", 99), None)
 x = torch.ones(1)
 dist.all_reduce(x)
 """

@@ -55,13 +55,22 @@ class RankClock:
         self._endpoint.sleep(seconds)
 
 
+_began = 0
+
+
+def begin() -> None:
+    """The clocks of ranks show the present time when they show 0."""
+    global _began
+    # whole seconds: adding the clock to it then rounds alike in every run
+    _began = int(time.time())
+
+
 def separate() -> None:
     """From now on the functions of `time` give a rank's thread its virtual clock."""
-    # whole seconds: adding the clock to it then rounds alike in every run
-    began = int(time.time())
+    begin()
     nanoseconds = 10**9
-    _replace("time", lambda clock: began + clock)
-    _replace("time_ns", lambda clock: began * nanoseconds + int(clock * nanoseconds))
+    _replace("time", lambda clock: _began + clock)
+    _replace("time_ns", lambda clock: _began * nanoseconds + int(clock * nanoseconds))
     for name in ("monotonic", "perf_counter"):
         _replace(name, lambda clock: clock)
         _replace(f"{name}_ns", lambda clock: int(clock * nanoseconds))

@@ -52,8 +52,7 @@ _host = os.getpid()
 
 def follow_threads() -> None:
     """Threads that a rank starts work for that rank; a process that it forks is beyond the scheduler's reach."""
-    global _host
-    _host = os.getpid()
+    begin()
     start = threading.Thread.start
 
     def start_for_rank(self: threading.Thread) -> None:
@@ -71,6 +70,12 @@ def follow_threads() -> None:
 
     threading.Thread.start = start_for_rank  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=_leave_scheduler)
+
+
+def begin() -> None:
+    """This process is the one that has the scheduler, or is a rank: those that are forked from now on are beyond it."""
+    global _host
+    _host = os.getpid()
 
 
 def _leave_scheduler() -> None:

@@ -1,0 +1,148 @@
+"""A process rank's line to the scheduler, whose other end is desk.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.endpoint import refuse_after_fork
+from labkit.clusters.virtual.exchange import Line
+from labkit.clusters.virtual.faults import Killed, LinkDown
+from labkit.clusters.virtual.in_flight import InFlight
+from labkit.clusters.virtual.key_values import StoreCall
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+
+_MOST_UNSAID = 64
+_MOST_UNSAID_BYTES = 64 << 10
+"""Calls without an answer, and bytes of one, that wait for a call that needs one."""
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error
+    for error in (
+        diagnosis.DeadlockError,
+        diagnosis.PeerFailed,
+        diagnosis.MismatchError,
+        LinkDown,
+        dist.DistStoreError,
+        dist.QueueEmptyError,
+    )
+}
+
+
+class SocketEndpoint:
+    """A process rank's line to the scheduler.
+
+    What needs no answer goes out with the next call that does: the scheduler would serve nobody else meanwhile.
+    faulty: something goes wrong on purpose, so that the scheduler alone knows how long computing takes.
+    trusted: the scheduler wants to hear how long computing takes; else it takes no time.
+    """
+
+    def __init__(self, rank: int, line: Line, *, faulty: bool = False, trusted: bool = True) -> None:
+        self.rank = rank
+        self.now = 0.0
+        """This rank's virtual clock, in seconds."""
+        self._faulty = faulty
+        self._trusted = trusted
+        self._computed = 0
+        """Operators since the scheduler was last told."""
+        self._unsaid: list[tuple[Any, ...]] = []
+        self._posted = 0
+        self._line = line
+        self.in_flight = InFlight()
+
+    def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
+        self._ask("join_group", name, ranks)
+
+    def post(self, request: Request, at: float | None = None) -> int:
+        common = (request.group, request.name, request.line)
+        match request:
+            case Send(to=to, tag=tag, dtype=dtype, numel=numel, payload=data):
+                fields: tuple[Any, ...] = ("send", *common, to, tag, _name(dtype), numel, data)
+            case Receive(wanted=wanted, tag=tag, dtype=dtype, numel=numel):
+                fields = ("receive", *common, wanted, tag, _name(dtype), numel)
+            case Collective(tensors=tensors, op=op, root=root):
+                tensors = [tensor.detach() for tensor in tensors]
+                more = (request.pieces, request.expected, float(request.timeout))
+                fields = ("collective", *common, tensors, op, root, *more)
+            case StoreCall(store=table, keys=keys, values=values, number=number, timeout=timeout):
+                fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
+            case _:
+                raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
+        self._posted += 1
+        self._say("post", self._posted, fields, at)
+        large = isinstance(request, Send) and request.nbytes > _MOST_UNSAID_BYTES
+        if large or len(self._unsaid) >= _MOST_UNSAID:
+            self._send()
+        return self._posted
+
+    def wait(self, handle: int, move_clock: bool = True, timeout: float = math.inf) -> tuple[Any, int]:
+        arrived, source = self._ask("wait", handle, move_clock, timeout)
+        return arrived, source
+
+    def done_at(self, handle: int) -> float:
+        return float(self._ask("done_at", handle))
+
+    def is_done(self, handle: int) -> bool:
+        return bool(self._ask("is_done", handle))
+
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        if self._trusted:
+            self.now += seconds
+            self._computed += operations
+
+    def work(self, name: str, seconds: float) -> None:
+        self._ask("work", name, seconds)
+
+    def sleep(self, seconds: float) -> None:
+        self._ask("sleep", float(seconds))
+
+    def tick(self, seconds: float) -> None:
+        self._say("tick", float(seconds))
+        self.now += seconds
+        if len(self._unsaid) >= _MOST_UNSAID:
+            self._send()
+
+    def cut_off(self) -> None:
+        self._ask = self._say = refuse_after_fork  # type: ignore[method-assign]
+
+    def end(self, failed: bool) -> None:
+        self._say("end", failed)
+        self._send()
+
+    def _say(self, *call: Any) -> None:
+        if self._computed:
+            operations, self._computed = self._computed, 0
+            if self._faulty:
+                self._ask("compute", self.now, operations)
+            else:
+                self._unsaid.append(("compute", self.now, operations))
+        self._unsaid.append(call)
+
+    def _send(self) -> None:
+        said, self._unsaid = self._unsaid, []
+        self._line.send(said)
+
+    def _answer(self) -> Any:
+        return self._line.receive()
+
+    def _ask(self, *call: Any) -> Any:
+        self._say(*call)
+        self._send()
+        answer = self._answer()
+        if answer is None:
+            raise diagnosis.PeerFailed("the scheduler ended this rank")
+        if answer[0] == "killed":
+            raise Killed
+        if answer[0] == "error":
+            _, name, message, self.now = answer
+            raise _ERRORS.get(name, RuntimeError)(message)
+        _, value, self.now = answer
+        return value
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

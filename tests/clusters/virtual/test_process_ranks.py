@@ -1,0 +1,100 @@
+"""Ranks that are processes: what they say to the scheduler, and the process that they are forked from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import struct
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+import torch
+
+from labkit import Job, virtual
+from labkit.clusters.virtual import rehearsal, remote
+from labkit.clusters.virtual.exchange import Allowance, Line, ProtocolError
+
+MESSAGE = ["post", 1, ("send", None, 2.5, float("inf"), b"abc", b""), [torch.arange(6).view(2, 3), torch.zeros(0, 3)]]
+
+
+def lines() -> tuple[socket.socket, Line]:
+    ours, theirs = socket.socketpair()
+    return ours, Line(theirs)
+
+
+def test_a_message_arrives_as_it_was_sent_with_lists_for_tuples() -> None:
+    ours, line = lines()
+    Line(ours).send(MESSAGE)
+    *plain, tensors = line.receive()
+    assert plain == ["post", 1, ["send", None, 2.5, float("inf"), b"abc", b""]]
+    assert torch.equal(tensors[0], torch.arange(6).view(2, 3)) and tensors[1].shape == (0, 3)
+    ours.shutdown(socket.SHUT_WR)
+    assert line.receive() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"bytes": [99]}',
+        b'{"bytes": [-1]}',
+        b'{"tensor": [4, "torch.float32", [2]]}',
+        b'{"tensor": [4, "torch.load", [1]]}',
+        b'{"tensor": [0, "torch.float32", [0, 99999999999999999999]]}',
+        b'{"else": 1}',
+    ],
+)
+def test_what_is_no_message_is_refused(text: bytes) -> None:
+    ours, line = lines()
+    ours.sendall(struct.pack("<IQ", len(text), 4) + text + bytes(4))
+    with pytest.raises(ProtocolError):
+        line.receive()
+
+
+def test_sizes_are_refused_before_anything_is_read() -> None:
+    for text, buffers, allowance in ((1 << 30, 0, None), (2, 1 << 40, None), (2, 1000, Allowance(100))):
+        ours, theirs = socket.socketpair()
+        ours.sendall(struct.pack("<IQ", text, buffers))
+        with pytest.raises(ProtocolError):
+            Line(theirs, allowance).receive()
+
+
+def rehearsed() -> bool:
+    remote.prepare_forks()
+    return rehearsal.rehearse()
+
+
+def test_the_rehearsal_goes_well() -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        assert process.submit(rehearsed).result()
+
+
+def test_what_was_asked_before_the_end_has_been_asked() -> None:
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+x = torch.full((4,), 7.0)
+works = [dist.isend(x, 1, tag=i) for i in range(200)] if dist.get_rank() == 0 else []
+for i in range(200 if dist.get_rank() == 1 else 0):
+    dist.recv(x.zero_(), 0, tag=i)
+x.tolist()"""
+    run = virtual(nproc_per_node=2, ranks="processes").run(Job(source=source)).raise_if_failed()
+    assert run.values == [[7.0] * 4] * 2
+    assert run.trace.messages_sent(0) == 200
+
+
+def test_no_rank_is_told_of_the_rehearsal() -> None:
+    source = """
+import sys, torch, torch.distributed as dist
+hook = sys.excepthook
+dist.init_process_group()
+dist.all_reduce(torch.ones(1))
+print(hook is sys.__excepthook__)
+dist.get_rank(), torch.distributed.group.WORLD.group_name, torch.initial_seed() % 1000"""
+    by_processes = virtual(nproc_per_node=2, ranks="processes").run(Job(source=source)).raise_if_failed()
+    by_threads = virtual(nproc_per_node=2).run(Job(source=source)).raise_if_failed()
+    assert by_processes.values == by_threads.values
+    assert [rank.output for rank in by_processes.ranks] == ["True\n"] * 2
+    assert by_processes.trace.groups == by_threads.trace.groups
