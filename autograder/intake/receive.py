@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -84,9 +85,7 @@ def _receive(folder: int, release: Release, limits: Limits, record: Record | Non
     taken = {one.path for one in chosen.values() if one is not None}
     rest = [one.path for one in found if one.path not in taken | release.files and one.path not in STAMPS]
     if rest:
-        more = f" and {len(rest) - _SHOWN:,} more" if len(rest) > _SHOWN else ""
-        named = ", ".join(f"`{shown(path)}`" for path in rest[:_SHOWN])
-        notes.append(f"Only the course's notebooks are graded; left out: {named}{more}.")
+        notes.append(f"Only the course's notebooks are graded; left out: {_listed(rest)}.")
     if len(notes) > _SHOWN:
         notes[_SHOWN:] = [f"There is more that is odd about the files: {len(notes) - _SHOWN:,} notes like these."]
     came = {name: _read(folder, one, limits) for name, one in chosen.items() if one}
@@ -129,7 +128,7 @@ def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str,
             chosen[name] = could[0]
             notes.append(f"There is no `{name}.ipynb`; `{shown(could[0].path)}` was read in its place.")
         elif could:
-            named = ", ".join(f"`{shown(one.path)}`" for one in could[:_SHOWN])
+            named = _listed([one.path for one in could])
             notes.append(f"There is no `{name}.ipynb`, and more than one file that it can be: {named}. None was read.")
         else:
             notes.append(f"There is no `{name}.ipynb`.")
@@ -140,3 +139,14 @@ def _names(one: Found, release: Release) -> str:
     """The released notebook that a file has in its name, the longest one; empty when it has none."""
     names = (name for name in release.notebooks if name.casefold() in one.name.casefold())
     return max(names, key=len, default="")
+
+
+def _listed(paths: list[str]) -> str:
+    """Some of the names, so far as they are ordinary ones."""
+    ordinary = [path for path in paths if re.fullmatch(r"[\w./+-]{1,60}", path, re.ASCII)]
+    named = [f"`{path}`" for path in ordinary[:_SHOWN]]
+    if more := len(ordinary) - len(named):
+        named.append(f"{more:,} more")
+    if odd := len(paths) - len(ordinary):
+        named.append(f"{odd:,} with other names")
+    return ", ".join(named)

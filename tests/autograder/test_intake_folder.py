@@ -107,6 +107,13 @@ def test_a_submission_that_is_no_folder_is_graded_as_empty(make: Callable[[Path,
     assert taken(intake) == "" and "it is not a folder" in intake.notes[0]
 
 
+def test_a_notebook_in_a_folder_of_its_name_is_found(folder: Path) -> None:
+    (folder / FILE).mkdir()
+    (folder / FILE / FILE).write_text(WORK)
+    intake = receive(folder, RELEASE)
+    assert taken(intake) == "x = 'mine'" and "is a folder, not a notebook" in intake.notes[0]
+
+
 def test_an_empty_folder_is_graded(folder: Path) -> None:
     intake = receive(folder, RELEASE)
     assert taken(intake) == ""
@@ -161,14 +168,15 @@ def test_files_that_would_shadow_modules_are_left_out_and_noted(folder: Path) ->
     intake = receive(folder, RELEASE)
     (note,) = intake.notes
     assert taken(intake) == "x = 'mine'"
-    for name in ("torch.py", "conftest.py", "sitecustomize.py", "labkit/__init__.py", "n?am?[2Je?.py", "-rf *.ipynb"):
+    for name in ("torch.py", "conftest.py", "sitecustomize.py", "labkit/__init__.py"):
         assert f"`{name}`" in note
+    assert note.endswith(", 2 with other names.")
 
 
 def test_limits_leave_out_the_rest_and_grade_the_work(folder: Path) -> None:
     (folder / FILE).write_text(WORK)
     for number in range(40):
-        (folder / f"zz{number}").write_text("")
+        (folder / f"{number}").write_text("")
     deep = folder / "a" / "b" / "c" / "d"
     deep.mkdir(parents=True)
     (deep / "e").write_text("")
