@@ -1,8 +1,10 @@
 """Where learners' code runs when it is graded, and nowhere else."""
 
+from autograder.sandbox.books import Usage
 from autograder.sandbox.enclosure import Enclosure
-from autograder.sandbox.runner import CommandRunner, Limits, Runner
+from autograder.sandbox.limits import Limits
+from autograder.sandbox.runner import CommandRunner, Runner
 from autograder.sandbox.sandbox import Sandbox
 from autograder.sandbox.unavailable import SandboxUnavailable
 
-__all__ = ["CommandRunner", "Enclosure", "Limits", "Runner", "Sandbox", "SandboxUnavailable"]
+__all__ = ["CommandRunner", "Enclosure", "Limits", "Runner", "Sandbox", "SandboxUnavailable", "Usage"]

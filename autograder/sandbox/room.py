@@ -27,32 +27,35 @@ class Room:
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
         """Of the first process, as seen from here. Another may have it once this one has ended."""
+        self.around: subprocess.Popen[bytes] | None = None
+        """The bubblewrap that is this sandbox's alone."""
         self._pidfd = pidfd
-        self._ended = False
+
+    def __del__(self) -> None:
+        os.close(self._pidfd)
 
     def poll(self) -> int | None:
         """None while it stands."""
-        if not self._ended and select.select([self._pidfd], [], [], 0)[0]:
-            self._end()
-        return 0 if self._ended else None
+        return 0 if self._has_ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
         """Until all of it has ended. Raises `subprocess.TimeoutExpired`."""
-        if not self._ended:
-            if not select.select([self._pidfd], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("sandbox", timeout or 0.0)
-            self._end()
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("sandbox", timeout or 0.0)
         return 0
 
     def kill(self) -> None:
         """End all that is in it."""
-        if not self._ended:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def _end(self) -> None:
-        self._ended = True
-        os.close(self._pidfd)
+    def _has_ended(self, seconds: float | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._pidfd, select.POLLIN)
+        ended = bool(waiting.poll(None if seconds is None else seconds * 1000))
+        if ended and self.around is not None:
+            self.around.wait()
+        return ended
 
 
 class NotMade(OSError):
@@ -134,16 +137,5 @@ def single(order: Order, control: socket.socket, errors: IO[bytes], on_arrival: 
             started.wait()
             errors.seek(0)
             raise refusal(f"{problem}; {errors.read().decode(errors='replace').strip()[-2000:]}") from None
-    return BubblewrapRoom(room, started)
-
-
-class BubblewrapRoom(Room):
-    """With the bubblewrap around it."""
-
-    def __init__(self, room: Room, bubblewrap: subprocess.Popen[bytes]) -> None:
-        super().__init__(room.pid, room._pidfd)
-        self._bubblewrap = bubblewrap
-
-    def _end(self) -> None:
-        super()._end()
-        self._bubblewrap.wait()
+    room.around = started
+    return room

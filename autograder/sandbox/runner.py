@@ -11,29 +11,17 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Protocol
 
 from autograder.sandbox import room, template, view
 from autograder.sandbox.inside.order import Order
+from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
 from labkit.clusters import warm
 
 _LAUNCH = Path(warm.__file__).with_name("launch.py")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one submission may use up."""
-
-    processes: int
-    memory_bytes: int
-    scratch_bytes: int
-    file_bytes: int
-    cpu_seconds: int
-    wall_seconds: float
 
 
 class Started(Protocol):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from traitlets import Bool, Float, Int, Type
+from traitlets import Bool, Float, Int, Type, Unicode
 from traitlets.config import LoggingConfigurable
 
+from autograder.sandbox.cgroups import Parents, find, sweep
 from autograder.sandbox.enclosure import Enclosure
-from autograder.sandbox.runner import Bubblewrap, Limits, NoIsolation, Runner
+from autograder.sandbox.limits import Limits
+from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
 from autograder.sandbox.unavailable import SandboxUnavailable
 
 
@@ -25,8 +27,15 @@ class Sandbox(LoggingConfigurable):
     memory_bytes = Int(4 << 30, help="Memory of one submission, all ranks together.").tag(config=True)
     scratch_bytes = Int(256 << 20, help="Size of /tmp, of /dev/shm and of the home folder, each.").tag(config=True)
     file_bytes = Int(256 << 20, help="Size of one file.").tag(config=True)
-    cpu_seconds = Int(300, help="CPU time of one submission, all processes together.").tag(config=True)
+    cpu_seconds = Int(600, help="CPU time of one submission, all processes together.").tag(config=True)
     wall_seconds = Float(900, help="Time from a submission's first process to its end.").tag(config=True)
+
+    cgroups = Bool(
+        True, help="Limit memory and processes by control groups where they can be made; else by a watchdog alone."
+    ).tag(config=True)
+    cgroup = Unicode(
+        "", help="Folder of control groups, version 2, that is handed over to the grader (systemd: Delegate=yes)."
+    ).tag(config=True)
 
     def check(self) -> None:
         """Raise `SandboxUnavailable` unless a sandbox can be made here or `allow_none` is set."""
@@ -54,9 +63,17 @@ class Sandbox(LoggingConfigurable):
             cpu_seconds=self.cpu_seconds,
             wall_seconds=self.wall_seconds,
         )
-        return Enclosure(runner, limits, self.log)
+        return Enclosure(runner, limits, _parents(self.cgroup) if self.cgroups else None, self.log)
 
 
 @cache
 def _made(kind: type[Runner]) -> Runner:
     return kind()
+
+
+@cache
+def _parents(handed_over: str) -> Parents | None:
+    parents = find(handed_over)
+    if parents is not None:
+        sweep(parents)
+    return parents

@@ -1,0 +1,193 @@
+"""Control groups: the kernel counts and limits what all processes of a submission use together. Versions 1 and 2.
+
+A group is made for each submission below the grader's own, or below one that the site has handed over, where that may
+be written; else there is none, and the watchdog counts by /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_VERSION_1 = ("memory", "pids", "cpuacct")
+_numbers = itertools.count()
+_REMOVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Parents:
+    """Folders below which groups can be made, by controller; version 2 has one folder for all."""
+
+    folders: Mapping[str, Path]
+    version: int
+
+
+def find(handed_over: str = "", mounts: str | None = None, own: str | None = None) -> Parents | None:
+    """Where groups that count memory can be made; None where they cannot.
+
+    handed_over: a folder of version 2 that is the grader's, and in which no process is.
+    mounts, own: the texts of /proc/self/mountinfo and /proc/self/cgroup.
+    """
+    mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+    own = Path("/proc/self/cgroup").read_text() if own is None else own
+    paths = {}
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update({controller: path for controller in controllers.split(",")})
+    unified, version_1 = _mounted(mounts)
+    candidates = [Path(handed_over)] if handed_over else []
+    if unified is not None and not handed_over:
+        mine = _below(unified, paths.get("", "/"))
+        candidates = [mine, *(p for p in mine.parents if p == unified or unified in p.parents)]
+    for folder in candidates:
+        if _offers_memory(folder):
+            return Parents({"memory": folder}, 2)
+    folders = {}
+    for controller in _VERSION_1:
+        for folder in _places(version_1.get(controller), paths.get(controller)):
+            if os.access(folder, os.W_OK):
+                folders[controller] = folder
+                break
+    return Parents(folders, 1) if "memory" in folders else None
+
+
+def _mounted(mounts: str) -> tuple[Path | None, dict[str, Path]]:
+    """Where version 2 is mounted, and each controller of version 1."""
+    unified, version_1 = None, {}
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4])
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            unified = unified or point
+        elif kind == "cgroup":
+            version_1.update({option: point for option in options.split(",") if option in _VERSION_1})
+    return unified, version_1
+
+
+def _places(mount: Path | None, path: str | None) -> list[Path]:
+    return [] if mount is None else [_below(mount, path or "/"), mount]
+
+
+def _below(mount: Path, path: str) -> Path:
+    """This process's own group, or, where that cannot be seen (in a container), the top."""
+    folder = mount / path.lstrip("/")
+    return folder if folder.is_dir() else mount
+
+
+def _offers_memory(folder: Path) -> bool:
+    """Can groups below this one of version 2 be made, and their memory be limited?"""
+    try:
+        if not os.access(folder, os.W_OK):
+            return False
+        if "memory" in (folder / "cgroup.subtree_control").read_text().split():
+            return True
+        if (folder / "cgroup.procs").read_text().strip():  # then the kernel refuses
+            return False
+        (folder / "cgroup.subtree_control").write_text("+memory +pids")
+        return "memory" in (folder / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+
+
+class Cgroup:
+    """The group of one submission."""
+
+    def __init__(self, parents: Parents, memory_bytes: int, processes: int) -> None:
+        """Raises `OSError`."""
+        name = f"labkit-{os.getpid()}-{next(_numbers)}"
+        self._version = parents.version
+        self._folders = {controller: folder / name for controller, folder in parents.folders.items()}
+        made: list[Path] = []
+        try:
+            for folder in self._folders.values():
+                folder.mkdir()
+                made.append(folder)
+            if self._version == 1:
+                self._write("memory", "memory.limit_in_bytes", memory_bytes)
+                with contextlib.suppress(OSError, KeyError):  # where swap is not counted, or there is none
+                    self._write("memory", "memory.memsw.limit_in_bytes", memory_bytes)
+                if "pids" in self._folders:
+                    self._write("pids", "pids.max", processes)
+            else:
+                self._write("memory", "memory.max", memory_bytes)
+                for file, value in (("memory.swap.max", 0), ("pids.max", processes)):
+                    with contextlib.suppress(OSError):  # a controller that is not handed on
+                        self._write("memory", file, value)
+        except OSError:
+            for folder in made:
+                folder.rmdir()
+            raise
+
+    def add(self, pid: int) -> None:
+        """Count this process, and all that it will start. Raises `OSError`."""
+        for controller in self._folders:
+            self._write(controller, "cgroup.procs", pid)
+
+    def memory_peak(self) -> int | None:
+        """The most bytes at once; None where the kernel does not keep it."""
+        return self._number("memory", "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak")
+
+    def memory(self) -> int | None:
+        """Bytes now."""
+        return self._number("memory", "memory.usage_in_bytes" if self._version == 1 else "memory.current")
+
+    def memory_kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory."""
+        file = "memory.oom_control" if self._version == 1 else "memory.events"
+        return self._table("memory", file).get("oom_kill", 0)
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time of all that are and were in it; None where it is not counted."""
+        if self._version == 1:
+            nanoseconds = self._number("cpuacct", "cpuacct.usage")
+            return None if nanoseconds is None else nanoseconds / 1e9
+        microseconds = self._table("memory", "cpu.stat").get("usage_usec")
+        return None if microseconds is None else microseconds / 1e6
+
+    def processes(self) -> int | None:
+        """Processes and threads now; None where they are not counted."""
+        return self._number("pids" if self._version == 1 else "memory", "pids.current")
+
+    def remove(self) -> None:
+        """Once all its processes have ended."""
+        limit = time.monotonic() + _REMOVE_SECONDS
+        for folder in self._folders.values():
+            while folder.exists():
+                try:
+                    folder.rmdir()
+                except OSError:  # the kernel has not yet seen the end of the last one
+                    if time.monotonic() > limit:
+                        break
+                    time.sleep(0.005)
+
+    def _write(self, controller: str, file: str, value: int) -> None:
+        (self._folders[controller] / file).write_text(str(value))
+
+    def _number(self, controller: str, file: str) -> int | None:
+        try:
+            return int((self._folders[controller] / file).read_text())
+        except (OSError, KeyError, ValueError):
+            return None
+
+    def _table(self, controller: str, file: str) -> dict[str, int]:
+        try:
+            lines = (self._folders[controller] / file).read_text().splitlines()
+        except (OSError, KeyError):
+            return {}
+        return {name: int(value) for name, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
+
+
+def sweep(parents: Parents) -> None:
+    """Remove the groups of graders that were killed."""
+    for parent in parents.folders.values():
+        for folder in parent.glob("labkit-*-*"):
+            pid = folder.name.split("-")[1]
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()

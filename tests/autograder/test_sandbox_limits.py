@@ -1,0 +1,148 @@
+"""What a submission may use up, all its processes together, and what the kernel's books say of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from autograder.sandbox import Enclosure, Sandbox
+from autograder.sandbox.cgroups import Cgroup, find
+from labkit.clusters import Job, Run
+from labkit.clusters.local import local
+from labkit.clusters.warm import WarmProcessDied
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+COUNTING = [False, True] if find() else [False]
+"""By the watchdog alone, and by control groups where this machine lets them be made."""
+
+
+def ran(enclosure: Enclosure, source: str, ranks: int = 1, timeout: float = 30.0) -> Run:
+    return local(ranks, warm=enclosure.warm).run(Job(source=source, timeout=timeout))
+
+
+HOLDS = """
+import time
+held = bytearray(b"x") * (200 << 20)
+time.sleep(5)
+print("held")
+"""
+
+
+@pytest.mark.parametrize("cgroups", COUNTING)
+def test_memory_is_limited_for_all_processes_together(cgroups: bool) -> None:
+    with Sandbox(memory_bytes=700 << 20, cgroups=cgroups).open() as enclosure:
+        run = ran(enclosure, HOLDS, ranks=5)
+        assert not run.ok
+        usage = enclosure.usage()
+        assert usage.memory_kills >= 1 and usage.memory_peak_bytes > 500 << 20, usage
+        # the others of that call ended with it; the submission may go on
+        assert enclosure.ended == ""
+        assert ran(enclosure, "print('next')").ranks[0].output == "next\n"
+
+
+HIDES = {
+    "anonymous and shared": "import mmap\nheld = mmap.mmap(-1, 300 << 20)\nheld.write(bytes(300 << 20))",
+    "a file without name": "import os\nheld = os.memfd_create('x')\nos.write(held, bytes(300 << 20))",
+    "files": "for i in range(3): open(f'/dev/shm/{i}', 'wb').write(bytes(100 << 20))",
+}
+
+
+@pytest.mark.parametrize("cgroups", COUNTING)
+def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
+    for where, source in HIDES.items():
+        with Sandbox(scratch_bytes=400 << 20, file_bytes=400 << 20, cgroups=cgroups).open() as enclosure:
+            seen = []
+            job = Job(source=f"import time\n{source}\nprint('holds')\ntime.sleep(2)", timeout=30)
+            cluster = local(1, warm=enclosure.warm)
+            run = cluster.run(job, on_output=lambda *_, e=enclosure, seen=seen: seen.append(e.usage()))
+            assert run.ok, run.ranks[0].error
+            assert seen[0].memory_peak_bytes > 300 << 20, where
+
+
+@pytest.mark.parametrize("cgroups", COUNTING)
+def test_cpu_time_is_limited_for_all_processes_together(cgroups: bool) -> None:
+    with Sandbox(cpu_seconds=1, cgroups=cgroups).open() as enclosure:
+        ran(enclosure, "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass", ranks=3)
+        limit = time.monotonic() + 20
+        while not enclosure.ended and time.monotonic() < limit:
+            time.sleep(0.05)
+        with pytest.raises(WarmProcessDied, match="more than 1 s of CPU time"):
+            ran(enclosure, "1 + 1")
+        assert enclosure.ended == "it used more than 1 s of CPU time"
+        assert enclosure.usage().cpu_seconds > 1
+
+
+def test_the_time_of_a_whole_submission_is_limited() -> None:
+    with Sandbox(wall_seconds=1.0).open() as enclosure:
+        run = ran(enclosure, "import time\ntime.sleep(60)")
+        assert not run.ok
+        assert enclosure.ended == "it took longer than 1 s"
+        with pytest.raises(WarmProcessDied, match="took longer than 1 s"):
+            ran(enclosure, "1 + 1")
+
+
+ALL_REDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(NUMEL)
+dist.all_reduce(x)
+assert x[0] == dist.get_world_size()
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_kernel_counts_what_real_ranks_send(ranks: int) -> None:
+    nbytes = 8 << 20
+    with Sandbox().open() as enclosure:
+        assert ran(enclosure, ALL_REDUCE.replace("NUMEL", "1"), ranks).ok
+        before = enclosure.usage().network_bytes
+        run = ran(enclosure, ALL_REDUCE.replace("NUMEL", str(nbytes // 4)), ranks)
+        assert run.ok, run.ranks[0].error
+        theory = 2 * (ranks - 1) * nbytes
+        sent = enclosure.usage().network_bytes - before
+        assert theory < sent < 1.05 * theory
+    after = enclosure.usage()
+    assert after.network_bytes >= before + sent
+    assert after.processes >= ranks and after.cpu_seconds > 0 and after.memory_peak_bytes > ranks * nbytes
+
+
+def test_control_groups_of_version_2_are_made_where_memory_is_handed_on(tmp_path: Path) -> None:
+    """A folder laid out as the kernel lays it out: this machine's own may have another version."""
+    unified, mine = tmp_path / "cgroup", tmp_path / "cgroup" / "site" / "grader"
+    mine.mkdir(parents=True)
+    for folder, procs, on in ((unified, "", "cpu memory pids"), (mine.parent, "", "memory pids"), (mine, "77\n", "")):
+        (folder / "cgroup.controllers").write_text("cpu memory pids")
+        (folder / "cgroup.procs").write_text(procs)
+        (folder / "cgroup.subtree_control").write_text(on)
+    mounts = f"30 23 0:26 / {unified} rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    parents = find(mounts=mounts, own="0::/site/grader\n")
+    assert parents is not None and parents.version == 2
+    # the grader is in the innermost itself, so that the kernel would not limit groups below it
+    assert parents.folders["memory"] == mine.parent
+    group = Cgroup(parents, memory_bytes=1 << 30, processes=50)
+    (folder,) = mine.parent.glob(f"labkit-{os.getpid()}-*")
+    group.add(123)
+    wrote = {file.name: file.read_text() for file in folder.iterdir()}
+    assert wrote == {"memory.max": str(1 << 30), "memory.swap.max": "0", "pids.max": "50", "cgroup.procs": "123"}
+    (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (folder / "memory.current").write_text("1000\n")
+    (folder / "pids.current").write_text("7\n")
+    assert group.memory_peak() is None  # before Linux 5.19
+    (folder / "memory.peak").write_text("4096\n")
+    assert (group.memory_peak(), group.memory(), group.memory_kills()) == (4096, 1000, 2)
+    assert (group.cpu_seconds(), group.processes()) == (2.5, 7)
+
+
+def test_a_group_that_is_handed_over_is_set_up(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("memory pids")
+    (tmp_path / "cgroup.procs").write_text("")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    parents = find(handed_over=str(tmp_path))
+    assert parents is not None and parents.folders["memory"] == tmp_path
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
