@@ -23,7 +23,7 @@ STAMPS = ("timestamp.txt", "submission_secret.txt")
 
 _CHUNK = 1 << 20
 _LISTED = 100_000
-"""Names of one folder that are looked at, to find those that matter."""
+"""Names that are looked at to find those that matter."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -74,45 +74,55 @@ def is_odd(name: str) -> bool:
 
 
 def walk(folder: int, limits: Limits) -> tuple[list[Found], list[str]]:
-    """All files and other things but folders, by path, without what is hidden; and what was left out, in words."""
-    found: list[Found] = []
-    notes: list[str] = []
-    _walk(folder, "", limits, found, notes, [limits.files])
-    return found, list(dict.fromkeys(notes))
+    """All files and other things but folders, without what is hidden; and what was left out, in words."""
+    walk = _Walk(limits)
+    walk.into(folder, "")
+    return walk.found, list(dict.fromkeys(walk.notes))
 
 
-def _walk(folder: int, path: str, limits: Limits, found: list[Found], notes: list[str], left: list[int]) -> None:
-    too_many = f"Only {limits.files:,} files and folders of the submission were looked at."
-    with os.scandir(folder) as entries:
-        names = sorted((entry.name for entry in islice(entries, _LISTED)), key=_rank)
-    if len(names) > left[0]:
-        notes.append(too_many)
-        names = names[: left[0]]
-    left[0] -= len(names)
-    for name in names:
-        here = f"{path}{name}"
-        if name.startswith("."):
-            continue
+class _Walk:
+    def __init__(self, limits: Limits) -> None:
+        self.found: list[Found] = []
+        self.notes: list[str] = []
+        self._limits = limits
+        self._left = limits.files
+        self._listed = _LISTED
+
+    def into(self, folder: int, path: str) -> None:
+        """Go through an open folder; path: its own, with a slash at the end."""
+        with os.scandir(folder) as entries:
+            names = sorted((entry.name for entry in islice(entries, self._listed)), key=_rank)
+        self._listed -= len(names)
+        if len(names) > self._left or not self._listed:
+            self.notes.append(f"Only {self._limits.files:,} files and folders of the submission were looked at.")
+            names = names[: self._left]
+        self._left -= len(names)
+        for name in names:
+            if not name.startswith("."):
+                self._look_at(folder, name, f"{path}{name}")
+
+    def _look_at(self, folder: int, name: str, path: str) -> None:
         status = None
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
-                found.append(Found(here, status))
-            elif here.count("/") + 1 >= limits.depth:
-                notes.append(f"Folders more than {limits.depth} deep were not looked into.")
-            else:
-                if name.endswith(".ipynb"):
-                    notes.append(f"`{shown(here)}` is a folder, not a notebook.")
-                inner = os.open(name, _DIRECTORY, dir_fd=folder)
-                try:
-                    _walk(inner, f"{here}/", limits, found, notes, left)
-                finally:
-                    os.close(inner)
+                self.found.append(Found(path, status))
+                return
+            if path.count("/") + 1 >= self._limits.depth:
+                self.notes.append(f"Folders more than {self._limits.depth} deep were not looked into.")
+                return
+            if name.endswith(".ipynb"):
+                self.notes.append(f"`{shown(path)}` is a folder, not a notebook.")
+            inner = os.open(name, _DIRECTORY, dir_fd=folder)
+            try:
+                self.into(inner, f"{path}/")
+            finally:
+                os.close(inner)
         except OSError as error:
-            problem = _told(error, status, here)
+            problem = _told(error, status, path)
             if isinstance(problem, IntakeFailed):
                 raise problem from None
-            notes.append(f"`{shown(here)}` was left out: {problem}.")
+            self.notes.append(f"`{shown(path)}` was left out: {problem}.")
 
 
 def _rank(name: str) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ class Limits:
     """What is beyond is left out and noted; it never stops the rest from being graded."""
 
     notebook_bytes: int = 50_000_000
-    total_bytes: int = 200_000_000
+    total_bytes: int = 100_000_000
     """Of all files of a submission together."""
     files: int = 2_000
     """Files and folders of a submission together."""

@@ -58,7 +58,7 @@ def told_time(text: str) -> datetime | None:
         time: datetime = parse_utc(text)
     except (ValueError, OverflowError, TypeError):
         return None
-    return time.replace(tzinfo=None)
+    return time.replace(tzinfo=None) if 1990 <= time.year < 2100 else None
 
 
 def current_record(folder: Path) -> Record | None:

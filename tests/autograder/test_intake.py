@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,18 @@ def test_the_release_is_not_changed_by_what_is_handed_in() -> None:
     before = copy.deepcopy(RELEASED)
     rebuilt(encoded("utf-8"))
     assert before == RELEASED
+
+
+def test_what_is_not_read_takes_no_memory() -> None:
+    data = b'{"cells": [{"outputs": [' + b"{}," * 100_000 + b'[]], "source": "x = 1"}], "metadata": {}}'
+    tracemalloc.start()
+    try:
+        cells = read_cells(data).cells
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [cell.source for cell in cells] == ["x = 1"]
+    assert peak < 100_000  # as objects of Python's they would be 7 MB
 
 
 JSON = st.recursive(

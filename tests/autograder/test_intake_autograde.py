@@ -9,8 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from nbgrader.auth import Authenticator
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange.default import ExchangeReleaseFeedback
 
 from autograder.course import Course, CourseFailed
 from autograder.intake.autograde import ReceivedExporter
@@ -79,6 +82,12 @@ def test_whatever_lies_in_a_folder_each_learner_gets_a_mark(course: Course) -> N
     course.feedback(PHASE)
     page = (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").read_text()
     assert "The submission is empty." in page
+    # a submission without nbgrader's stamps does not stop the feedback of the others
+    exchange = course.folder / "exchange" / "c"
+    exchange.mkdir(parents=True)
+    coursedir = CourseDirectory(root=str(course.folder), course_id="c", assignment_id=PHASE)
+    ExchangeReleaseFeedback(coursedir=coursedir, root=str(exchange.parent), authenticator=Authenticator()).start()
+    assert len(list((exchange / "feedback").glob("*.html"))) == len(learners)
 
 
 def test_what_fails_on_our_side_is_no_mark_and_is_tried_again(course: Course) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autograder.intake import Intake, IntakeFailed, Limits, Release, read_release, receive
 from autograder.intake.folder import chunks, opened
 from autograder.intake.limits import NotTaken, NotYet
-from autograder.intake.stamps import FORMAT, Record
+from autograder.intake.stamps import FORMAT, Record, told_time
 from autograder.submissions import with_module
 
 NAME = second_exercise.NAME.split("/")[1]
@@ -257,6 +259,16 @@ def test_what_is_missing_on_our_side_is_no_grade(tmp_path: Path) -> None:
 def test_a_time_that_is_none_is_ignored(text: str, folder: Path) -> None:
     (folder / "timestamp.txt").write_text(text)
     assert receive(folder, RELEASE).handed_in is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text()
+    | st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(\.[0-9]{1,6})? ([A-Z]{2,5}|[+-][0-9]{4})", fullmatch=True)
+)
+def test_any_text_is_a_time_or_none(text: str) -> None:
+    time = told_time(text)
+    assert time is None or told_time(time.strftime(FORMAT)) == time
 
 
 def test_the_record_of_collect_counts_more_than_the_submissions_own_word(folder: Path) -> None:
