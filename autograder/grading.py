@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from nbformat import NotebookNode
 from nbgrader.utils import compute_checksum, is_grade, is_solution
 
-from autograder.cells import MAGIC, exercise_cell, graded_exercise, module_text
+from autograder.cells import MAGIC, exercise_cell, exercise_of, graded_exercise, module_text
 from autograder.feedback.pictures import pictures
 from autograder.judge import TIMEOUT, BrokenRubric, Judge, hidden_rubric, nothing_earned
 from autograder.sandbox import Sandbox
@@ -20,25 +21,55 @@ EMPTY = "The exercise cell is empty or missing: there is nothing to grade."
 
 
 def judge_notebook(
-    notebook: NotebookNode, sandbox: Sandbox, timeout: float = TIMEOUT, log: logging.Logger | None = None
+    notebook: NotebookNode,
+    sandbox: Sandbox,
+    timeout: float = TIMEOUT,
+    log: logging.Logger | None = None,
+    earlier: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Judge all graded cells of a notebook that intake has rebuilt, in one sandbox.
 
-    timeout: seconds for one call of the learner's code on ranks. Raises what is not the learner's fault, such as
-    `BrokenRubric`: then there is no mark.
+    timeout: seconds for one call of the learner's code on ranks. earlier: texts of modules that this learner handed in
+    for exercises of other notebooks, by the exercise's full name; of an exercise of this notebook, its own cell counts.
+    Raises what is not the learner's fault, such as `BrokenRubric` and `CannotJudge`: then there is no mark.
     """
     log = log or logging.getLogger(__name__)
     notes = list(notebook.metadata.get("labkit", {}).get("intake", []))
     reports = {}
+    own = {**(earlier or {}), **modules_of(notebook)}
     with Judge(sandbox, timeout) as judge:
         for cell in notebook.cells:
             if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
-                reports[cell.metadata.nbgrader.grade_id] = _judge(cell, notebook, judge, notes, log)
+                reports[cell.metadata.nbgrader.grade_id] = _judge(cell, notebook, judge, own, notes, log)
     drawn = {cell: pictures(report) for cell, report in reports.items()}
     return Verdict(reports, tuple(notes), drawn)
 
 
-def _judge(cell: NotebookNode, notebook: NotebookNode, judge: Judge, notes: list[str], log: logging.Logger) -> Report:
+def modules_of(notebook: NotebookNode) -> dict[str, str]:
+    """Modules that a learner has written in a notebook that intake has rebuilt, by the exercise's full name.
+
+    Neither empty cells nor templates as they were released are among them.
+    """
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and is_solution(cell)]
+    written = [cell for cell in cells if compute_checksum(cell) != cell.metadata.nbgrader.get("checksum")]
+    modules = {exercise_of(cell.source): module_text(cell.source) for cell in written}
+    return {name: text for name, text in modules.items() if name and text.strip()}
+
+
+def builds_on(notebook: NotebookNode) -> set[str]:
+    """Full names of the exercises that the graded ones of a notebook build on: what `earlier` may be looked up for."""
+    graded = [name for cell in notebook.cells if (name := graded_exercise(cell)) is not None]
+    return {earlier.name for name in graded for earlier in exercises.find(name).builds_on}
+
+
+def _judge(
+    cell: NotebookNode,
+    notebook: NotebookNode,
+    judge: Judge,
+    own: Mapping[str, str],
+    notes: list[str],
+    log: logging.Logger,
+) -> Report:
     name = graded_exercise(cell)
     if name is None:
         raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
@@ -57,7 +88,9 @@ def _judge(cell: NotebookNode, notebook: NotebookNode, judge: Judge, notes: list
     if compute_checksum(work) == work.metadata.nbgrader.get("checksum"):
         notes.append(UNTOUCHED)
         return nothing_earned(rubric)
-    report = judge.judge(exercise, source)
+    standing = judge.stand_ins(exercise, own)
+    notes += [note for note in standing.notes if note not in notes]
+    report = judge.judge(exercise, source, standing.modules)
     for result in report.results:
         if result.fault:
             log.warning("the check %r met what it did not foresee:\n%s", result.title, result.fault)

@@ -6,17 +6,34 @@ and so counts itself, and results in the wire format; none of it is unpickled, i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from autograder.sandbox import Enclosure, Sandbox
-from labkit.checks import CheckResult, Ranks, Report, Rubric, Submission, load_rubric, run_checks
-from labkit.clusters import Cluster
-from labkit.clusters.virtual import virtual
+from autograder.enclosed import Enclosed
+from autograder.sandbox import Sandbox
+from labkit.checks import (
+    Budget,
+    Check,
+    CheckResult,
+    Patience,
+    ProcessRun,
+    Ranks,
+    Report,
+    Rubric,
+    Submission,
+    load_rubric,
+    run_checks,
+    visible_rubric,
+)
+from labkit.checks.patience import NOT_RUN
+from labkit.checks.stand_ins import Standing, stand_ins
 from labkit.exercises import Exercise, root
 
 TIMEOUT = 20.0
-"""Seconds of wall-clock time for one call on ranks; a submission that hung once gets a quarter from then on."""
+"""Seconds of wall-clock time for one call on ranks; after one that hung, a quarter; after two, none are made."""
+BUDGET = 600.0
+"""Seconds of wall-clock time for all calls of one submission."""
 
 
 class BrokenRubric(RuntimeError):
@@ -31,12 +48,17 @@ def hidden_rubric(exercise: Exercise) -> Rubric:
 
 
 class Judge:
-    """Judges the modules of one submission, in a sandbox of its own: use it in a `with` statement."""
+    """Judges the modules of one submission, in a sandbox of its own: use it in a `with` statement.
 
-    def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT) -> None:
+    timeout: seconds for one call on ranks; budget: for all of them. What goes wrong by nobody's doing is raised:
+    `BrokenRubric`, `CannotJudge`, `SandboxUnavailable`.
+    """
+
+    def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT, budget: float = BUDGET) -> None:
         self._sandbox = sandbox
         self._timeout = timeout
-        self._enclosure: Enclosure | None = None
+        self._budget = Budget(budget)
+        self._enclosed = Enclosed(sandbox)
 
     def __enter__(self) -> Judge:
         return self
@@ -46,38 +68,92 @@ class Judge:
 
     def close(self) -> None:
         """End the sandbox and all that is in it."""
-        if self._enclosure is not None:
-            self._enclosure.close()
-            self._enclosure = None
+        self._enclosed.close()
 
-    def judge(self, exercise: Exercise, source: str) -> Report:
-        """Marks for the module text `source`. Raises `BrokenRubric` when it is the rubric that fails."""
+    def stand_ins(self, exercise: Exercise, own: Mapping[str, str]) -> Standing:
+        """What `exercise` gets for those that it builds on.
+
+        own: what the learner wrote for other exercises, by full name. A module that passes its visible checks is used;
+        for any other the solution stands in.
+        """
+        return stand_ins(exercise, own, self._passes)
+
+    def judge(self, exercise: Exercise, source: str, others: Mapping[str, str] | None = None) -> Report:
+        """Marks for the module text `source`; `others` are the modules that it builds on, by full name."""
         rubric = hidden_rubric(exercise)
-        report = self._run(rubric, source)
+        submission = Submission(exercise, source, others or {})
+        report = self._run(rubric, submission)
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]
         if skipped:
-            raise BrokenRubric(f"{rubric.path}: cannot be judged on virtual ranks: {'; '.join(skipped)}")
+            raise BrokenRubric(f"{rubric.path}: cannot be judged in a sandbox: {'; '.join(skipped)}")
         if any(result.fault for result in report.results):
             # a check met what it did not foresee: the submission's doing, provided that the solution passes
-            self._try_solution(rubric)
-        return report
+            self._try_solution(rubric, submission)
+        return self._retried(rubric, submission, report)
 
-    def _run(self, rubric: Rubric, source: str) -> Report:
-        return run_checks(rubric, Submission(rubric.exercise, source), Ranks(self._cluster, self._timeout))
+    def _retried(self, rubric: Rubric, submission: Submission, report: Report) -> Report:
+        """With what came of running those checks again that may have failed by chance.
 
-    def _cluster(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-        if self._enclosure is None:
-            self._enclosure = self._sandbox.open()
-        warm = self._enclosure.warm
-        return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", warm=warm, **hardware)
+        Each is run on the same draw in a fresh sandbox. What fails again has failed, and so have others that ended in
+        the same way. What passes is run a third time, and that decides: a submission that works in two of three runs
+        has its marks, whether the machine was at fault or not.
+        """
+        failed_again: set[str] = set()
+        results = []
+        for check, result in zip(rubric.checks, report.results, strict=True):
+            not_run = result.seen.startswith(NOT_RUN)
+            if not _may_be_chance(result) or result.stopped in failed_again or (not_run and failed_again):
+                results.append(result)
+                continue
 
-    def _try_solution(self, rubric: Rubric) -> None:
+            def run_again(check: Check = check) -> CheckResult:
+                self.close()
+                return self._run(replace(rubric, checks=[check]), submission, report.seed).results[0]
+
+            second = run_again()
+            if not second.passed:
+                failed_again.add(result.stopped)
+                results.append(replace(result, retried="" if not_run else "failed in a fresh sandbox, too"))
+            elif not_run or (second := run_again()).passed:
+                told = "run later, in a fresh sandbox" if not_run else "failed at first, then passed twice: it counts"
+                results.append(replace(second, retried=told))
+            else:
+                results.append(replace(second, retried="failed twice and passed once: it does not count"))
+        return replace(report, results=results)
+
+    def _passes(self, submission: Submission) -> bool:
+        """Does it pass the checks that its author could see? They run in the sandbox, too."""
+        return self._run(visible_rubric(submission.exercise), submission).passed
+
+    def _run(self, rubric: Rubric, submission: Submission, seed: int | None = None) -> Report:
+        ranks = Ranks(
+            self._enclosed.virtual,
+            processes=self._enclosed.processes,
+            network_bytes=self._enclosed.network_bytes,
+            patience=Patience(self._timeout, self._budget),
+        )
+        return run_checks(rubric, submission, ranks, seed=seed)
+
+    def _try_solution(self, rubric: Rubric, submission: Submission) -> None:
         solution = rubric.exercise.source("solution")[0]
         with Judge(self._sandbox, self._timeout) as other:
-            report = other._run(rubric, solution)
+            report = other._run(rubric, replace(submission, source=solution))
         if not report.passed:
             faults = "\n".join(result.fault or result.text() for result in report.results if not result.passed)
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
+
+
+def _may_be_chance(result: CheckResult) -> bool:
+    """Did it fail by something that need not happen again? On virtual ranks a wrong value or an exception does."""
+    run = result.run
+    if result.passed or result.skipped:
+        return False
+    if result.seen.startswith(NOT_RUN) or isinstance(run, ProcessRun):
+        return True
+    if run is None:
+        return False
+    ended_by_itself = any(rank.exit not in (0, None) and (e := rank.error) and e.is_mere_end for rank in run.ranks)
+    return ended_by_itself or bool(run.stopped and not run.stopped.startswith("deadlock"))
 
 
 def nothing_earned(rubric: Rubric) -> Report:

@@ -81,6 +81,14 @@ class Exercise:
                 return declared_names(path.read_text(), self.filename)
         return ()
 
+    @property
+    def builds_on(self) -> tuple[Exercise, ...]:
+        """Exercises that its template, or else its solution, imports, directly or not; earlier ones first.
+
+        Nothing is run. Raises ValueError when they build on each other.
+        """
+        return tuple(_builds_on(self, ()))
+
     def source(self, *origins: Origin) -> tuple[str, Origin]:
         """Text of the module under work and whose it is: the first of `origins` that exists (yours, else template)."""
         for origin in origins or ("yours", "template"):
@@ -106,6 +114,20 @@ class Exercise:
         history = workspace() / ".history" / self.name
         history.mkdir(parents=True, exist_ok=True)
         return path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
+
+
+def _builds_on(exercise: Exercise, above: tuple[str, ...]) -> list[Exercise]:
+    if exercise.name in above:
+        raise ValueError(f"exercises build on each other: {' -> '.join([*above, exercise.name])}")
+    path = next((p for o in ("template", "solution") if (p := exercise.paths[o]).is_file()), None)
+    found: dict[str, Exercise] = {}
+    for node in ast.walk(ast.parse(path.read_text(), exercise.filename)) if path else ():
+        if isinstance(node, ast.ImportFrom) and node.module == "labkit.exercises":
+            for name in node.names:
+                earlier = find(name.name)
+                for needed in (*_builds_on(earlier, (*above, exercise.name)), earlier):
+                    found.setdefault(needed.name, needed)
+    return list(found.values())
 
 
 def catalogue() -> list[Exercise]:

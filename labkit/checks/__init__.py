@@ -1,7 +1,7 @@
 """What rubrics are written in, and what runs them.
 
-For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `reduce_op`, `transposed`, `CheckFailed`,
-`NotMeasurable`. See rubric.py for what a rubric's file looks like.
+For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `reduce_op`, `transposed`, `work`,
+`CheckFailed`, `NotMeasurable`. See rubric.py for what a rubric's file looks like.
 
 For what runs one:
 
@@ -19,15 +19,27 @@ For what runs one:
 
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, Expectation, NotMeasurable, WrongChunks, expect, is_close
-from labkit.checks.ranks import Args, MakeCluster, Ranks, RankSet, Reference, Submission
+from labkit.checks.patience import Budget, Patience
+from labkit.checks.ranks import (
+    Args,
+    CannotJudge,
+    MakeCluster,
+    ProcessRun,
+    Ranks,
+    RankSet,
+    Reference,
+    Submission,
+)
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Mutant, NoRubric, Rubric, check, load_rubric, visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.session import check_exercise, grade
-from labkit.clusters.arguments import group_of, reduce_op, transposed
+from labkit.clusters.arguments import group_of, reduce_op, transposed, work
 
 __all__ = [
     "Args",
+    "Budget",
+    "CannotJudge",
     "Check",
     "CheckFailed",
     "CheckResult",
@@ -37,6 +49,8 @@ __all__ = [
     "Mutant",
     "NoRubric",
     "NotMeasurable",
+    "Patience",
+    "ProcessRun",
     "Progress",
     "RankSet",
     "Ranks",
@@ -56,4 +70,5 @@ __all__ = [
     "run_checks",
     "transposed",
     "visible_rubric",
+    "work",
 ]

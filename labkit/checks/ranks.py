@@ -3,6 +3,9 @@
     run = ranks(8, inter_node="ethernet-10g").call(submission.ring_all_reduce, lambda rank: torch.full((4096,), rank))
     run.values[3], run.trace.bytes_sent(rank=0)
 
+    run = ranks.processes(4).call(submission.ring_all_reduce, inputs)      # real ones, with gloo
+    run.bytes_on_the_wire, run.wall_seconds
+
 `submission.ring_all_reduce` is a reference: nothing of the learner's is loaded in the process that runs the rubric.
 Inputs are a function of the rank, or a list with an item for each. An item is a tensor, or several arguments,
 `Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None where a rank makes no call.
@@ -10,16 +13,20 @@ Inputs are a function of the rank, or a list with an item for each. An item is a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from labkit.checks.expectations import NotMeasurable
+from labkit.checks.patience import Patience
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.arguments import marked_group
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
+from labkit.clusters.warm import WarmProcessDied
 from labkit.exercises import Exercise
 
 
@@ -61,6 +68,10 @@ class Submission:
         return {**self.others, self.exercise.name: self.source}
 
 
+class CannotJudge(Exception):
+    """No rank could be started, and not by the submission's doing: nobody's marks."""
+
+
 class MakeCluster(Protocol):
     """Makes the cluster that a check asks for; `hardware` are options of the virtual one: `inter_node`, `gpu`, ..."""
 
@@ -84,15 +95,27 @@ class Ranks:
     """Makes ranks for the checks of one submission.
 
     make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds of wall-clock time
-    for one call; once a call has used it up, later ones get a quarter, so that code which hangs is not waited for long.
+    for one call; once a call has used it up, later ones get a quarter, and after two none are made; `patience` says it
+    in full. processes: makes real ones. network_bytes: all that they have sent over a network which nobody else uses,
+    by the kernel's count; None where there is no such network. Calls raise `CannotJudge` when no rank can be started.
     """
 
-    def __init__(self, make: str | MakeCluster = "virtual", timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        make: str | MakeCluster = "virtual",
+        timeout: float = 20.0,
+        *,
+        processes: MakeCluster = on_local,
+        network_bytes: Callable[[], int] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
         if isinstance(make, str) and make not in KINDS:
             raise ValueError(f"no cluster is called {make!r}; there are: {', '.join(KINDS)}")
         self._make = KINDS[make] if isinstance(make, str) else make
-        self._timeout = timeout
-        self._hung = False
+        self._make_processes = processes
+        self._idle_bytes: dict[int, int] = {}
+        self.network_bytes = network_bytes
+        self.patience = patience or Patience(timeout)
         self.last_run: Run | None = None
 
     def __call__(self, world_size: int, *, nproc_per_node: int = 1, **hardware: Any) -> RankSet:
@@ -102,14 +125,19 @@ class Ranks:
         nnodes = world_size // nproc_per_node
         return RankSet(self, self._make(nnodes=nnodes, nproc_per_node=nproc_per_node, **hardware), world_size)
 
-    @property
-    def timeout(self) -> float:
-        return self._timeout / 4 if self._hung else self._timeout
+    def processes(self, world_size: int) -> ProcessSet:
+        """`world_size` real processes with gloo, whatever `ranks(...)` are; their traffic is what the kernel counts."""
+        cluster = self._make_processes(nnodes=1, nproc_per_node=world_size)
+        return ProcessSet(self, cluster, world_size)
 
-    def record(self, run: Run) -> None:
-        """Keep the run: when the check fails, its picture is of this one."""
-        self.last_run = run
-        self._hung = self._hung or run.stopped.startswith("timeout")
+    def idle_bytes(self, ranks: ProcessSet) -> int:
+        """What a run of so many processes puts on the wire when none of them does anything but join the group."""
+        assert self.network_bytes is not None
+        if ranks.world_size not in self._idle_bytes:
+            before = self.network_bytes()
+            ranks.run_once(Job(call=("nothing", "nothing"), arguments=(None,) * ranks.world_size)).raise_if_failed()
+            self._idle_bytes[ranks.world_size] = self.network_bytes() - before
+        return self._idle_bytes[ranks.world_size]
 
 
 @dataclass(frozen=True)
@@ -136,11 +164,74 @@ class RankSet:
             arguments=tuple(arguments),
             groups=_groups(arguments),
             modules=submission.modules,
-            timeout=self._ranks.timeout,
         )
-        run = self._cluster.run(job)
-        self._ranks.record(run)
+        return self._run(job)
+
+    def _run(self, job: Job) -> Run:
+        # when the check fails, its picture is of this one
+        run = self._ranks.last_run = self.run_once(job)
         return run
+
+    def run_once(self, job: Job) -> Run:
+        """Run it for as long as the patience lasts."""
+        patience = self._ranks.patience
+        began = time.monotonic()
+        try:
+            run = self._cluster.run(replace(job, timeout=patience.seconds))
+        except WarmProcessDied as death:
+            raise CannotJudge(str(death)) from None
+        patience.note(run, time.monotonic() - began)
+        return run
+
+
+@dataclass(frozen=True, repr=False)
+class ProcessRun(Run):
+    """A run of real processes."""
+
+    network_bytes: int | None = None
+
+    @property
+    def bytes_on_the_wire(self) -> int:
+        """What all ranks together have sent, by the kernel's count: payload, a little of TCP's own, no set-up.
+
+        Raises `NotMeasurable` where others use the network, too.
+        """
+        if self.network_bytes is None:
+            raise NotMeasurable(
+                "bytes on the wire are counted where the ranks have a network of their own: when graded"
+            )
+        return self.network_bytes
+
+
+_SILENT_SECONDS = 5.0
+"""Real processes that wait for each other so long, and do nothing else, will not end: no need to use up the time."""
+
+
+class ProcessSet(RankSet):
+    """Real processes with gloo. Each call runs on fresh ones."""
+
+    def call(self, function: Reference, inputs: Inputs) -> ProcessRun:
+        """As `RankSet.call`."""
+        run = self.attempt(function, inputs)
+        run.raise_if_failed()
+        return run
+
+    def attempt(self, function: Reference, inputs: Inputs) -> ProcessRun:
+        """As `RankSet.attempt`."""
+        run = super().attempt(function, inputs)
+        assert isinstance(run, ProcessRun)
+        return run
+
+    def _run(self, job: Job) -> Run:
+        job = replace(job, hang_timeout=_SILENT_SECONDS)
+        count = self._ranks.network_bytes
+        idle = self._ranks.idle_bytes(self) if count else 0
+        before = count() if count else 0
+        run = self.run_once(job)
+        sent = count() - before - idle if count else None
+        found = ProcessRun(**{field.name: getattr(run, field.name) for field in fields(run)}, network_bytes=sent)
+        self._ranks.last_run = found
+        return found
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]

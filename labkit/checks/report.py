@@ -42,6 +42,8 @@ class CheckResult:
     """Which chunks were wrong on which rank, where that is known."""
     fault: str = ""
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
+    retried: str = ""
+    """What came of running it again, where a failure may have been chance; shown to learners."""
 
     @property
     def passed(self) -> bool:
@@ -56,6 +58,8 @@ class CheckResult:
         for label, value in details(self):
             first, *rest = value.splitlines() or [""]
             lines += [f"           {label:<9} {first}", *(" " * 21 + line for line in rest)]
+        if self.retried:
+            lines.append(f"           {'retried':<9} {self.retried}")
         if self.picture is not None and len(self.picture.wrong) <= 16:
             lines += [" " * 11 + line for line in _grid(self.picture)]
         return "\n".join(lines)

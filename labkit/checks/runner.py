@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
-from labkit.checks.ranks import Ranks, Submission
+from labkit.checks.ranks import CannotJudge, Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
@@ -34,7 +34,8 @@ def run_checks(
 
     World sizes, shapes and contents are drawn from `seed`; None takes a new one, which stands in the report.
     A check that fails, hangs or breaks costs its own points and no others. A failed check keeps its run, and so does
-    the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`, `KeyboardInterrupt`.
+    the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`, `CannotJudge`,
+    `KeyboardInterrupt`.
     """
     seed = 1 + secrets.randbelow(2**31) if seed is None else seed
     results: list[CheckResult] = []
@@ -79,7 +80,7 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
         return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), told=stop.text, look_at="")
     except NotMeasurable as reason:
         return replace(lost, skipped=str(reason))
-    except InvalidJob:
+    except (InvalidJob, CannotJudge):
         raise
     except Exception as error:  # a value that the check did not foresee: its author's fault, and no reason to stop
         seen = f"a result that the check could not read ({type(error).__name__})"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import Report
 from labkit.checks.rubric import visible_rubric
 from labkit.checks.runner import Progress, run_checks
+from labkit.checks.stand_ins import stand_ins
 from labkit.exercises import Exercise, find
 
 _WHOSE = {
@@ -31,9 +34,27 @@ def check_exercise(
     if source is None:
         source, origin = exercise.source()
         whose = _WHOSE[origin]
-    submission = Submission(exercise, source)
-    title = f"{whose}, on {cluster} ranks"
+    standing = stand_ins(exercise, _own(exercise), _passes)
+    submission = Submission(exercise, source, standing.modules)
+    title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in standing.notes)])
     return run_checks(visible_rubric(exercise), submission, Ranks(cluster), seed=seed, progress=progress, title=title)
+
+
+def _own(exercise: Exercise) -> dict[str, str]:
+    """The learner's modules of the exercises that this one builds on."""
+    paths = {earlier.name: earlier.paths["yours"] for earlier in exercise.builds_on}
+    return {name: path.read_text() for name, path in paths.items() if path.is_file()}
+
+
+@functools.lru_cache(maxsize=64)
+def _passed(name: str, texts: tuple[tuple[str, str], ...]) -> bool:
+    """Once for each text: a notebook that builds on others checks more than once."""
+    exercise, (*others, (_, source)) = Exercise(name), texts
+    return run_checks(visible_rubric(exercise), Submission(exercise, source, dict(others)), Ranks()).passed
+
+
+def _passes(submission: Submission) -> bool:
+    return _passed(submission.exercise.name, tuple(submission.modules.items()))
 
 
 def grade(name: str) -> float:

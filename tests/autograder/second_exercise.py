@@ -78,6 +78,44 @@ SENDS_TWICE = SOLUTION.replace(
 )
 
 
+FAR = "phase1_data_parallel/pass_it_far"
+
+FAR_SOLUTION = '''"""Each rank's tensor goes some steps to the right."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labkit.exercises import pass_it_on
+
+__all__ = ["pass_it_far"]
+
+
+def pass_it_far(tensor: Tensor, steps: int) -> Tensor:
+    """Return what the rank `steps` to the left had."""
+    ### BEGIN SOLUTION
+    for _ in range(steps):
+        tensor = pass_it_on.pass_it_on(tensor)
+    ### END SOLUTION
+    return tensor
+'''
+
+FAR_CHECKS = '''"""Checks of pass_it_far."""
+
+from labkit.checks import Args, Mutant, check, expect
+
+
+@check(points=2, title="two steps", look_at="how often it is passed on")
+def two_steps(submission, ranks, draw):
+    inputs = draw.tensors(3, 4)
+    run = ranks(3).call(submission.pass_it_far, [Args(tensor, 2) for tensor in inputs])
+    expect(run.values, "returned").equals([inputs[rank - 2] for rank in range(3)])
+
+
+MUTANTS = {}
+'''
+
+
 def notebook(exercise: str, module: str, points: float) -> NotebookNode:
     """The notebook of an exercise, cut down to the cells that grading is about."""
     short = exercise.split("/")[1]
@@ -95,6 +133,15 @@ def notebook(exercise: str, module: str, points: float) -> NotebookNode:
             new_code_cell(f'grade("{short}")', id="grade", metadata=graded),
         ],
     )
+
+
+def add_third_to(tree: Path) -> None:
+    """Write the files of the exercise that builds on the other one, without a notebook."""
+    trees = {"solutions": FAR_SOLUTION, "labkit/checks/visible": FAR_CHECKS, "autograder/rubrics": FAR_CHECKS}
+    for folder, text in trees.items():
+        path = tree / folder / f"{FAR}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def add_to(tree: Path) -> None:

@@ -108,8 +108,9 @@ endpoint._say = early
     assert refused.ranks[0].error is not None
 
 
-def test_what_a_rank_sends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numel, times", [(1 << 18, 8), (0, 2000)])
+def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES", 4 << 20)
-    flood = "for _ in range(8): dist.isend(torch.ones(1 << 18), 1)"  # 1 MiB each, which nobody receives
+    flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1

@@ -13,7 +13,7 @@ from labkit.clusters.arguments import works_of
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.handing import Handed
 from labkit.clusters.job import InvalidJob, Job
-from labkit.clusters.run import Run
+from labkit.clusters.run import RankResult, Run
 from labkit.clusters.virtual import faults as fault_kinds
 from labkit.clusters.virtual.desk import Rules, serve
 from labkit.clusters.virtual.engine import Engine
@@ -186,9 +186,18 @@ def _run_processes(
             handed.close()
     if handed is not None:
         run = handed.read(run)
+    if run.stopped.startswith("timeout"):
+        run = replace(run, ranks=[_waited(result, engine.gone) for result in run.ranks])
     # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
     run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
+
+
+def _waited(result: RankResult, at_work: int | None) -> RankResult:
+    """Of a run that took too long: one rank at a time is at work, and the others wait for it."""
+    if result.error is None or result.rank == at_work:
+        return result
+    return replace(result, error=replace(result.error, consequence=True))
 
 
 def virtual(

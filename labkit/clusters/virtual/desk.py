@@ -34,6 +34,8 @@ _COLLECTIVES = (
 
 MAX_RUN_BYTES = 4 << 30
 """Of all that the ranks of one run send: messages which nobody receives stay here."""
+_REQUEST_BYTES = 4096
+"""What a request counts for in that, even one for nothing: it stays here, too."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Rules:
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) -> None:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; they are closed then."""
     allowance = Allowance(MAX_RUN_BYTES)
-    desks = [_Desk(engine, rank, Line(connection, allowance), rules) for rank, connection in enumerate(connections)]
+    desks = [
+        _Desk(engine, rank, Line(connection, allowance), rules, allowance)
+        for rank, connection in enumerate(connections)
+    ]
     try:
         while (rank := engine.next_rank()) is not None:
             desks[rank].turn()
@@ -61,10 +66,11 @@ def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) ->
 class _Desk:
     """Where the scheduler answers one rank."""
 
-    def __init__(self, engine: Engine, rank: int, line: Line, rules: Rules) -> None:
+    def __init__(self, engine: Engine, rank: int, line: Line, rules: Rules, allowance: Allowance) -> None:
         self.line = line
         self._engine = engine
         self._rank = rank
+        self._allowance = allowance
         self._trusting = rules.trusting
         self._works = rules.works[rank] if rules.works else ()
         self._requests: dict[int, Request] = {}
@@ -80,6 +86,8 @@ class _Desk:
             while True:
                 if self._resume is None:
                     call = self._next_call()
+                    if call is None and self._engine.gone is None:
+                        self._engine.gone = self._rank
                     if call is None or call == ["end", False] or call == ["end", True]:
                         self._engine.end(self._rank, failed=call != ["end", False])
                         return
@@ -187,6 +195,7 @@ class _Desk:
         return _SLEEP if self._steps_aside() else None
 
     def _post(self, handle: int, request: Request, at: float | None) -> None:
+        self._allowance.take(_REQUEST_BYTES)
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
         self._engine.post(self._rank, request, at)

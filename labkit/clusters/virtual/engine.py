@@ -54,6 +54,8 @@ class Engine:
         self.topology = topology
         self.clock = [0.0] * topology.world_size
         self.waiting: dict[int, Request] = {}
+        self.gone: int | None = None
+        """Where ranks are processes: the first one that was gone in the midst of its turn."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()

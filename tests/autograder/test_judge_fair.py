@@ -1,0 +1,156 @@
+"""What is not a submission's doing costs it no marks: earlier exercises, chance, the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import second_exercise
+import torch
+from nbformat import NotebookNode
+
+from autograder.enclosed import Enclosed
+from autograder.grading import builds_on, judge_notebook
+from autograder.judge import Judge
+from autograder.sandbox import Sandbox
+from labkit import exercises
+from labkit.checks import Budget, CannotJudge, CheckFailed, Patience, Ranks, Submission, check_exercise
+from labkit.clusters import RankResult, Run
+from labkit.clusters.warm import WarmProcess
+
+sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+RIGHT, FAR = second_exercise.SOLUTION, second_exercise.FAR
+WRONG = RIGHT.replace("return received", "return tensor")
+USES = second_exercise.FAR_SOLUTION
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    second_exercise.add_to(tmp_path)
+    second_exercise.add_third_to(tmp_path)
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path / "workspace"))
+    return tmp_path
+
+
+def far_notebook(module: str) -> NotebookNode:
+    return second_exercise.notebook(FAR, module, points=2)
+
+
+@sandboxed
+def test_a_module_of_ones_own_is_used_where_it_works_and_the_solution_where_not(tree: Path) -> None:
+    assert builds_on(far_notebook(USES)) == {second_exercise.NAME}
+    # it shows whose module was used: this one is right, and another than the solution
+    told = RIGHT.replace("return received", "print('mine')\n    return received")
+    seen = USES.replace("return tensor", "return tensor if hasattr(pass_it_on, 'MINE') else tensor + 1")
+    for own, module, marks, note in (
+        (told + "\nMINE = True\n", seen, 2.0, "pass_it_on, on which this builds, is your own."),
+        (WRONG, USES, 2.0, "is the solution: your own does not pass its visible checks."),
+        (None, seen, 0.0, "is the solution: there is none of your own."),
+    ):
+        earlier = {} if own is None else {second_exercise.NAME: own}
+        verdict = judge_notebook(far_notebook(module), Sandbox(), earlier=earlier)
+        assert verdict.reports["grade_pass_it_far"].earned == marks, verdict.reports["grade_pass_it_far"].text()
+        assert any(note in said for said in verdict.notes), verdict.notes
+
+
+def test_the_learners_own_checks_use_the_same_stand_ins(tree: Path) -> None:
+    exercises.find(FAR).save(USES)
+    exercises.find(second_exercise.NAME).save(WRONG)
+    report = check_exercise(exercises.find(FAR))
+    assert report.passed and "is the solution: your own does not pass" in report.title
+    exercises.find(second_exercise.NAME).save(RIGHT)
+    assert "pass_it_on, on which this builds, is your own" in check_exercise(exercises.find(FAR)).title
+
+
+def test_exercises_that_build_on_each_other_are_refused(tree: Path) -> None:
+    path = tree / "solutions" / f"{second_exercise.NAME}.py"
+    path.write_text(f"from labkit.exercises import pass_it_far\n{RIGHT}")
+    with pytest.raises(ValueError, match=r"build on each other: .*pass_it_far -> .*pass_it_on -> .*pass_it_far"):
+        exercises.find(FAR).builds_on  # noqa: B018
+
+
+@sandboxed
+def test_what_fails_by_chance_is_run_again_and_said(tree: Path) -> None:
+    # the first call in a sandbox goes well, every other one hangs
+    chance = "    while __import__('os').path.exists('/tmp/been'): pass\n"
+    module = RIGHT.replace("    ### BEGIN", chance + "    ### BEGIN")
+    module = module.replace("    return", "    if rank == 0: open('/tmp/been', 'w')\n    return")
+    with Judge(Sandbox(), timeout=3.0) as judge:
+        report = judge.judge(exercises.find(second_exercise.NAME), module)
+    first, second = report.results
+    assert (first.earned, first.retried) == (2.0, "")
+    assert second.retried == "failed at first, then passed twice: it counts" and second.earned == 1.0
+    assert "it counts" in report.text()
+
+
+@sandboxed
+def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -> None:
+    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    more = "\n\n@check(points=1, title='{0}')\ndef {0}(submission, ranks):\n    ranks(2).call(submission.pass_it_on, "
+    more += "lambda rank: __import__('torch').ones(2))\n"
+    rubric.write_text(rubric.read_text() + more.format("third") + more.format("fourth"))
+    module = RIGHT.replace("    ### BEGIN", "    while rank == 1: pass\n    ### BEGIN")
+    with Judge(Sandbox(), timeout=2.0) as judge:
+        report = judge.judge(exercises.find(second_exercise.NAME), module)
+    assert report.earned == 0
+    first, second, third, fourth = report.results
+    line = module.splitlines().index("    while rank == 1: pass") + 1
+    assert first.stopped.startswith("timeout at") and f"line {line}" in first.stopped
+    assert first.retried == "failed in a fresh sandbox, too"
+    assert second.run is not None and second.run.stopped == "timeout after 0.5 s"
+    assert third.seen == fourth.seen == "not run: 2 calls before had to be stopped (timeout after 0.5 s)"
+
+
+def test_a_budget_bounds_all_calls_together() -> None:
+    budget = Budget(10.0)
+    patience = Patience(20.0, budget)
+    assert patience.seconds == 10.0
+    patience.note(Run([RankResult(0)]), 4.0)
+    assert Patience(20.0, budget).seconds == 6.0
+    patience.note(Run([RankResult(0)], stopped="timeout after 6 s"), 6.0)
+    with pytest.raises(CheckFailed, match="not run: the calls before have used up the time"):
+        patience.seconds  # noqa: B018
+
+
+class OtherSandbox(Sandbox):
+    """Opens enclosures that are not sandboxes, and end as they are told."""
+
+    def __init__(self, command: tuple[str, ...] = (), ended: str = "") -> None:
+        super().__init__()
+        self.command, self.why, self.opened = command, ended, 0
+
+    def open(self) -> Any:
+        self.opened += 1
+        return OtherEnclosure(WarmProcess(self.command), self.why if self.opened > 1 else "")
+
+
+class OtherEnclosure:
+    def __init__(self, warm: WarmProcess, why: str) -> None:
+        self.warm, self._why = warm, why
+
+    @property
+    def ended(self) -> str:
+        return self._why if self.warm._process is not None else ""
+
+    def close(self) -> None:
+        self.warm.close()
+
+
+def test_a_sandbox_that_breaks_is_nobodys_marks(tree: Path) -> None:
+    with pytest.raises(CannotJudge, match="no rank could be started"), Judge(OtherSandbox(("false",))) as judge:
+        judge.judge(exercises.find(second_exercise.NAME), RIGHT)
+
+
+def test_why_a_sandbox_was_ended_is_what_the_check_has_seen(tree: Path) -> None:
+    why = "memory: 4.3 GB of all processes together, 4 GB allowed"
+    sandbox = OtherSandbox(ended=why)
+    sandbox.opened = 1
+    enclosed = Enclosed(sandbox)
+    ranks = Ranks(enclosed.virtual)
+    submission = Submission(exercises.find(second_exercise.NAME), RIGHT)
+    run = ranks(2).attempt(submission.pass_it_on, [torch.ones(2), torch.ones(2)])
+    assert run.stopped == why and why in run.diagnosis()
+    enclosed.close()
