@@ -79,8 +79,8 @@ class _Judged:
 
     @property
     def first(self) -> CheckResult | None:
-        """What to look at first: rubrics begin with what everything else needs."""
-        return next(iter(self.failed), None)
+        """What to look at first: rubrics begin with what everything else needs. None when nothing was run."""
+        return next((result for result in self.failed if result.seen), None)
 
     @property
     def alike(self) -> list[CheckResult]:

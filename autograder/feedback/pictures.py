@@ -20,7 +20,7 @@ from labkit.clusters import Run
 from labkit.clusters.standing import UnderWay
 from labkit.trace import Kind, Trace
 from labkit.trace.busy import busy
-from labkit.trace.messages import messages
+from labkit.trace.messages import begins, messages
 
 _COLOUR = {Kind.COMPUTE: "#0072B2", Kind.SEND: "#E69F00", Kind.RECEIVE: "#CC79A7", Kind.COLLECTIVE: "#009E73"}
 """As in labkit.plots.palette, which would load matplotlib; a test holds them together."""
@@ -99,13 +99,15 @@ def timeline(run: Run) -> str:
         if waits := waiting.get(rank):
             text = f"waits for {_awaited(waits)} …"
             parts.append(f'<text x="{_LEFT + ran + 10:g}" y="{top + lane / 2 + 4:g}">{text}</text>')
-    for event in trace.events:
-        left, right = x(event.start), x(event.end)
-        width = max(right - left, 1.0)
-        parts.append(
-            f'<rect x="{left:.1f}" y="{y(event.rank, event.kind):.1f}" width="{width:.1f}" height="{row:.1f}" '
-            f'fill="{_COLOUR[event.kind]}"/>'
-        )
+    for event, met in zip(trace.events, begins(trace), strict=True):
+        # pale until all that take part have come to it
+        met = min(met, event.end)
+        for start, end, pale in ((event.start, met, ' opacity=".4"'), (met, event.end, "")):
+            if end > start or event.start == event.end:
+                parts.append(
+                    f'<rect x="{x(start):.1f}" y="{y(event.rank, event.kind):.1f}" height="{row:.1f}" '
+                    f'width="{max(x(end) - x(start), 1):.1f}" fill="{_COLOUR[event.kind]}"{pale}/>'
+                )
     parts += _arrows(trace, x, y, row)
     parts += _labels(trace, x, y, row)
     if waiting:
@@ -145,10 +147,8 @@ def _legend(kinds: Sequence[Kind]) -> str:
             f'<text x="{left + 19}" y="16">{text}</text>'
         )
         left += 40 + 7 * len(text)
-    parts.append(
-        f'<rect x="{left}" y="6" width="14" height="12" fill="currentColor" opacity=".09"/>'
-        f'<text x="{left + 19}" y="16">waits for another rank</text>'
-    )
+    if any(kind is not Kind.COMPUTE for kind in kinds):
+        parts.append(f'<text x="{left}" y="16">pale: waits for the other rank</text>')
     return "".join(parts)
 
 

@@ -55,7 +55,8 @@ def _items(values: Sequence[Any] | set[Any] | frozenset[Any], nested: int) -> st
     if isinstance(values, (set, frozenset)):
         plain = all(type(value) is int for value in values)
         first: Iterable[Any] = sorted(values) if plain else list(values)
-        return _joined(list(first), nested) or "nothing"
+        text = _joined(list(first), nested)
+        return f"{{{text}}}" if nested else text or "nothing"
     return f"[{_joined(values, nested)}]"
 
 

@@ -203,5 +203,8 @@ def _shown(value: Any) -> str:
 
 
 def _shown_items(items: Iterable[Any]) -> str:
-    shown = [_shown(item) for item in items]
+    # a set within a list keeps its braces
+    shown = [
+        f"{{{_shown_items(sorted(i, key=repr))}}}" if isinstance(i, (set, frozenset)) else _shown(i) for i in items
+    ]
     return ", ".join([*shown[:8], "..."] if len(shown) > 8 else shown)

@@ -50,7 +50,7 @@ def run_checks(
         if result.stopped:
             earlier = first_seen.setdefault(result.stopped, result)
             if earlier is not result:
-                seen = f"{result.stopped}, as above"
+                seen = f"{result.stopped.replace(f'{rubric.exercise.phase}/', '')}, as above"
                 result = replace(result, expected="", seen=seen, told=seen, why="", line=0)
         run = ranks.last_run if not result.skipped else None
         if result.passed:

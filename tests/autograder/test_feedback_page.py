@@ -144,6 +144,11 @@ def test_a_mark_that_was_changed_by_hand_is_told() -> None:
     assert "has changed this to <b>7</b> points" in page(notebook, about())
 
 
+def test_a_cell_that_was_left_empty() -> None:
+    text = page(graded(f"%%exercise {NAME}\n", CheckResult("the sum is right", 2, 0)), about())
+    assert "Nothing was judged" in text and "the sum is right" in text and "Look at this first" not in text
+
+
 def test_all_passed() -> None:
     text = page(graded(CELL, replace(RESULTS[0])), about(score=2, max_score=2, late_penalty=0))
     assert "Every check passed" in text and "Look at this first" not in text and "late" not in text

@@ -19,6 +19,7 @@ SECRET = "3141592653"
         (torch.zeros(1, 1, 1, 2, 3, 0), "float32 of 6 dimensions"),
         ([2, 2, 2], "[2, 2, 2]"),
         ({1, 3}, "1, 3"),
+        ([{1, 3}, {0}, set()], "[{1, 3}, {0}, {}]"),
         (set(), "nothing"),
         (None, "None"),
         (True, "True"),
