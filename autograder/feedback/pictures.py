@@ -184,8 +184,7 @@ def _labels(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
             middle, base = (x(event.start) + x(event.end)) / 2, y(event.rank, event.kind) + row / 2 + 3.2
             shown.append(
                 f'<text x="{middle:.1f}" y="{base:.1f}" text-anchor="middle" font-size="9" '
-                f'fill="{_TEXT_ON[event.kind]}" stroke="{_COLOUR[event.kind]}" stroke-width="3" '
-                f'paint-order="stroke">{text}</text>'
+                f'fill="{_TEXT_ON[event.kind]}">{text}</text>'
             )
     return shown
 
