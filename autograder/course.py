@@ -5,8 +5,10 @@ The commands `nbgrader generate_assignment`, `autograde`, ... do the same; they 
 
 from __future__ import annotations
 
+import glob
 import io
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +25,7 @@ from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.intake.autograde import AutogradeReceived
+from autograder.intake.folder import is_odd
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -46,10 +49,11 @@ class Course:
     """One course. `folder` takes all that grading makes; `options` go on top of nbgrader_config.py."""
 
     def __init__(self, folder: Path, options: Config | None = None) -> None:
-        self.folder = folder
-        with setenv(LABKIT_COURSE=str(folder)):
-            self._config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
-        self._config.merge(options or Config())
+        self.folder = folder.resolve()
+        self.options = options or Config()
+        with setenv(LABKIT_COURSE=str(self.folder)):
+            self.config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
+        self.config.merge(self.options)
 
     def release(self, assignment: str) -> Path:
         """Strip the solutions from the notebooks of `assignment`; returns the folder that holds what learners get."""
@@ -75,6 +79,28 @@ class Course:
         """Grade what was handed in and is not graded yet; returns the log. Raises `CourseFailed` otherwise."""
         return self._convert(AutogradeReceived, assignment, student)
 
+    def record(self, assignment: str, student: str, notebooks: Sequence[str]) -> None:
+        """Grade these notebooks of one learner, handed in or not, graded already or not. Raises `CourseFailed`."""
+        student = glob.escape(student)
+        if sorted(notebooks) == self.notebooks(assignment):
+            self._convert(AutogradeReceived, assignment, student, force=True)
+            return
+        for name in notebooks:
+            self._convert(AutogradeReceived, assignment, student, glob.escape(name), force=True)
+
+    def assignments(self) -> list[str]:
+        """What is released, in order."""
+        return sorted(path.parent.name for path in (self.folder / "release").glob("*/*.ipynb"))
+
+    def notebooks(self, assignment: str) -> list[str]:
+        """The notebooks of a release."""
+        return sorted(path.stem for path in (self.folder / "release" / assignment).glob("*.ipynb"))
+
+    def students(self, assignment: str) -> list[str]:
+        """Who handed something in for `assignment`, whatever it is. Names that no learner can have are left out."""
+        folders = (self.folder / "submitted").glob(f"*/{glob.escape(assignment)}")
+        return sorted(name for folder in folders if not is_odd(name := folder.parent.name) and name[0] != ".")
+
     def feedback(self, assignment: str, student: str = "*") -> None:
         """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""
         self._convert(GenerateFeedback, assignment, student)
@@ -96,15 +122,18 @@ class Course:
             CsvExportPlugin(to=str(path)).export(gradebook)
 
     def _gradebook(self) -> Gradebook:
-        return Gradebook(CourseDirectory(config=self._config).db_url)
+        return Gradebook(CourseDirectory(config=self.config).db_url)
 
-    def _convert(self, kind: type[BaseConverter], assignment: str, student: str = "*", **settings: Any) -> str:
+    def _convert(
+        self, kind: type[BaseConverter], assignment: str, student: str = "*", notebook: str = "*", **settings: Any
+    ) -> str:
         told = io.StringIO()
         log = logging.Logger("nbgrader", logging.INFO)
         log.addHandler(logging.StreamHandler(told))
-        coursedir = CourseDirectory(config=self._config, log=log, assignment_id=assignment, student_id=student)
+        ids = {"assignment_id": assignment, "student_id": student, "notebook_id": notebook}
+        coursedir = CourseDirectory(config=self.config, log=log, **ids)
         try:
-            kind(coursedir=coursedir, config=self._config, log=log, **settings).start()
+            kind(coursedir=coursedir, config=self.config, log=log, **settings).start()
         except NbGraderException as error:
             raise CourseFailed(told.getvalue() or str(error)) from None
         return told.getvalue()

@@ -69,6 +69,18 @@ def _parser() -> argparse.ArgumentParser:
     integrity.add_argument("--anonymous", action="store_true", help="hide learners' names")
     integrity.set_defaults(run=_integrity)
 
+    autograde = commands.add_parser("autograde", help="grade what was handed in, side by side on all cores")
+    autograde.add_argument("assignment", metavar="ASSIGNMENT", help="phase3_multi_node, say")
+    autograde.add_argument("--student", nargs="+", default=[], metavar="NAME", help="these learners only")
+    autograde.add_argument("--workers", type=_count, metavar="N", help="processes that judge (default: one a core)")
+    autograde.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    autograde.add_argument(
+        "--regrade", action="store_true", help="judge anew also what has a verdict that still counts"
+    )
+    autograde.add_argument("--retry", action="store_true", help="only what ended in an error of the grader")
+    autograde.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    autograde.set_defaults(run=_autograde)
+
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
     commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
@@ -102,11 +114,23 @@ def _edit(options: argparse.Namespace) -> int:
     return edit(options.notebook)
 
 
+def _autograde(options: argparse.Namespace) -> int:
+    _require_autograder("grading")
+    from autograder.batch import command
+
+    return command.main(
+        options.assignment,
+        options.student,
+        course=options.course,
+        workers=options.workers,
+        again=options.regrade,
+        only_errors=options.retry,
+        json=options.json,
+    )
+
+
 def _demo(options: argparse.Namespace) -> int:
-    if importlib.util.find_spec("autograder") is None:
-        raise CommandError(
-            "the demo grades submissions and needs the autograder: pip install ./autograder, or use ./lab demo"
-        )
+    _require_autograder("the demo")
     from autograder import demo
 
     return demo.main()
@@ -127,6 +151,17 @@ def _doctor(options: argparse.Namespace) -> int:
     from labkit import doctor
 
     return doctor.main()
+
+
+def _require_autograder(what: str) -> None:
+    if importlib.util.find_spec("autograder") is None:
+        raise CommandError(f"{what} needs the autograder: pip install ./autograder, or use ./lab")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more is needed, not {text!r}")
+    return int(text)
 
 
 def _require_file(path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The key of a verdict: a hash of all that it depends on. Same key, same verdict; so nothing is judged twice.
+
+In it are the learner's cells as intake took them over, the rubric of each graded exercise, the modules that may stand
+in for earlier exercises, the limits of the sandbox, and the code that judges. Marks are thus given anew, and only then,
+when one of these has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbgrader.utils import is_grade, is_solution
+
+import autograder
+import labkit
+from autograder.cells import graded_exercise
+from autograder.judge import hidden_rubric
+from autograder.sandbox import Sandbox
+from labkit import exercises
+
+_SILENT = {
+    "autograder": {"batch", "integrity", "intake", "rubrics", "tests", "course.py", "demo.py", "submissions.py"},
+    "labkit": {"notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"},
+}
+"""Folders and files of each package that have no say in a verdict, or whose say stands in the key itself."""
+
+
+def verdict_key(notebook: NotebookNode, earlier: Mapping[str, str], sandbox: Sandbox, timeout: float) -> str:
+    """Key of the verdict on a notebook that intake has rebuilt.
+
+    earlier: modules that the learner wrote for other exercises, by name, as far as this notebook builds on them.
+    timeout: seconds for one call on ranks. Raises what a broken rubric raises.
+    """
+    taken = [(cell.metadata.nbgrader.grade_id, cell.source) for cell in notebook.cells if is_solution(cell)]
+    graded = [
+        (cell.metadata.nbgrader.grade_id, cell.source, cell.metadata.nbgrader.points, _rubric(cell))
+        for cell in notebook.cells
+        if is_grade(cell) and not is_solution(cell)
+    ]
+    limits = {name: repr(getattr(sandbox, name)) for name in sandbox.trait_names(config=True)}
+    notes = notebook.metadata.get("labkit", {}).get("intake", [])
+    parts = [taken, graded, notes, sorted(earlier.items()), sorted(limits.items()), timeout, judge_version()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _rubric(cell: NotebookNode) -> str:
+    """Text of a graded cell's rubric; empty for a cell that no rubric can grade, which the judge refuses."""
+    name = graded_exercise(cell)
+    return hidden_rubric(exercises.find(name)).path.read_text() if name else ""
+
+
+@cache
+def judge_version() -> str:
+    """Hash of the code that judges, and the versions of what it runs on."""
+    hashed = hashlib.sha256(f"{platform.python_version()} {version('torch')}".encode())
+    for package in (autograder, labkit):
+        root = Path(str(package.__file__)).resolve().parent
+        for path in sorted(root.rglob("*.py")):
+            place = path.relative_to(root)
+            if not _SILENT[package.__name__] & set(place.parts):
+                hashed.update(f"{package.__name__}/{place}".encode())
+                hashed.update(path.read_bytes())
+    return hashed.hexdigest()

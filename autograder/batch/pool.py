@@ -1,0 +1,249 @@
+"""Work done side by side by processes, any of which may die at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autograder.batch.store import Kept, Work
+from autograder.verdict import Verdict
+
+ATTEMPTS = 2
+"""How often a piece of work may fail for a reason that is not its own before it is given up, for this run."""
+
+STUCK = 1800.0
+"""Seconds without an outcome after which a worker is ended: the judge has its own, much shorter limits."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one piece of work: a verdict, or the reason why there is none."""
+
+    work: Work
+    kept: Kept | None = None
+    fresh: bool = False
+    """Was it judged now?"""
+    handed_in: str = ""
+    """When, as nbgrader writes times; empty when nothing tells."""
+    error: str = ""
+    hopeless: bool = False
+    """Would another attempt end the same way? So it is with a broken rubric."""
+    attempts: int = 1
+
+
+class PoolFailed(RuntimeError):
+    """No workers can be had; the message says why."""
+
+
+@dataclass
+class _Worker:
+    connection: socket.socket
+    at_hand: deque[Work] = field(default_factory=deque)
+    """What it does now, and what it does next, so that it need not wait while an outcome is written down."""
+    received: bytes = b""
+    since: float = field(default_factory=time.monotonic)
+
+
+class Pool:
+    """Up to `count` workers for a course; use it in a `with` statement, at whose end all of them are gone.
+
+    options: on top of nbgrader_config.py, plain data.
+    """
+
+    def __init__(self, course: Path, options: Mapping[str, Any], count: int) -> None:
+        if count < 1:
+            raise ValueError(f"there must be at least one worker, not {count}")
+        self._course = {"course": str(course), "options": options}
+        self._count = count
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the pool
+        self._workers: dict[int, _Worker] = {}
+        self._hired = 0
+        self._fruitless = 0
+        """Nurseries that ended before any of their workers had an outcome."""
+
+    def __enter__(self) -> Pool:
+        self._start()  # it imports while the caller does
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, worker in self._workers.items():
+            if worker.at_hand:
+                self._send({"kill": number})
+            worker.connection.close()
+        self._workers.clear()
+        self._end_nursery()
+        self._said.close()
+
+    def run(self, todo: Iterable[Work], again: bool = False) -> Iterator[Outcome]:
+        """Outcomes, as they come. A worker that dies is replaced; its work is tried a second time.
+
+        again: judge also what has a verdict already. Raises `PoolFailed`.
+        """
+        waiting = deque(todo)
+        failed: dict[Work, int] = {}
+        while waiting or any(worker.at_hand for worker in self._workers.values()):
+            self._hand_out(waiting, again)
+            for outcome in self._listen(waiting):
+                if outcome.error:
+                    failed[outcome.work] = failed.get(outcome.work, 0) + 1
+                    if failed[outcome.work] < ATTEMPTS and not outcome.hopeless:
+                        waiting.append(outcome.work)
+                        continue
+                yield replace(outcome, attempts=failed.get(outcome.work, 0) + (not outcome.error))
+
+    def _hand_out(self, waiting: deque[Work], again: bool) -> None:
+        idle = [worker for worker in self._workers.values() if not worker.at_hand]
+        while len(self._workers) < self._count and len(waiting) > len(idle):
+            idle.append(self._hire())
+        ahead = [worker for worker in self._workers.values() if len(worker.at_hand) == 1]
+        for worker in idle:
+            if waiting:
+                worker.since = time.monotonic()
+                self._give(worker, waiting.popleft(), again)
+        for worker in ahead:
+            if len(waiting) > self._count:  # towards the end, who is free first takes the next
+                self._give(worker, waiting.popleft(), again)
+
+    def _give(self, worker: _Worker, work: Work, again: bool) -> None:
+        task = {"work": [work.student, work.assignment, work.notebook], "again": again}
+        worker.at_hand.append(work)
+        with contextlib.suppress(OSError):  # it has died, which the nursery will say
+            worker.connection.sendall(json.dumps(task).encode() + b"\n")
+
+    def _listen(self, waiting: deque[Work]) -> list[Outcome]:
+        """Wait for something to happen; what came of it."""
+        assert self._control is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            for number, worker in self._workers.items():
+                selector.register(worker.connection, selectors.EVENT_READ, number)
+            ready = [key.data for key, _ in selector.select(timeout=5.0)]
+        outcomes = []
+        for number in ready:
+            if number is not None:
+                outcomes += self._read(self._workers[number])
+        if None in ready:
+            outcomes += self._hear_nursery(waiting)
+        for number, worker in self._workers.items():
+            if worker.at_hand and time.monotonic() - worker.since > STUCK:
+                self._send({"kill": number})
+        return outcomes
+
+    def _read(self, worker: _Worker) -> list[Outcome]:
+        """The outcomes that have arrived from a worker."""
+        try:
+            while part := worker.connection.recv(1 << 20, socket.MSG_DONTWAIT):
+                worker.received += part
+        except (BlockingIOError, ConnectionResetError):
+            pass
+        *lines, worker.received = worker.received.split(b"\n")
+        outcomes = []
+        for line in lines:
+            told = json.loads(line)
+            self._fruitless, worker.since = 0, time.monotonic()
+            outcomes.append(_outcome(worker.at_hand.popleft(), told))
+        return outcomes
+
+    def _hear_nursery(self, waiting: deque[Work]) -> list[Outcome]:
+        """A worker has ended, or the nursery itself and so all of them."""
+        assert self._control is not None
+        try:
+            message = self._control.recv(1 << 16)
+        except ConnectionResetError:
+            message = b""
+        if message:
+            told = json.loads(message)
+            return self._bury(told["worker"], _how(told["exit"]), waiting)
+        self._end_nursery()
+        self._fruitless += 1
+        if self._fruitless > 1:
+            raise PoolFailed(f"The workers cannot be started:\n{self._last_words()}")
+        outcomes = []
+        for number in list(self._workers):
+            outcomes += self._bury(number, "all workers ended at once", waiting)
+        self._start()
+        return outcomes
+
+    def _bury(self, number: int, how: str, waiting: deque[Work]) -> list[Outcome]:
+        worker = self._workers.pop(number)
+        outcomes = self._read(worker)  # what it had said before
+        worker.connection.close()
+        if worker.at_hand:
+            reason = f"The worker that judged it ended: {how}. {self._last_words()}".strip()
+            outcomes.append(Outcome(worker.at_hand.popleft(), error=reason))
+        waiting.extendleft(reversed(worker.at_hand))
+        return outcomes
+
+    def _hire(self) -> _Worker:
+        ours, theirs = socket.socketpair()
+        self._hired += 1
+        self._send({"worker": self._hired, **self._course}, theirs)
+        theirs.close()
+        worker = self._workers[self._hired] = _Worker(ours)
+        return worker
+
+    def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:
+        assert self._control is not None
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next reading finds out
+            descriptors = [] if connection is None else [connection.fileno()]
+            socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._nursery = subprocess.Popen(
+                [sys.executable, "-P", "-m", "autograder.batch.nursery", str(os.getpid()), str(theirs.fileno())],
+                # found as here, however this process finds its modules
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for this process to act upon
+            )
+        self._control = ours
+
+    def _end_nursery(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._nursery is not None:
+            try:
+                self._nursery.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._nursery.kill()
+                self._nursery.wait()
+        self._nursery = self._control = None
+
+    def _last_words(self) -> str:
+        """The end of what workers printed."""
+        handle = self._said.fileno()
+        # not by seeking: they write where this process reads
+        return os.pread(handle, 2000, max(0, os.fstat(handle).st_size - 2000)).decode(errors="replace").strip()
+
+
+def _outcome(work: Work, told: Mapping[str, Any]) -> Outcome:
+    if "error" in told:
+        return Outcome(work, error=told["error"], hopeless=told["hopeless"])
+    kept = Kept(told["key"], Verdict.from_json(told["verdict"]), told["seconds"])
+    return Outcome(work, kept, told["fresh"], told["handed_in"])
+
+
+def _how(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed, perhaps since the machine had no memory left"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,167 @@
+"""Grading an assignment: judge what has no verdict yet, side by side; write down one learner after the other.
+
+Each verdict is kept the moment it is there, and the gradebook has one writer, this process. So a run can end at any
+point, in any way: the next one goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import nbformat
+
+from autograder.batch.lock import grading_alone
+from autograder.batch.pool import Outcome, Pool
+from autograder.batch.store import Verdicts, Work
+from autograder.course import Course, CourseFailed
+from autograder.sandbox import Sandbox
+
+GRADED = "graded"
+UNCHANGED = "unchanged"
+ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Line:
+    """How grading one notebook of one learner went."""
+
+    work: Work
+    state: str
+    """`graded` now, `unchanged` since it was graded earlier, or `error`: an error of the infrastructure, no mark."""
+    earned: float | None = None
+    points: float | None = None
+    seconds: float = 0.0
+    """What judging took, in this run or earlier."""
+    judged: bool = False
+    """Was it judged in this run?"""
+    reason: str = ""
+    """Of an error."""
+
+
+OnLine = Callable[[Line], None]
+
+
+def default_workers() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def grade(
+    course: Course,
+    assignment: str,
+    students: Sequence[str] = (),
+    *,
+    workers: int | None = None,
+    again: bool = False,
+    only_errors: bool = False,
+    on_start: Callable[[int], None] = lambda count: None,
+    on_line: OnLine = lambda line: None,
+) -> list[Line]:
+    """Grade what `students` handed in for `assignment`; all learners when none is named.
+
+    workers: processes that judge; one for each core when None. again: judge anew also what has a verdict that counts.
+    only_errors: only what ended in an error last time. on_start: told how many notebooks there are; on_line: told how
+    each went. Raises `Locked`, `SandboxUnavailable`, `PoolFailed`, `CourseFailed`, OSError (a full disk).
+    """
+    with grading_alone(course.folder):
+        Sandbox(config=course.config).check()
+        verdicts = Verdicts(course.folder)
+        todo = wanted(course, assignment, students)
+        if only_errors:
+            todo = [work for work in todo if verdicts.failure(work)]
+        on_start(len(todo))
+        if not todo:
+            return []
+        count = min(workers or default_workers(), len(todo))
+        with Pool(course.folder, course.options, count) as pool:
+            writer = _Writer(course, assignment, verdicts, todo)
+            lines = []
+            for outcome in pool.run(todo, again):
+                for line in writer.take(outcome):
+                    on_line(line)
+                    lines.append(line)
+            return sorted(lines, key=lambda line: line.work)
+
+
+def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[Work]:
+    """The notebooks that are to be graded. Raises `CourseFailed` when there is nothing of the kind."""
+    notebooks = course.notebooks(assignment)
+    if not notebooks:
+        there = ", ".join(course.assignments()) or "none"
+        raise CourseFailed(
+            f"{assignment} is not released, there are: {there}. `nbgrader generate_assignment {assignment}` does it"
+        )
+    found = course.students(assignment)
+    unknown = sorted(set(students) - set(found))
+    if unknown:
+        raise CourseFailed(f"{', '.join(unknown)}: nothing was handed in for {assignment}")
+    return [Work(student, assignment, name) for student in students or found for name in notebooks]
+
+
+class _Writer:
+    """Keeps verdicts as they come; a learner's marks go to the gradebook once all their notebooks are judged."""
+
+    def __init__(self, course: Course, assignment: str, verdicts: Verdicts, todo: Iterable[Work]) -> None:
+        self._course = course
+        self._assignment = assignment
+        self._verdicts = verdicts
+        self._marked = {(mark.student, mark.notebook) for mark in course.marks(assignment)}
+        self._waiting: dict[str, set[Work]] = {}
+        for work in todo:
+            self._waiting.setdefault(work.student, set()).add(work)
+        self._outcomes: dict[str, list[Outcome]] = {}
+
+    def take(self, outcome: Outcome) -> Iterator[Line]:
+        """Write down what can be; the lines that are settled by it."""
+        work = outcome.work
+        if outcome.kept is None:
+            failure = self._verdicts.fail(work, outcome.error, outcome.attempts)
+            yield Line(work, ERROR, reason=failure.reason)
+        else:
+            if outcome.fresh:
+                self._verdicts.keep(work, outcome.kept)
+            self._outcomes.setdefault(work.student, []).append(outcome)
+        self._waiting[work.student].discard(work)
+        if not self._waiting[work.student]:
+            yield from self._write(work.student, self._outcomes.pop(work.student, []))
+
+    def _write(self, student: str, outcomes: list[Outcome]) -> Iterator[Line]:
+        reason = ""
+        new = [outcome for outcome in outcomes if not self._is_written(outcome)]
+        if new:
+            try:
+                self._course.record(self._assignment, student, [outcome.work.notebook for outcome in outcomes])
+            except CourseFailed as problem:
+                reason = f"nbgrader could not write it down: {problem}"
+        for outcome in outcomes:
+            if reason:
+                self._verdicts.fail(outcome.work, reason, outcome.attempts)
+                yield Line(outcome.work, ERROR, reason=reason)
+                continue
+            self._verdicts.clear(outcome.work)
+            yield _line(outcome, GRADED if outcome in new else UNCHANGED)
+
+    def _is_written(self, outcome: Outcome) -> bool:
+        """Is this very verdict in the gradebook, for what was handed in at that time?"""
+        assert outcome.kept is not None
+        work = outcome.work
+        if outcome.fresh or (work.student, work.notebook) not in self._marked:
+            return False
+        graded = self._course.folder / "autograded" / work.student / work.assignment
+        try:
+            written = nbformat.read(graded / f"{work.notebook}.ipynb", as_version=4)
+            handed_in = (graded / "timestamp.txt").read_text()
+        except (OSError, ValueError):
+            return False
+        key = written.metadata.get("labkit", {}).get("verdict")
+        return bool(key == outcome.kept.key) and handed_in == outcome.handed_in
+
+
+def _line(outcome: Outcome, state: str) -> Line:
+    assert outcome.kept is not None
+    reports = outcome.kept.verdict.reports.values()
+    earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
+    line = Line(outcome.work, state, earned, points, outcome.kept.seconds)
+    return replace(line, judged=outcome.fresh)

@@ -1,0 +1,119 @@
+"""What an instructor sees of a run: a bar with the time left, what went wrong, the marks, what to do next."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from autograder.batch.run import ERROR, UNCHANGED, Line
+from autograder.batch.terminal import harmless
+
+
+class Show:
+    """The course of one run, on `console`; where that is no terminal, one line for each notebook and no bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.done = 0
+        """Notebooks that are done with."""
+        self._began = time.monotonic()
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left:")
+        self._progress = Progress(
+            *(TextColumn(column) if isinstance(column, str) else column for column in columns),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Show:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def start(self, count: int) -> None:
+        """`count` notebooks are to be graded."""
+        self._task = self._progress.add_task("grading", total=count)
+
+    def line(self, line: Line) -> None:
+        """One notebook is done with."""
+        self.done += 1
+        self._progress.advance(self._task)
+        if line.state == ERROR:
+            self._console.print(escape(f"{_who(line)}: {_first_line(line.reason)}"), style="red", soft_wrap=True)
+        elif not self._console.is_terminal:
+            self._console.print(escape(f"{_who(line)}: {_marks(line)}, {line.state}"), soft_wrap=True)
+
+    def end(self, assignment: str, lines: Sequence[Line]) -> None:
+        """The marks, the errors, and what to do next."""
+        console = self._console
+        if not lines:
+            console.print("Nothing to grade.")
+            return
+        table = Table(title=f"{assignment}: {_count(lines)}", title_justify="left")
+        for name in ("learner", "notebook"):
+            table.add_column(name, overflow="fold")
+        for name in ("marks", "of", "seconds"):
+            table.add_column(name, justify="right")
+        table.add_column("state")
+        for line in lines:
+            marks = ("-", "-") if line.earned is None else (f"{line.earned:g}", f"{line.points:g}")
+            seconds = f"{line.seconds:.1f}" if line.judged else ""
+            names = (escape(harmless(line.work.student)), escape(harmless(line.work.notebook)))
+            table.add_row(*names, *marks, seconds, line.state, style="red" if line.state == ERROR else None)
+        console.print(table)
+        errors = [line for line in lines if line.state == ERROR]
+        for line in errors:
+            console.print(escape(f"{_who(line)}:\n{_paragraph(line.reason)}"), style="red", soft_wrap=True)
+        judged = [line for line in lines if line.judged]
+        wall = time.monotonic() - self._began
+        console.print(f"{len(judged)} judged in {wall:.1f} s", highlight=False)
+        if errors:
+            console.print(
+                f"{len(errors)} without a mark: the grader failed there, not the learner. Set it right, "
+                f"then run the same command again; `labkit autograde {escape(assignment)} --retry` tries these alone.",
+                soft_wrap=True,
+            )
+        elif any(line.state != UNCHANGED for line in lines):
+            console.print(f"Next: `nbgrader generate_feedback {escape(assignment)}`", highlight=False)
+
+
+def as_json(assignment: str, lines: Sequence[Line]) -> str:
+    """The same for programs."""
+    return json.dumps({"assignment": assignment, "lines": [_plain(line) for line in lines]}, indent=1)
+
+
+def _plain(line: Line) -> dict[str, object]:
+    plain = asdict(line)
+    return {**plain.pop("work"), **plain}
+
+
+def _count(lines: Sequence[Line]) -> str:
+    learners = len({line.work.student for line in lines})
+    return f"{learners} learner{'s' * (learners != 1)}"
+
+
+def _who(line: Line) -> str:
+    return f"{harmless(line.work.student)} {harmless(line.work.notebook)}"
+
+
+def _marks(line: Line) -> str:
+    return f"{line.earned:g}/{line.points:g}"
+
+
+def _first_line(text: str) -> str:
+    return harmless(next(iter(text.strip().splitlines()), ""))
+
+
+def _paragraph(text: str) -> str:
+    return "\n".join(f"    {harmless(part)}" for part in text.strip().splitlines()[-20:])

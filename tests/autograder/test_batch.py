@@ -1,0 +1,180 @@
+"""Many submissions at once: the same marks as nbgrader alone, nothing judged twice, and no loss when processes die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import second_exercise
+
+from autograder.batch.lock import Locked, grading_alone
+from autograder.batch.run import Line, grade
+from autograder.batch.store import Verdicts, Work
+from autograder.batch.terminal import harmless
+from autograder.course import Course
+from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+
+NAME = second_exercise.NAME
+PHASE, NOTEBOOK = NAME.split("/")
+RIGHT = second_exercise.SOLUTION
+SLOW = RIGHT + "\nimport time\ntime.sleep(2)\n"
+MARKS = {"right": 3.0, "twice": 2.0, "untouched": 0.0, "nothing": 0.0}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tree"
+    second_exercise.add_to(folder)
+    source = folder / "notebooks" / f"{NAME}.ipynb"
+    nbformat.write(second_exercise.notebook(NAME, RIGHT, points=3), source)
+    monkeypatch.setenv("LABKIT_ROOT", str(folder))
+    return folder
+
+
+@pytest.fixture
+def course(tree: Path) -> Course:
+    course = Course(tree / "course")
+    course.release(PHASE)
+    return course
+
+
+def hand_in(course: Course, student: str, module: str) -> None:
+    course.submit(student, PHASE, NOTEBOOK, with_module(course.released(PHASE, NOTEBOOK), NAME, module))
+
+
+def states(lines: Sequence[Line]) -> dict[str, tuple[str, bool, float | None]]:
+    return {line.work.student: (line.state, line.judged, line.earned) for line in lines}
+
+
+def marks(course: Course) -> dict[str, float]:
+    return {mark.student: mark.score for mark in course.marks(PHASE)}
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, "nothing happened"
+        time.sleep(0.01)
+
+
+def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: Path) -> None:
+    hand_in(course, "right", RIGHT)
+    hand_in(course, "twice", second_exercise.SENDS_TWICE)
+    course.submit("untouched", PHASE, NOTEBOOK, course.released(PHASE, NOTEBOOK))
+    (course.folder / "submitted" / "nothing" / PHASE).mkdir(parents=True)
+
+    first = grade(course, PHASE, workers=2)
+    assert states(first) == {name: ("graded", True, points) for name, points in MARKS.items()}
+    assert marks(course) == MARKS
+    assert states(grade(course, PHASE, workers=2)) == {n: ("unchanged", False, p) for n, p in MARKS.items()}
+
+    hand_in(course, "twice", RIGHT)
+    (course.folder / "autograded" / "right" / PHASE / f"{NOTEBOOK}.ipynb").unlink()
+    now = states(grade(course, PHASE, workers=1))
+    assert now["twice"] == ("graded", True, 3.0) and now["right"] == ("graded", False, 3.0)
+    assert now["untouched"] == ("unchanged", False, 0.0)
+    assert marks(course) == {**MARKS, "twice": 3.0}
+
+    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    rubric.write_text(rubric.read_text().replace("equals([1, 1, 1])", "equals([2, 2, 2])"))
+    hand_in(course, "twice", second_exercise.SENDS_TWICE)
+    again = states(grade(course, PHASE, ["right", "twice"]))
+    assert again == {"right": ("graded", True, 2.0), "twice": ("graded", True, 3.0)}
+    assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
+
+    # nbgrader alone: takes the verdicts that are kept, and judges where there are none
+    shutil.rmtree(course.folder / "autograded")
+    shutil.rmtree(course.folder / "verdicts" / "twice")
+    course.autograde(PHASE, "[rt]*")
+    assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
+    assert Verdicts(course.folder).latest(Work("twice", PHASE, NOTEBOOK)) is not None
+
+
+def test_a_broken_rubric_is_an_error_and_no_mark(course: Course, tree: Path) -> None:
+    hand_in(course, "learner", RIGHT)
+    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    text = rubric.read_text()
+    rubric.write_text(text.replace("points=1", "points=2"))
+    [line] = grade(course, PHASE)
+    assert line.state == "error" and "the notebook says 3 points, its rubric 4" in line.reason
+    assert marks(course) == {}
+    failure = Verdicts(course.folder).failure(line.work)
+    assert failure is not None and failure.reason == line.reason and failure.attempts == 1
+    rubric.write_text(text)
+    assert states(grade(course, PHASE, only_errors=True)) == {"learner": ("graded", True, 3.0)}
+    assert Verdicts(course.folder).failure(line.work) is None
+    assert grade(course, PHASE, only_errors=True) == []
+
+
+def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Course) -> None:
+    hand_in(course, "slow", SLOW)
+    hand_in(course, "right", RIGHT)
+    killed: list[int] = []
+
+    lines: list[Line] = []
+    thread = threading.Thread(target=lambda: lines.extend(grade(course, PHASE, ["slow"], workers=1)))
+    thread.start()
+    while len(killed) < 2:
+        eventually(lambda: _workers(killed))
+        for worker in _workers(killed):
+            worker.kill()
+            killed.append(worker.pid)
+    thread.join()
+    [line] = lines
+    assert line.state == "error" and "killed" in line.reason and marks(course) == {}
+    assert states(grade(course, PHASE)) == {"slow": ("graded", True, 3.0), "right": ("graded", True, 3.0)}
+
+
+def _workers(known: Sequence[int]) -> list[psutil.Process]:
+    """The workers of this process, but those that are known."""
+    nurseries = [child for child in psutil.Process().children() if "autograder.batch.nursery" in child.cmdline()]
+    return [worker for nursery in nurseries for worker in nursery.children() if worker.pid not in known]
+
+
+@pytest.fixture
+def started(course: Course) -> Iterator[subprocess.Popen[str]]:
+    """`labkit autograde` in mid-run: one verdict is kept, the next submission is being judged."""
+    hand_in(course, "a_right", RIGHT)
+    hand_in(course, "b_slow", SLOW)
+    hand_in(course, "c_right", RIGHT)
+    command = [sys.executable, "-m", "labkit", "autograde", PHASE, "--workers", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        eventually(lambda: Verdicts(course.folder).latest(Work("a_right", PHASE, NOTEBOOK)) or run.poll() is not None)
+        yield run
+        run.kill()
+
+
+def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: subprocess.Popen[str]) -> None:
+    with pytest.raises(Locked, match=f"process {started.pid} on "):
+        grade(course, PHASE)
+    below = psutil.Process(started.pid).children(recursive=True)
+    started.kill()
+    assert len(below) >= 2 and psutil.wait_procs(below, timeout=30)[1] == []
+    lines = {line.work.student: line for line in grade(course, PHASE, workers=2)}
+    assert marks(course) == {"a_right": 3.0, "b_slow": 3.0, "c_right": 3.0}
+    assert not lines["a_right"].judged and lines["b_slow"].judged
+
+
+def test_only_one_grades_a_course(course: Course) -> None:
+    hand_in(course, "learner", RIGHT)
+    with grading_alone(course.folder), pytest.raises(Locked, match=f"being graded already, by process {os.getpid()}"):
+        grade(course, PHASE)
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    assert harmless("a\x1b[31mb\nc‮d") == "a\\x1b[31mb\\x0ac\\x202ed"
+    assert harmless("Żółć 学生") == "Żółć 学生"
+    assert len(harmless("x" * 1000)) == 200
