@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool)
     try:
         report = make_report(course, phase, also, anonymous=anonymous)
     except (NothingToCompare, OSError) as problem:
-        console.print(Text(f"labkit: {printable(str(problem))}"))
+        print(f"labkit: {printable(str(problem))}", file=sys.stderr)
         return 2
     folder = course / "integrity"
     folder.mkdir(exist_ok=True)
@@ -50,7 +51,13 @@ def show(report: Report, console: Console) -> None:
             table.add_column(name, justify="right")
         for pair in report.pairs[:_ROWS]:
             sides = [f"{s.student} ({s.course})" if s.course else s.student for s in (pair.left, pair.right)]
-            words = [pair.exercise, *sides, f"{pair.share:.0%}", str(len(pair.passages)), str(len(pair.comments))]
+            words = [
+                pair.exercise.split("/")[-1],
+                *sides,
+                f"{pair.share:.0%}",
+                str(len(pair.passages)),
+                str(len(pair.comments)),
+            ]
             table.add_row(*(Text(printable(word)) for word in words))
         console.print(table)
         _more(console, len(report.pairs) + report.more_pairs)

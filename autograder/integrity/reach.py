@@ -53,6 +53,10 @@ RULES = {
         "defines how its objects compare or convert",
         "Data classes and containers need this; only for tensors it is rare.",
     ),
+    "private": Rule(
+        "uses private parts of torch, or operators by their inner names",
+        "Answers on the web do so where the public function came later, and a name with _ is easily overlooked.",
+    ),
     "forbidden": Rule(
         "names what the exercise asks to do without",
         "It may be there to compare with, in code that is never called; the judge counts messages, not names.",
@@ -185,7 +189,13 @@ def _name(name: str, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
         yield "process", name
     elif first in ("os", "posix") and rest and rest[0] in _SURROUNDINGS:
         yield "surroundings", name
+    elif first == "torch" and rest and (rest[0] == "ops" or any(map(_is_private, rest))):
+        yield "private", name
     yield from _forbidden(name, forbidden)
+
+
+def _is_private(part: str) -> bool:
+    return part.startswith("_") and not part.endswith("__")
 
 
 def _is_inside(rest: list[str]) -> bool:
@@ -193,7 +203,7 @@ def _is_inside(rest: list[str]) -> bool:
     if not rest:
         return False
     inner = rest[0] in ("checks", "trace", "notebook") or (rest[0] == "clusters" and len(rest) > 2)
-    return inner or any(part.startswith("_") for part in rest)
+    return inner or any(map(_is_private, rest))
 
 
 def _forbidden(name: str, forbidden: Set[str]) -> Iterator[tuple[str, str]]:

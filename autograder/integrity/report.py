@@ -146,8 +146,10 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
     if not handed_in:
         raise NothingToCompare(f"nothing was handed in for {phase} in {course / 'submitted'}")
     students = sorted({notebook.student for notebook in handed_in})
+    folders = Counter(folder.resolve().name for folder in also)
     for folder in also:
-        handed_in += submissions(folder, phase, exercises_only, course=folder.resolve().name)
+        label = folder.resolve().name
+        handed_in += submissions(folder, phase, exercises_only, label if folders[label] == 1 else str(folder))
 
     given = {name: read_cells(nbformat.writes(notebook).encode()).cells for name, notebook in release.notebooks.items()}
     findings = [f for notebook in handed_in if not notebook.course for f in _cells(notebook, given[notebook.name])]

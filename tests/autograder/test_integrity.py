@@ -120,6 +120,11 @@ REACHING = {
         "torch.distributed.nn.functional.all_reduce",
     ),
     "group.allreduce([x])": ("forbidden", ".allreduce"),
+    "dist.distributed_c10d._get_default_group()": (
+        "private",
+        "torch.distributed.distributed_c10d._get_default_group",
+    ),
+    "torch.ops.c10d.allreduce_(x)": ("private", "torch.ops.c10d.allreduce_"),
     "getattr(dist, chr(97) + 'll')": ("computed", "getattr(torch.distributed, …)"),
     "exec(text)": ("computed", "exec()"),
     "import gc": ("inspection", "gc"),
@@ -151,6 +156,7 @@ def test_what_a_module_reaches_for_is_found(code: str) -> None:
     "code",
     [
         "dist.isend(x, 1)",
+        "torch.__version__",
         "torch.backends.cudnn.benchmark = True",
         "from labkit.exercises import ring_allreduce\nring_allreduce.ring_all_reduce(x)",
         "from labkit import virtual\nimport time, math, threading",

@@ -46,7 +46,9 @@ FORBIDDEN = {
     "torch.distributed.reduce_scatter",
     "torch.distributed.reduce_scatter_tensor",
     "torch.distributed.scatter",
+    "*.allgather",
     "*.allreduce",
+    "*.alltoall",
     "*._allgather_base",
     "*._reduce_scatter_base",
 }
