@@ -23,7 +23,7 @@ from nbgrader.converters.base import NbGraderException
 from traitlets import Int
 
 from autograder.intake.collect import COLLECTED, is_student
-from autograder.intake.folder import STAMPS, is_odd, opened, read, shown
+from autograder.intake.folder import STAMPS, is_odd, opened, read_stamp, shown
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken
 from autograder.intake.receive import Intake, read_release, receive
 from autograder.intake.stamps import FORMAT, current_record
@@ -114,8 +114,8 @@ def _secret(submitted: Path) -> str:
     """What names the feedback's file in the exchange: the submission's own, so that its author finds it."""
     try:
         with opened(submitted) as folder:
-            told = read(folder, STAMPS[1], 1000).decode("ascii", "replace").strip()
-    except (NotTaken, IntakeFailed):
+            told = read_stamp(folder, STAMPS[1])
+    except NotTaken:
         told = ""
     return told if re.fullmatch(r"[0-9a-f]{32,256}", told) else secrets.token_hex(64)
 

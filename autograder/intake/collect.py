@@ -21,9 +21,9 @@ import re
 import shutil
 import stat
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,18 @@ from nbgrader.exchange.default import ExchangeCollect as NbGraderCollect
 from nbgrader.utils import check_mode
 from traitlets import Bool, Float
 
-from autograder.intake.folder import STAMPS, Found, chunks, content_hash, is_odd, opened, printable, read, shown, walk
+from autograder.intake.folder import (
+    STAMPS,
+    Found,
+    chunks,
+    content_hash,
+    is_odd,
+    opened,
+    printable,
+    read_stamp,
+    shown,
+    walk,
+)
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken, NotYet
 from autograder.intake.stamps import FORMAT, Record, current_record, told_time
 
@@ -40,6 +51,9 @@ COLLECTED = "collected"
 _FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHOWN = 20
 _TRIES = 20
+"""Submissions of one learner that are looked at."""
+_KEPT = 1000
+"""Refusals that are written down."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         False,
         help="Take the time in a folder's name though its files were changed later, as after the exchange was copied.",
     ).tag(config=True)
-    tolerance = Float(600, help="Seconds that handing in may take, and that clocks may differ.").tag(config=True)
+    tolerance = Float(60, help="Seconds that handing in may take, and that clocks may differ.").tag(config=True)
 
     def init_src(self) -> None:
         """Find the submission of each learner that is to be collected."""
@@ -85,11 +99,16 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         if not check_mode(self.inbound_path, read=True, execute=True):
             self.fail(f"You don't have read permissions for the directory: {self.inbound_path}")
         self.refused: dict[str, Refusal] = {}
+        self._refusals = 0
         self._failed: list[str] = []
         duedate = self._duedate() if self.before_duedate else None
         by_student: dict[str, list[Arrival]] = defaultdict(list)
         for arrival in self._arrivals():
-            by_student[arrival.student].append(arrival)
+            arrivals = by_student[arrival.student]
+            arrivals.append(arrival)
+            if len(arrivals) > 2 * _TRIES:  # of a learner who hands in without end
+                arrivals.sort(key=_claimed, reverse=True)
+                del arrivals[_TRIES:]
         self.src_records = [self._choose(arrivals, duedate) for _, arrivals in sorted(by_student.items())]
 
     def copy_files(self) -> None:
@@ -116,13 +135,12 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                 return None
         return due
 
-    def _arrivals(self) -> list[Arrival]:
+    def _arrivals(self) -> Iterator[Arrival]:
         """All folders of the assignment that belong to the learner whom they name; the others are refused."""
         course = self.coursedir
         assignment = re.escape(course.assignment_id)
         # STUDENT+ASSIGNMENT+TIME+RANDOM; names may hold a plus, and so may the time: +0200
         parts = re.compile(rf"(.+)\+{assignment}\+([^+]+(?:\+\d{{4}})?)(\+[\w=-]{{1,64}})?", re.DOTALL)
-        found = []
         with os.scandir(self.inbound_path) as entries:
             for entry in entries:
                 match = parts.fullmatch(entry.name)
@@ -140,8 +158,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                 if problem or claimed is None:
                     self._refuse(entry.name, status, problem)
                 else:
-                    found.append(Arrival(match[1], claimed, Path(entry.path), status))
-        return found
+                    yield Arrival(match[1], claimed, Path(entry.path), status)
 
     def _foreign(self, student: str, status: os.stat_result) -> str:
         """Why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""
@@ -155,24 +172,28 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
 
     def _choose(self, arrivals: list[Arrival], duedate: datetime | None) -> Arrival:
         """The newest one; with a due date the newest that was in time, if there is one."""
-        newest_first = sorted(arrivals, key=lambda arrival: arrival.claimed, reverse=True)
+        newest_first = sorted(arrivals, key=_claimed, reverse=True)
         if duedate:
             for arrival in [one for one in newest_first if one.claimed <= duedate][:_TRIES]:
                 try:
-                    if self._handed_in(arrival)[0] <= duedate:
-                        return arrival
+                    with opened(arrival.path) as folder:
+                        if self._handed_in(arrival, folder)[0] <= duedate:
+                            return arrival
                 except (NotTaken, IntakeFailed) as problem:
                     self._refuse(arrival.path.name, arrival.status, f"{problem}")
         return newest_first[0]
 
-    def _handed_in(self, arrival: Arrival) -> tuple[datetime, list[Found], list[str]]:
-        """When it was handed in, in UTC, as far as the kernel agrees; what is in it, and what was left out."""
-        with opened(arrival.path) as folder:
-            status = os.fstat(folder)
-            found, notes = walk(folder, self._limits)
+    def _handed_in(self, arrival: Arrival, folder: int) -> tuple[datetime, list[Found], list[str]]:
+        """When it was handed in, in UTC, as far as the kernel agrees; what is in it, and what was left out.
+
+        folder: open. It is looked at again: in the exchange anybody can put another in the place of one they know.
+        """
+        status = os.fstat(folder)
+        if problem := self._foreign(arrival.student, status):
+            raise NotTaken(problem)
+        found, notes = walk(folder, self._limits)
         for one in found:
-            problem = self._foreign(arrival.student, one.status)
-            if problem:
+            if problem := self._foreign(arrival.student, one.status):
                 raise NotTaken(f"`{shown(one.path)}` in it: {problem}")
         changed_at = max(one.st_ctime for one in (status, *(one.status for one in found)))
         changed = datetime.fromtimestamp(changed_at, UTC).replace(tzinfo=None)
@@ -190,23 +211,23 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         course = self.coursedir
         submitted = Path(course.format_path(course.submitted_directory, arrival.student, course.assignment_id))
         collected = Path(course.format_path(COLLECTED, arrival.student, course.assignment_id))
-        handed_in, found, notes = self._handed_in(arrival)
         record = current_record(collected)
         who = f"{arrival.student} {course.assignment_id}"
-        if os.path.lexists(submitted):
-            existing = record.handed_in if record else _stamp(submitted)
-            newer = self.update and (existing is None or handed_in > existing)
-            if not newer and not (self.before_duedate and existing != handed_in):
-                hint = "No newer submission to collect" if self.update else "Submission already exists, use --update"
-                self.log.info("%s: %s", hint, who)
-                return
-            self.log.info("Updating submission: %s", who)
-        else:
-            self.log.info("Collecting submission: %s", who)
-        making = submitted.with_name(f".{submitted.name}")
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
         with opened(arrival.path) as folder:
+            handed_in, found, notes = self._handed_in(arrival, folder)
+            if os.path.lexists(submitted):
+                existing = record.handed_in if record else _stamp(submitted)
+                newer = self.update and (existing is None or handed_in > existing)
+                if not newer and not (self.before_duedate and existing != handed_in):
+                    hint = "No newer submission to collect" if self.update else "Submission exists, use --update"
+                    self.log.info("%s: %s", hint, who)
+                    return
+                self.log.info("Updating submission: %s", who)
+            else:
+                self.log.info("Collecting submission: %s", who)
+            making = submitted.with_name(f".{submitted.name}")
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir(parents=True)
             notes += self._copy(folder, found, making)
         with opened(making) as folder:
             digest = content_hash(folder, walk(folder, self._limits)[0], self._limits)
@@ -236,7 +257,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with path.open("wb") as file:
-                    for chunk in chunks(folder, one.path, min(left, 1000 * course.max_file_size)):
+                    for chunk in chunks(folder, one, min(left, 1000 * course.max_file_size)):
                         file.write(chunk)
                         left -= len(chunk)
                 path.chmod(mode)
@@ -266,17 +287,25 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             _write(place.with_name(f"{place.name}.json"), record.to_json())
 
     def _refuse(self, name: str, status: os.stat_result, reason: str) -> None:
-        if name not in self.refused and len(self.refused) < _SHOWN:
+        if name in self.refused:
+            return
+        self._refusals += 1
+        if self._refusals <= _SHOWN:
             self.log.error("Refused: %s: %s", shown(name), reason)
-        self.refused[name] = Refusal(name.encode("utf-8", "replace").decode(), _owner(status), reason)
+        if self._refusals <= _KEPT:
+            self.refused[name] = Refusal(name.encode("utf-8", "replace").decode(), _owner(status), reason)
 
     def _write_refused(self) -> None:
         path = Path(self.coursedir.root, COLLECTED, ".refused", f"{self.coursedir.assignment_id}.json")
         if self.refused or path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, [vars(one) for one in islice(self.refused.values(), 1000)])
+            _write(path, [vars(one) for one in self.refused.values()])
         if self.refused:
-            self.log.error("%s submissions were refused; the reasons are in %s", f"{len(self.refused):,}", path)
+            self.log.error("%s submissions were refused; the reasons are in %s", f"{self._refusals:,}", path)
+
+
+def _claimed(arrival: Arrival) -> datetime:
+    return arrival.claimed
 
 
 def is_student(name: str) -> bool:
@@ -294,8 +323,8 @@ def _owner(status: os.stat_result) -> str:
 def _stamp(submitted: Path) -> datetime | None:
     try:
         with opened(submitted) as folder:
-            return told_time(read(folder, STAMPS[0], 100).decode("ascii", "replace"))
-    except (NotTaken, IntakeFailed):
+            return told_time(read_stamp(folder, STAMPS[0]))
+    except NotTaken:
         return None
 
 

@@ -130,9 +130,18 @@ def _rank(name: str) -> tuple[bool, str]:
     return not (name.endswith(".ipynb") or name in STAMPS), name
 
 
-def read(folder: int, path: str, limit: int) -> bytes:
-    """The bytes of a file. Raises NotTaken for what is no plain file of at most `limit` bytes."""
-    return b"".join(chunks(folder, path, limit))
+def read(folder: int, one: Found, limit: int) -> bytes:
+    """What is in a file; see `chunks`."""
+    return b"".join(chunks(folder, one, limit))
+
+
+def read_stamp(folder: int, name: str) -> str:
+    """The text of one of nbgrader's `STAMPS`; empty when it has none, or is none."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return read(folder, Found(name, status), 1000).decode("ascii", "replace").strip()
+    except (OSError, NotTaken, NotYet):
+        return ""
 
 
 def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
@@ -144,7 +153,7 @@ def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
             continue
         digest = hashlib.sha256()
         try:
-            for chunk in chunks(folder, one.path, left):
+            for chunk in chunks(folder, one, left):
                 digest.update(chunk)
                 left -= len(chunk)
         except NotTaken as problem:
@@ -154,38 +163,47 @@ def content_hash(folder: int, found: Iterable[Found], limits: Limits) -> str:
     return total.hexdigest()
 
 
-def chunks(folder: int, path: str, limit: int) -> Iterator[bytes]:
-    """What `read` gives, piece by piece. Raises NotYet when the file changed meanwhile: then nothing of it counts."""
-    *parents, name = path.split("/")
+def chunks(folder: int, one: Found, limit: int) -> Iterator[bytes]:
+    """What is in a file, piece by piece. Raises NotTaken for what is no plain file of at most `limit` bytes.
+
+    Raises NotYet when the file is not as it was found, at the beginning or at the end: then nothing of it counts.
+    """
+    *parents, name = one.path.split("/")
     handles: list[int] = []
-    status: os.stat_result | None = None
     try:
         for parent in parents:
             folder = os.open(parent, _DIRECTORY, dir_fd=folder)
             handles.append(folder)
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        _check(status, limit)
+        _check(one.status, limit)
         handle = os.open(name, _FILE, dir_fd=folder)
         handles.append(handle)
-        before = os.fstat(handle)
-        _check(before, limit)
-        length = 0
-        while chunk := os.read(handle, min(_CHUNK, before.st_size + 1 - length)):
-            length += len(chunk)
-            if length > before.st_size:
+        _check(os.fstat(handle), limit)
+        _compare(one, handle)
+        left = one.status.st_size
+        # one byte more than there should be, to notice a file that grows
+        while chunk := os.read(handle, min(_CHUNK, left + 1)):
+            left -= len(chunk)
+            if left < 0:
                 break
             yield chunk
-        after = os.fstat(handle)
-        if length != before.st_size or (before.st_mtime_ns, before.st_ctime_ns) != (
-            after.st_mtime_ns,
-            after.st_ctime_ns,
-        ):
-            raise NotYet(f"`{shown(path)}` changed while it was read")
+        if left:
+            raise NotYet(f"`{shown(one.path)}` changed while it was read")
+        _compare(one, handle)
     except OSError as error:
-        raise _told(error, status, path) from None
+        raise _told(error, one.status, one.path) from None
     finally:
         for handle in reversed(handles):
             os.close(handle)
+
+
+def _compare(one: Found, handle: int) -> None:
+    """Is the open file the one that was found, as it was then? Its owner, too, was looked at then."""
+    now, then = os.fstat(handle), one.status
+    if (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
+        *(then.st_dev, then.st_ino, then.st_size),
+        *(then.st_mtime_ns, then.st_ctime_ns),
+    ):
+        raise NotYet(f"`{shown(one.path)}` changed while it was read")
 
 
 def _check(status: os.stat_result, limit: int) -> None:
@@ -203,6 +221,8 @@ def _told(error: OSError, status: os.stat_result | None, path: str) -> IntakeFai
     """Whose fault it is that something cannot be read."""
     if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR, errno.EISDIR):
         return NotTaken("it is not a regular file")
+    if error.errno in (errno.ENOENT, errno.ESTALE):
+        return NotYet(f"{shown(path)} is not there: {error.strerror}")
     refused = error.errno in (errno.EACCES, errno.EPERM)
     if refused and status is not None:
         needed = stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(status.st_mode) else 0)

@@ -18,7 +18,7 @@ class Limits:
     """Folders inside each other."""
     cells: int = 2_000
     source: int = 200_000
-    """Characters of one cell."""
+    """Characters of one cell; ten times as many of all together."""
     json_values: int = 2_000_000
     """Texts, lists and objects of one notebook, about; numbers are free. To walk past them takes half a second."""
 
@@ -28,7 +28,7 @@ class IntakeFailed(RuntimeError):
 
 
 class NotYet(IntakeFailed):
-    """Files changed while they were read, or may not be read by us. In the exchange that is their author's doing."""
+    """Files went or changed while they were read, or we may not read them. In the exchange their author did that."""
 
 
 class NotTaken(Exception):

@@ -67,7 +67,7 @@ def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
             raise Malformed("it has no list of cells")
     except _Enough as enough:
         cells = enough.cells
-        _note(notes, f"Only the first {limits.cells:,} cells of the notebook were read.")
+        _note(notes, f"Only the first {enough.number:,} cells of the notebook were read.")
     except Malformed as problem:
         return Submitted((), (f"The file is not a notebook of format 4: {problem}.",))
     if pull.latin_1:
@@ -85,13 +85,15 @@ def _utf_8(data: bytes) -> tuple[bytes, list[str]]:
         if data.startswith(mark):
             if encoding == "utf-8":
                 return data[len(mark) :], []
-            return data.decode(encoding, "replace").encode("utf-8", "replace"), [
-                f"The file is in {encoding.upper()}, not UTF-8."
-            ]
-    if data[1:2] == b"\0" or data[:1] == b"\0":  # no mark, but `{` in two bytes
-        encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
-        return data.decode(encoding, "replace").encode("utf-8", "replace"), ["The file is in UTF-16, not UTF-8."]
+            return _recoded(data, encoding), [f"The file is in {encoding.upper()}, not UTF-8."]
+    if b"\0" in data[:2]:  # no mark, but `{` in two bytes
+        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
+        return _recoded(data, encoding), ["The file is in UTF-16, not UTF-8."]
     return data, []
+
+
+def _recoded(data: bytes, encoding: str) -> bytes:
+    return data.decode(encoding, "replace").encode("utf-8", "replace")
 
 
 def _cells(pull: Pull, limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
@@ -100,13 +102,15 @@ def _cells(pull: Pull, limits: Limits, notes: list[str]) -> list[SubmittedCell] 
         pull.skip()
         return None
     cells: list[SubmittedCell] = []
+    left = 10 * limits.source
     for number, _ in enumerate(pull.elements()):
-        if number >= limits.cells:
-            raise _Enough(cells)
+        if number >= limits.cells or left < 0:
+            raise _Enough(cells, number)
         if pull.next_is(b"{"):
             cell = _cell(pull, limits, notes)
             if cell is not None:
                 cells.append(cell)
+                left -= len(cell.source)
         else:
             pull.skip()
     return cells
@@ -115,8 +119,9 @@ def _cells(pull: Pull, limits: Limits, notes: list[str]) -> list[SubmittedCell] 
 class _Enough(Exception):
     """There are more cells than are read."""
 
-    def __init__(self, cells: list[SubmittedCell]) -> None:
+    def __init__(self, cells: list[SubmittedCell], number: int) -> None:
         self.cells = cells
+        self.number = number
 
 
 def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:

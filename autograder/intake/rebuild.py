@@ -42,15 +42,15 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
     what = f"{MAGIC} {exercise}" if exercise else grade_id
     found = with_id = [cell for cell in cells if cell.grade_id == grade_id]
     if exercise:
-        named = [cell for cell in cells if exercise_of(cell.source) == exercise]
-        found = [cell for cell in with_id if cell in named] or named or with_id
-        if named and len(with_id) > 1 and any(cell not in named and cell.source.strip() for cell in with_id):
+        named = [cell for cell in cells if _exercise(cell) == exercise]
+        found = [cell for cell in named if cell.grade_id == grade_id] or named or with_id
+        if named and len(with_id) > 1 and any(_exercise(cell) != exercise and cell.source.strip() for cell in with_id):
             notes.append(
                 f"A second cell has the id of `{what}` but does not begin with that line: was the cell split? "
                 "It was left out; the exercise must be one cell."
             )
         if cells and not found:
-            inside = any(what in (line.strip() for line in cell.source.splitlines()) for cell in cells)
+            inside = any(f"\n{what}\n" in f"{cell.source}\n" for cell in cells)
             why = "; the line stands in a cell, but not as its first one" if inside else ""
             notes.append(f"The cell `{what}` is missing{why}.")
     if not found:
@@ -62,12 +62,17 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
         notes.append(f"The cell `{what}` is not a {released.cell_type} cell any more; it was read as one.")
     if taken.attachments:
         notes.append(f"What is attached to the cell `{what}` was left out; only its text counts.")
-    if not exercise or exercise_of(taken.source) == exercise:
+    if not exercise or _exercise(taken) == exercise:
         return taken.source
-    if exercise_of(taken.source):
+    if _exercise(taken):
         notes.append(f"The cell with the id of `{what}` begins with another exercise's line; it was read as `{what}`.")
         return f"{MAGIC} {exercise}\n{module_text(taken.source).lstrip()}"
     return f"{MAGIC} {exercise}\n{taken.source}"
+
+
+def _exercise(cell: SubmittedCell) -> str:
+    """The exercise that a cell's first line names. Only that line is looked at: the cell may have 200,000."""
+    return exercise_of(cell.source.lstrip()[:300])
 
 
 def _was_changed(released: NotebookNode, cells: Sequence[SubmittedCell]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.intake.folder import STAMPS, Found, content_hash, is_odd, opened, read, shown, walk
+from autograder.intake.folder import STAMPS, Found, content_hash, is_odd, opened, read, read_stamp, shown, walk
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken
 from autograder.intake.reading import Submitted, read_cells
 from autograder.intake.rebuild import rebuild
@@ -94,24 +94,16 @@ def _receive(folder: int, release: Release, limits: Limits, record: Record | Non
         submitted = came.get(name, Submitted())
         notebooks[name] = rebuild(notebook, submitted.cells, [*submitted.notes, *notes])
     told = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
-    handed_in = record.handed_in if record else _own_word(folder)
+    handed_in = record.handed_in if record else told_time(read_stamp(folder, STAMPS[0]))
     digest = content_hash(folder, found, limits)
     return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None, came)
 
 
 def _read(folder: int, one: Found, limits: Limits) -> Submitted:
     try:
-        return read_cells(read(folder, one.path, limits.notebook_bytes), limits)
+        return read_cells(read(folder, one, limits.notebook_bytes), limits)
     except NotTaken as problem:
         return Submitted((), (f"`{shown(one.path)}` was not read: {problem}.",))
-
-
-def _own_word(folder: int) -> datetime | None:
-    """When the submission itself says that it was handed in; None when it says nothing that makes sense."""
-    try:
-        return told_time(read(folder, STAMPS[0], 100).decode("ascii", "replace"))
-    except (NotTaken, IntakeFailed):
-        return None
 
 
 def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str, Found | None]:

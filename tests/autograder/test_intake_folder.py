@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograder.intake import Intake, IntakeFailed, Limits, Release, read_release, receive
-from autograder.intake.folder import chunks, opened
+from autograder.intake.folder import chunks, opened, walk
 from autograder.intake.limits import NotTaken, NotYet
 from autograder.intake.stamps import FORMAT, Record, told_time
 from autograder.submissions import with_module
@@ -190,26 +190,52 @@ def test_limits_leave_out_the_rest_and_grade_the_work(folder: Path) -> None:
     assert taken(with_small_hash) == "x = 'mine'"
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path: Path) -> None:
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").write_bytes(path.read_bytes())
+    path.with_name("other").replace(path)
+
+
+CHANGES = {"grow": grow, "shrink": lambda path: os.truncate(path, 5), "touch": os.utime}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_not_taken(change: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for change in (lambda: path.open("ab").write(b"more"), lambda: os.truncate(path, 5), lambda: os.utime(path)):
-        path.write_bytes(b"x" * (3 << 20))
-        with opened(tmp_path) as handle:
-            reading = chunks(handle, "file", 10 << 20)
-            next(reading)
-            change()
-            with pytest.raises(NotYet, match="changed while it was read"):
-                list(reading)
+    path.write_bytes(b"x" * (3 << 20))
+    with opened(tmp_path) as folder:
+        (one,), _ = walk(folder, Limits())
+        reading = chunks(folder, one, 10 << 20)
+        next(reading)
+        change(path)
+        with pytest.raises(NotYet, match="changed while it was read"):
+            list(reading)
+
+
+@pytest.mark.parametrize("change", [*CHANGES.values(), replace, Path.unlink], ids=[*CHANGES, "replace", "remove"])
+def test_a_file_that_changed_since_it_was_found_is_not_taken(change: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    with opened(tmp_path) as folder:
+        (one,), _ = walk(folder, Limits())
+        change(tmp_path / "file")
+        with pytest.raises(NotYet):
+            list(chunks(folder, one, 10 << 20))
 
 
 def test_a_part_of_a_path_that_becomes_a_link_leads_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret" / "file").write_text("secret")
-    with opened(tmp_path / "inside") as handle:
+    for name in ("inside/sub", "secret"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text(name)
+    with opened(tmp_path / "inside") as folder:
+        (one,), _ = walk(folder, Limits())
+        (tmp_path / "inside" / "sub").rename(tmp_path / "elsewhere")
         (tmp_path / "inside" / "sub").symlink_to(tmp_path / "secret")
         with pytest.raises(NotTaken):
-            list(chunks(handle, "sub/file", 100))
+            list(chunks(folder, one, 100))
 
 
 @pytest.fixture
