@@ -12,6 +12,7 @@ import glob
 import re
 import secrets
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.folder import STAMPS, is_odd, opened, read_stamp, shown
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken
 from autograder.intake.receive import Intake, read_release, receive
-from autograder.intake.stamps import FORMAT, current_record
+from autograder.intake.stamps import FORMAT, current_record, told_time
 
 RECEIVED = "received"
 
@@ -129,6 +130,23 @@ class ReceivedExporter(NotebookExporter):
             raise NbGraderException("this is nbgrader's own Autograde: call autograder.intake.autograde.install")
 
 
+def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id: str) -> datetime | None:
+    """When a submission was handed in, for the formgrader's tables: what `receive` says, at the cost of one file.
+
+    nbgrader's own opens `timestamp.txt` wherever it leads, and one that holds no time takes the whole table down.
+    """
+    course = grader.coursedir
+    record = current_record(Path(course.format_path(COLLECTED, student_id, assignment_id)))
+    if record:
+        return record.handed_in
+    try:
+        with opened(Path(course.format_path(course.submitted_directory, student_id, assignment_id))) as folder:
+            return told_time(read_stamp(folder, STAMPS[0]))
+    except (NotTaken, IntakeFailed):
+        return None
+
+
 def install() -> None:
-    """Make `nbgrader autograde` and the formgrader's button use our converter; nbgrader has no setting for it."""
+    """Make `nbgrader autograde` and the formgrader read submissions by way of us; nbgrader has no setting for it."""
     autogradeapp.Autograde = api.Autograde = AutogradeReceived
+    api.NbGraderAPI.get_submitted_timestamp = submitted_timestamp

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from nbgrader.apps.api import NbGraderAPI
 from nbgrader.auth import Authenticator
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
@@ -82,6 +83,8 @@ def test_whatever_lies_in_a_folder_each_learner_gets_a_mark(course: Course) -> N
     course.feedback(PHASE)
     page = (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").read_text()
     assert "The submission is empty." in page
+    formgrader = NbGraderAPI(CourseDirectory(root=str(course.folder)))
+    assert formgrader.get_autograded_students(PHASE) >= learners
     # a submission without nbgrader's stamps does not stop the feedback of the others
     exchange = course.folder / "exchange" / "c"
     exchange.mkdir(parents=True)
