@@ -3,8 +3,18 @@
 from autograder.sandbox.books import Usage
 from autograder.sandbox.enclosure import Enclosure
 from autograder.sandbox.limits import Limits
-from autograder.sandbox.runner import CommandRunner, Runner
+from autograder.sandbox.runner import Asked, CommandRunner, Runner, Started
 from autograder.sandbox.sandbox import Sandbox
 from autograder.sandbox.unavailable import SandboxUnavailable
 
-__all__ = ["CommandRunner", "Enclosure", "Limits", "Runner", "Sandbox", "SandboxUnavailable", "Usage"]
+__all__ = [
+    "Asked",
+    "CommandRunner",
+    "Enclosure",
+    "Limits",
+    "Runner",
+    "Sandbox",
+    "SandboxUnavailable",
+    "Started",
+    "Usage",
+]

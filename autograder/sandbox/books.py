@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from autograder.sandbox import processes
 from autograder.sandbox.cgroups import Cgroup, Parents
 from autograder.sandbox.limits import Limits
-from autograder.sandbox.view import SCRATCH
 
 _GIB = 1 << 30
 
@@ -37,10 +37,10 @@ class Books:
         self._limits = limits
         self._lock = threading.Lock()
         self._began: float | None = None
-        self._first: int | None = None
+        self._sandboxes: list[_Sandbox] = []
         self._group: Cgroup | None = None
-        self._peak = self._most = self._sent = self._sent_before = self._kills = 0
-        self._cpu = self._cpu_before = 0.0
+        self._peak = self._most = self._kills = 0
+        self._cpu = 0.0
         if parents is not None:
             try:
                 self._group = Cgroup(parents, limits.memory_bytes, limits.processes)
@@ -50,80 +50,88 @@ class Books:
     def begin(self, first: int) -> None:
         """A sandbox stands whose first process this is; it has begun nothing yet."""
         with self._lock:
-            self._first = first
+            self._sandboxes.append(_Sandbox(first, processes.born(first)))
             self._began = self._began or time.monotonic()
-            self._sent_before, self._cpu_before = self._sent, self._cpu
             if self._group is not None:
                 try:
                     self._group.add(first)
                 except OSError:
-                    self._group.remove()
                     self._group = None
 
     def look(self) -> str:
         """Take in what has been used since. Returns why the submission must end; empty when it may go on."""
         with self._lock:
-            if self._first is not None:
-                self._take_in(self._first)
-        if self._cpu > self._limits.cpu_seconds:
-            return f"it used more than {self._limits.cpu_seconds} s of CPU time"
-        if self._began is not None and time.monotonic() - self._began > self._limits.wall_seconds:
-            return f"it took longer than {self._limits.wall_seconds:g} s"
-        return self._memory_left()
+            kept = self._take_in()
+        limits = self._limits
+        if self._cpu > limits.cpu_seconds:
+            return f"it used more than {limits.cpu_seconds} s of CPU time"
+        if self._began is not None and time.monotonic() - self._began > limits.wall_seconds:
+            return f"it took longer than {limits.wall_seconds:g} s"
+        if kept > limits.memory_bytes:  # which no end of any process would free
+            return f"its files in memory hold more than {limits.memory_bytes / _GIB:g} GiB"
+        return ""
 
     def usage(self) -> Usage:
         """As of the last look."""
-        return Usage(self._peak, self._cpu, self._sent, self._most, self._kills)
+        sent = sum(sandbox.sent for sandbox in self._sandboxes)
+        return Usage(self._peak, self._cpu, sent, self._most, self._kills)
 
     def end(self) -> None:
         """All sandboxes have ended."""
         with self._lock:
-            self._first = None
             if self._group is not None:
                 self._group.remove()
                 self._group = None
 
-    def _take_in(self, first: int) -> None:
-        sent = processes.sent_over_loopback(first)
-        if sent is not None:
-            self._sent = max(self._sent, self._sent_before + sent)
+    def _take_in(self) -> int:
+        """Returns the bytes of files in memory, where nobody else limits them."""
+        for sandbox in self._sandboxes:
+            # another process may have its number by now
+            sandbox.stands = sandbox.stands and processes.born(sandbox.first) == sandbox.born
+            if sandbox.stands and sandbox.own_network:
+                sandbox.sent = max(sandbox.sent, processes.sent_over_loopback(sandbox.first))
         group = self._group
-        seen = None
-        if group is None or group.cpu_seconds() is None or group.processes() is None:
-            seen = processes.look(first)
+        cpu, count = (None, None) if group is None else (group.cpu_seconds(), group.processes())
+        seen: list[processes.Seen] = []
+        if group is None or cpu is None or count is None:
+            for sandbox in self._sandboxes:
+                if sandbox.stands:
+                    seen.append(processes.look(sandbox.first))
+                    sandbox.cpu = max(sandbox.cpu, seen[-1].cpu_seconds)
+        self._cpu = max(self._cpu, sum(sandbox.cpu for sandbox in self._sandboxes) if cpu is None else cpu)
+        self._most = max(self._most, sum(one.threads for one in seen) if count is None else count)
         if group is None:
-            assert seen is not None
             self._peak = max(self._peak, self._memory(seen))
-        else:
-            self._peak = max(self._peak, group.memory_peak() or group.memory() or 0)
-            self._kills = group.memory_kills()
-        cpu = None if group is None else group.cpu_seconds()
-        if cpu is not None:
-            self._cpu = cpu
-        elif seen is not None:
-            self._cpu = max(self._cpu, self._cpu_before + seen.cpu_seconds)
-        count = None if group is None else group.processes()
-        if count is None and seen is not None:
-            count = seen.threads
-        self._most = max(self._most, count or 0)
+            return sum(one.scratch for one in seen)
+        self._peak = max(self._peak, group.memory_peak() or group.memory() or 0)
+        self._kills = group.memory_kills()
+        return 0
 
-    def _memory(self, seen: processes.Seen) -> int:
+    def _memory(self, seen: list[processes.Seen]) -> int:
         """Bytes of all together, counted closely when it matters."""
-        if seen.at_most <= self._limits.memory_bytes:
-            return seen.at_most
-        held = {pid: processes.own_memory(pid) for pid in seen.pids}
-        total = sum(held.values()) + seen.scratch
+        at_most = sum(one.at_most for one in seen)
+        if at_most <= self._limits.memory_bytes:
+            return at_most
+        held = {pid: processes.own_memory(pid) for one in seen for pid in one.pids}
+        total = sum(held.values()) + sum(one.scratch for one in seen)
         if total > self._limits.memory_bytes:
             # as the kernel does it for a control group: the largest goes, the others may go on
-            first, *others = seen.pids
+            firsts = {sandbox.first for sandbox in self._sandboxes}
             self._kills += 1
-            processes.kill(max(others or [first], key=lambda pid: held[pid]))
+            processes.kill(max(held.keys() - firsts or held, key=lambda pid: held[pid]))
         return total
 
-    def _memory_left(self) -> str:
-        """Why there is none left even without any process: files in memory stay."""
-        if self._group is not None or self._first is None:
-            return ""
-        limit = self._limits.memory_bytes
-        kept = sum(processes.used_in(self._first, folder) for folder in SCRATCH)
-        return f"its files in memory hold more than {limit / _GIB:g} GiB" if kept > limit else ""
+
+@dataclass
+class _Sandbox:
+    first: int
+    """Its first process."""
+    born: int | None
+    stands: bool = True
+    sent: int = 0
+    cpu: float = 0.0
+
+    @property
+    def own_network(self) -> bool:
+        """Not so where a site's runner starts a client of its containers: the counter would be this machine's."""
+        return processes.network(self.first) not in (None, processes.network(os.getpid()))

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import IO
 
 from autograder.sandbox.books import Books, Usage
 from autograder.sandbox.cgroups import Parents
+from autograder.sandbox.inside.order import PREPARED
 from autograder.sandbox.limits import Limits
-from autograder.sandbox.runner import Runner, Started
+from autograder.sandbox.runner import Asked, Runner, Started
 from autograder.sandbox.view import environment
 from autograder.sandbox.watchdog import watchdog
-from labkit.clusters.warm import WarmProcess, WarmProcessDied
+from labkit.clusters.warm import Session, WarmProcess, WarmProcessDied
+from labkit.clusters.warm.request import Request
 
 
 class Enclosure:
     """Made by `Sandbox.open`, to be used in a `with` statement. `warm` starts ranks in it.
 
+    It is one sandbox for judged calls on virtual ranks and, once it is needed, another for all else, with one account.
     Raises `SandboxUnavailable` where none can be made.
     """
 
@@ -28,10 +33,11 @@ class Enclosure:
         self._log = log
         self._books = Books(limits, parents, log)
         self._lock = threading.Lock()
-        self._started: Started | None = None
+        self._started: dict[str, Started] = {}
+        """The sandboxes that stand, by what they are prepared for."""
         self.ended = ""
         """Why the watchdog has ended it, in words; empty while it stands. Then `warm` raises `WarmProcessDied`."""
-        self.warm = WarmProcess(environment=environment(), launch=self._launch)
+        self.warm: WarmProcess = _Warm(self._launch)
         try:
             self.warm.start()
         except BaseException:
@@ -39,12 +45,12 @@ class Enclosure:
             raise
         watchdog.watch(self)
 
-    def _launch(self, control: socket.socket, errors: IO[bytes]) -> Started:
+    def _launch(self, entry: str, control: socket.socket, errors: IO[bytes]) -> Started:
         if self.ended:
             raise WarmProcessDied(f"the sandbox was ended: {self.ended}")
-        started = self._runner.start(self._limits, control, errors, self._books.begin, self._log)
+        started = self._runner.start(Asked(self._limits, entry, self._books.begin, self._log), control, errors)
         with self._lock:
-            self._started = started
+            self._started[entry] = started
         return started
 
     def usage(self) -> Usage:
@@ -58,11 +64,12 @@ class Enclosure:
         with self._lock:
             if self._standing() and not self.ended:
                 self.ended = self._books.look()
-                if self.ended and self._started is not None:
-                    self._started.kill()
+                if self.ended:
+                    for started in self._started.values():
+                        started.kill()
 
     def _standing(self) -> bool:
-        return self._started is not None and self._started.poll() is None
+        return any(started.poll() is None for started in self._started.values())
 
     def __enter__(self) -> Enclosure:
         return self
@@ -78,3 +85,18 @@ class Enclosure:
                 self._books.look()
         self.warm.close()
         self._books.end()
+
+
+class _Warm(WarmProcess):
+    """Two in one: runs go to the sandbox that is prepared for them."""
+
+    def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started]) -> None:
+        super().__init__(environment=environment(), launch=partial(launch, PREPARED))
+        self._others = WarmProcess(environment=environment(), launch=partial(launch, ""))
+
+    def open(self, asked: Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
+        return super().open(asked, sockets) if asked.entry == PREPARED else self._others.open(asked, sockets)
+
+    def close(self) -> None:
+        super().close()
+        self._others.close()

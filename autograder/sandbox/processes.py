@@ -101,14 +101,30 @@ def _table(lines: list[str]) -> dict[str, int]:
     return {name: int(rest[0]) for name, rest in pairs if rest and rest[0].isdigit()}
 
 
-def sent_over_loopback(pid: int) -> int | None:
-    """Bytes that have gone through the loopback of this process's network; None when it has ended."""
+def sent_over_loopback(pid: int) -> int:
+    """Bytes that have gone through the loopback of this process's network; 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
             name, _, counters = line.partition(":")
             if name.strip() == "lo":
                 return int(counters.split()[8])
-    return None
+    return 0
+
+
+def network(pid: int) -> str | None:
+    """The name of its network namespace; None when it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def born(pid: int) -> int | None:
+    """When it was started, on a clock of the kernel's; None when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
 
 
 def kill(pid: int) -> None:

@@ -11,17 +11,30 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Protocol
 
 from autograder.sandbox import room, template, view
-from autograder.sandbox.inside.order import Order
+from autograder.sandbox.inside.order import PREPARED, Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
 from labkit.clusters import warm
 
 _LAUNCH = Path(warm.__file__).with_name("launch.py")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a sandbox is wanted for."""
+
+    limits: Limits
+    entry: str
+    """What all its runs will begin with, `package.module:function`; empty where they may differ."""
+    on_arrival: room.OnArrival
+    """To be called with its first process, before learners' code can run in it: it is then counted."""
+    log: logging.Logger
 
 
 class Started(Protocol):
@@ -46,12 +59,9 @@ class Runner(ABC):
         """Raise `SandboxUnavailable` where it cannot start any."""
 
     @abstractmethod
-    def start(
-        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
-    ) -> Started:
+    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
         """A fresh sandbox in which `labkit.clusters.warm.server` serves `control` and prints into `errors`.
 
-        on_arrival: to be called with its first process, before learners' code can run in it: it is then counted.
         Raises `SandboxUnavailable`.
         """
 
@@ -70,10 +80,8 @@ class CommandRunner(Runner):
         """All environment variables inside."""
         return view.environment()
 
-    def start(
-        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
-    ) -> Started:
-        command = [*self.prefix(limits), sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
+        command = [*self.prefix(asked.limits), sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
         try:
             started = subprocess.Popen(
                 command,
@@ -86,7 +94,7 @@ class CommandRunner(Runner):
             )
         except OSError as error:
             raise refusal(f"{command[0]} does not start: {error}") from None
-        on_arrival(started.pid)
+        asked.on_arrival(started.pid)
         return started
 
 
@@ -115,10 +123,8 @@ class Bubblewrap(Runner):
     def check(self) -> None:
         _probe()
 
-    def start(
-        self, limits: Limits, control: socket.socket, errors: IO[bytes], on_arrival: room.OnArrival, log: logging.Logger
-    ) -> Started:
-        users = view.own_uids()
+    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
+        users, limits = view.own_uids(), asked.limits
         order = Order(
             home=view.HOME,
             uid=None if users is None else secrets.choice(users),
@@ -127,17 +133,18 @@ class Bubblewrap(Runner):
             file_bytes=limits.file_bytes,
             scratch_bytes=limits.scratch_bytes,
             cpu_seconds=limits.cpu_seconds,
+            prepared=asked.entry if asked.entry == PREPARED else "",
         )
         if self._nests:
             try:
-                return template.template().fork(order, control, errors, on_arrival)
+                return template.template().fork(order, control, errors, asked.on_arrival)
             except room.NotMade as problem:
                 self._nests = False
                 template.template().close()
-                log.warning(
+                asked.log.warning(
                     "No namespaces within bubblewrap's here (%s): torch is imported for each submission", problem
                 )
-        return room.single(order, control, errors, on_arrival)
+        return room.single(order, control, errors, asked.on_arrival)
 
 
 @cache

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+PREPARED = "labkit.clusters.virtual.remote:main"
+"""What judged calls begin with: all that their ranks have in common is done once, before any sandbox is forked."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -21,6 +24,8 @@ class Order:
     """Size of /tmp, of /dev/shm and of the home folder, each."""
     cpu_seconds: int
     """Of one process."""
+    prepared: str = ""
+    """`PREPARED`, or empty for a sandbox that serves all else."""
     open_files: int = 1024
 
     def dumps(self) -> str:

@@ -52,7 +52,7 @@ def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
         confine(order)
         tell(told, {"ready": True})
         os.close(told)
-        server.serve(socket.socket(fileno=control))
+        server.serve(socket.socket(fileno=control), prepared=order.prepared)
     except BaseException as problem:
         tell(told, {"error": str(problem)})
     finally:
