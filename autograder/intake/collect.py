@@ -14,18 +14,15 @@ their folder as they like and change files in it after the deadline, but cannot 
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import pwd
 import re
 import shutil
-import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.exchange.default import ExchangeCollect as NbGraderCollect
@@ -35,7 +32,6 @@ from traitlets import Bool, Float
 from autograder.intake.folder import (
     STAMPS,
     Found,
-    chunks,
     content_hash,
     is_odd,
     opened,
@@ -44,11 +40,11 @@ from autograder.intake.folder import (
     shown,
     walk,
 )
+from autograder.intake.keeping import copy_plain_files, put_by, write_json
 from autograder.intake.limits import IntakeFailed, Limits, NotTaken, NotYet
 from autograder.intake.stamps import FORMAT, Record, current_record, told_time
 
 COLLECTED = "collected"
-_FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHOWN = 20
 _TRIES = 20
 """Submissions of one learner that are looked at."""
@@ -228,7 +224,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             making = submitted.with_name(f".{submitted.name}")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(parents=True)
-            notes += self._copy(folder, found, making)
+            notes += copy_plain_files(folder, found, making, course)
         with opened(making) as folder:
             digest = content_hash(folder, walk(folder, self._limits)[0], self._limits)
         (making / STAMPS[0]).write_text(handed_in.strftime(FORMAT))
@@ -236,55 +232,9 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             *(arrival.student, course.assignment_id, handed_in, arrival.claimed, _owner(arrival.status)),
             *(bool(self.check_owner), digest, printable(arrival.path.name), tuple(notes)),
         )
-        self._keep(submitted, collected, record)
-        _write(collected / "current.json", new.to_json())
+        put_by(submitted, collected, record)
+        write_json(collected / "current.json", new.to_json())
         making.rename(submitted)
-
-    def _copy(self, folder: int, found: list[Found], target: Path) -> list[str]:
-        """Copy plain files, notebooks first: other files must not use up what may be copied. Returns what was left."""
-        course = self.coursedir
-        mode = 0o664 if course.groupshared else 0o644
-        notes = []
-        left = self._limits.total_bytes
-        for one in sorted(found, key=lambda one: (not one.path.endswith(".ipynb"), one.path)):
-            names = one.path.split("/")
-            if one.path == STAMPS[0] or any(fnmatch.fnmatch(name, glob) for name in names for glob in course.ignore):
-                continue
-            if any(is_odd(name) for name in names):
-                notes.append(f"`{shown(one.path)}` was left out: its name is odd.")
-                continue
-            path = target / one.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with path.open("wb") as file:
-                    for chunk in chunks(folder, one, min(left, 1000 * course.max_file_size)):
-                        file.write(chunk)
-                        left -= len(chunk)
-                path.chmod(mode)
-            except NotTaken as problem:
-                path.unlink()
-                notes.append(f"`{shown(one.path)}` was left out: {problem}.")
-        if course.groupshared:
-            for path in (target, *(path for path in target.rglob("*") if path.is_dir())):
-                path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o2770)
-        if len(notes) > _SHOWN:
-            notes[_SHOWN:] = [f"{len(notes) - _SHOWN:,} more files were left out."]
-        return notes
-
-    def _keep(self, submitted: Path, collected: Path, record: Record | None) -> None:
-        """Put what is in `submitted` by with its record: nothing that was handed in is lost."""
-        collected.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(submitted):
-            return
-        name = record.handed_in.strftime(_FOLDER_TIME) if record else "unrecorded"
-        number = 1
-        place = collected / name
-        while os.path.lexists(place):
-            number += 1
-            place = collected / f"{name}-{number}"
-        shutil.move(submitted, place)
-        if record:
-            _write(place.with_name(f"{place.name}.json"), record.to_json())
 
     def _refuse(self, name: str, status: os.stat_result, reason: str) -> None:
         if name in self.refused:
@@ -299,7 +249,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         path = Path(self.coursedir.root, COLLECTED, ".refused", f"{self.coursedir.assignment_id}.json")
         if self.refused or path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, [vars(one) for one in self.refused.values()])
+            write_json(path, [vars(one) for one in self.refused.values()])
         if self.refused:
             self.log.error("%s submissions were refused; the reasons are in %s", f"{self._refusals:,}", path)
 
@@ -326,10 +276,3 @@ def _stamp(submitted: Path) -> datetime | None:
             return told_time(read_stamp(folder, STAMPS[0]))
     except NotTaken:
         return None
-
-
-def _write(path: Path, data: Any) -> None:
-    """All of it or nothing."""
-    making = path.with_name(f".{path.name}")
-    making.write_text(json.dumps(data, indent=1))
-    making.replace(path)

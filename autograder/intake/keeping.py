@@ -1,0 +1,77 @@
+"""Where collected submissions lie: plain files only, and every earlier one with its record."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.intake.folder import STAMPS, Found, chunks, is_odd, shown
+from autograder.intake.limits import NotTaken
+from autograder.intake.stamps import Record
+
+_FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
+_SHOWN = 20
+
+
+def copy_plain_files(folder: int, found: list[Found], target: Path, course: CourseDirectory) -> list[str]:
+    """Copy from an open folder, notebooks first: others must not use up what may be copied. Returns what was left out.
+
+    nbgrader's own stamp of the time is not copied. Raises NotYet when a file is not as it was found.
+    """
+    mode = 0o664 if course.groupshared else 0o644
+    notes = []
+    left = 1000 * course.max_dir_size
+    for one in sorted(found, key=lambda one: (not one.path.endswith(".ipynb"), one.path)):
+        names = one.path.split("/")
+        if one.path == STAMPS[0] or any(fnmatch.fnmatch(name, glob) for name in names for glob in course.ignore):
+            continue
+        if any(is_odd(name) for name in names):
+            notes.append(f"`{shown(one.path)}` was left out: its name is odd.")
+            continue
+        path = target / one.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("wb") as file:
+                for chunk in chunks(folder, one, min(left, 1000 * course.max_file_size)):
+                    file.write(chunk)
+                    left -= len(chunk)
+            path.chmod(mode)
+        except NotTaken as problem:
+            path.unlink()
+            notes.append(f"`{shown(one.path)}` was left out: {problem}.")
+    if course.groupshared:
+        for path in (target, *(path for path in target.rglob("*") if path.is_dir())):
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o2770)
+    if len(notes) > _SHOWN:
+        notes[_SHOWN:] = [f"{len(notes) - _SHOWN:,} more files were left out."]
+    return notes
+
+
+def put_by(submitted: Path, collected: Path, record: Record | None) -> None:
+    """Put what is in `submitted` by with its record: nothing that was handed in is lost."""
+    collected.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(submitted):
+        return
+    name = record.handed_in.strftime(_FOLDER_TIME) if record else "unrecorded"
+    number = 1
+    place = collected / name
+    while os.path.lexists(place):
+        number += 1
+        place = collected / f"{name}-{number}"
+    shutil.move(submitted, place)
+    if record:
+        write_json(place.with_name(f"{place.name}.json"), record.to_json())
+
+
+def write_json(path: Path, data: Any) -> None:
+    """All of it or nothing."""
+    making = path.with_name(f".{path.name}")
+    making.write_text(json.dumps(data, indent=1))
+    making.replace(path)
