@@ -17,9 +17,6 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
 from labkit.clusters.warm import WarmProcess, WarmProcessDied
-from labkit.clusters.warm.processes import descendants
-
-_START_SECONDS = 60.0
 
 
 class Enclosed:
@@ -28,14 +25,12 @@ class Enclosed:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._enclosure: Enclosure | None = None
-        self._stands = False
-        """Has something run in it to its end?"""
 
     def close(self) -> None:
         """End the sandbox and all that is in it; the next call opens another one."""
         if self._enclosure is not None:
             self._enclosure.close()
-            self._enclosure, self._stands = None, False
+            self._enclosure = None
 
     def virtual(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
         """Virtual ranks, processes whose messages are routed here; they have no say in their time.
@@ -59,16 +54,7 @@ class Enclosed:
 
     def network_bytes(self) -> int:
         """What was sent on the loopback of the sandbox so far, as the kernel counts it."""
-        for _ in range(2):
-            if not self._stands:
-                # its network is there once something has run in it
-                nothing = Job(call=("nothing", "nothing"), arguments=(None,), timeout=_START_SECONDS)
-                self.run(lambda warm: local(1, backend="gloo", warm=warm), nothing)
-            try:
-                return _sent_on_loopback(_innermost(self._open()))
-            except OSError:  # the submission has killed what it could
-                self.close()
-        raise CannotJudge("the sandbox's network cannot be read")
+        return self._open().usage().network_bytes
 
     def run(self, make: Callable[[WarmProcess], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""
@@ -77,17 +63,16 @@ class Enclosed:
             run = make(enclosure.warm).run(job)
         except WarmProcessDied as death:
             self.close()
-            if why := _ended(enclosure):
+            if why := enclosure.ended:
                 raise CheckFailed("every rank to return", why) from None
             raise CannotJudge(f"no rank could be started in the sandbox: {death}") from None
-        if why := _ended(enclosure):
+        if why := enclosure.ended:
             self.close()
             return replace(run, stopped=why)
-        self._stands = True
         return run
 
     def _open(self) -> Enclosure:
-        if self._enclosure is not None and _ended(self._enclosure):
+        if self._enclosure is not None and self._enclosure.ended:
             self.close()
         if self._enclosure is None:
             self._enclosure = self._sandbox.open()
@@ -112,25 +97,3 @@ class _Inside:
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         return self._enclosed.run(self._make, job)
-
-
-def _ended(enclosure: Enclosure) -> str:
-    """Why the watchdog has ended it; empty while it stands."""
-    return str(getattr(enclosure, "ended", ""))
-
-
-def _innermost(enclosure: Enclosure) -> int:
-    """A process that lives on the sandbox's network. Raises OSError when there is none."""
-    started = enclosure.warm._process
-    if started is None:
-        raise ProcessLookupError
-    pid: int = started.pid  # type: ignore[attr-defined]  # of the sandbox, see `Started`
-    return [pid, *descendants(pid)][-1]
-
-
-def _sent_on_loopback(pid: int) -> int:
-    with open(f"/proc/{pid}/net/dev", encoding="ascii") as file:
-        fields = next((line.partition(":")[2].split() for line in file if line.strip().startswith("lo:")), None)
-    if fields is None:
-        raise ProcessLookupError
-    return int(fields[8])
