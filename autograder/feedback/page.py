@@ -25,6 +25,7 @@ from autograder.cells import exercise_cell, exercise_of
 from autograder.feedback.code import Line, lines_of, visible
 from autograder.feedback.outputs import FEEDBACK
 from labkit.checks import CheckResult, Report
+from labkit.checks.patience import NOT_RUN
 from labkit.checks.report import number
 from labkit.checks.report_html import details_html, results_html
 
@@ -93,7 +94,12 @@ class _Judged:
     @property
     def others(self) -> list[CheckResult]:
         """The checks that failed for other reasons."""
-        return [r for r in self.failed if r is not self.first and r not in self.alike]
+        return [r for r in self.failed if r is not self.first and r not in self.alike and r not in self.not_run]
+
+    @property
+    def not_run(self) -> list[CheckResult]:
+        """The checks that were given up, since too much had hung before them."""
+        return [r for r in self.failed if r is not self.first and r.seen.startswith(NOT_RUN)]
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,7 @@ def _template() -> Template:
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["number"] = lambda value: number(round(float(value), 2))
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.globals["results_html"] = lambda results: Markup(results_html(results))
     environment.globals["details_html"] = lambda result: Markup(details_html(result))
     environment.globals["svg"] = Markup

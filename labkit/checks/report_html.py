@@ -53,6 +53,8 @@ def details_html(result: CheckResult) -> str:
     if result.skipped:
         return f'<div style="opacity:.75">{escape(result.skipped)}</div>'
     lines = details(result)
+    if result.retried:
+        lines.append(("retried", result.retried))
     if not lines:
         return ""
     rows = "".join(

@@ -75,7 +75,13 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     where = _place(error.where, submission) if error else ""
     if run.stopped:
         # without the number of seconds, which differs from check to check
-        kind, why = run.stopped.split(" after ")[0], _where_it_stood(run.standings, submission)
+        kind = run.stopped.split(" after ")[0]
+        timed_out = kind.startswith("timeout")
+        why = (
+            _where_it_stood(run.standings, submission)
+            if timed_out
+            else "The sandbox that it ran in was ended for this."
+        )
         where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
     elif error is not None:
         kind = _kind(error)

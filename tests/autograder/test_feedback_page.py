@@ -29,7 +29,8 @@ RESULTS = [
     CheckResult(
         "shards are right", 3, 0, "every rank to return", STOPPED, stopped=STOPPED, why="Rank 0 waits.", line=4
     ),
-    CheckResult("sizes that do not divide", 1, 0, seen=f"{STOPPED}, as above", stopped=STOPPED),
+    CheckResult("sizes that do not divide", 1, 0, seen=f"{STOPPED}, as above", stopped=STOPPED, retried="failed again"),
+    CheckResult("large tensors", 0.5, 0, seen="not run: 2 calls before had to be stopped (timeout after 5 s)"),
     CheckResult(f"few bytes {SCRIPT}", 4, 0, "12", f"a text {SCRIPT}", "what leaves"),
 ]
 
@@ -53,7 +54,7 @@ def graded(cell: str = CELL, *results: CheckResult) -> NotebookNode:
 
 
 def about(**changes: object) -> dict[str, object]:
-    given = {"notebook": "ring", "student": SCRIPT, "assignment": "phase3_x", "score": 5.5, "max_score": 15.0}
+    given = {"notebook": "ring", "student": SCRIPT, "assignment": "phase3_x", "score": 5.5, "max_score": 15.5}
     return {**given, "late_penalty": 0.5, **changes}
 
 
@@ -97,13 +98,23 @@ def test_what_learners_wrote_is_text_and_nothing_runs(browser: Browser, tmp_path
 def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
     text = shown.locator("body").inner_text()
     order = [
-        "5.5 of 15 points",
+        "5.5 of 15.5 points",
         "0.5 points are taken off",
         "Odd:",
         "Well done",
         "Look at this first: shards are right",
     ]
-    order += ["Rank 0 waits.", "1 more failed for the same reason", "Also failed", "few bytes", "Passed", "the sum is"]
+    order += [
+        "Rank 0 waits.",
+        "1 more failed for the same reason",
+        "failed again",
+        "1 was not run",
+        "2 calls before",
+        "Also failed",
+        "few bytes",
+        "Passed",
+        "the sum is",
+    ]
     order += ["A run", "Your cell", "essay: 4 of 5 points"]
     places = [text.find(part) for part in order]
     assert -1 not in places and places == sorted(places), dict(zip(order, places, strict=True))
@@ -151,4 +162,5 @@ def test_a_cell_that_was_left_empty() -> None:
 
 def test_all_passed() -> None:
     text = page(graded(CELL, replace(RESULTS[0])), about(score=2, max_score=2, late_penalty=0))
+    assert text.startswith("<!DOCTYPE html>")
     assert "Every check passed" in text and "Look at this first" not in text and "late" not in text
