@@ -18,10 +18,19 @@ FEEDBACK = "application/vnd.labkit.feedback+json"
 def for_learner(report: Report) -> Report:
     """A report as feedback: what each check expected and saw, in the judge's words.
 
-    Of what a submission's code said itself nothing is left: no output, no text of an exception, no repr; no seed.
+    Of what a submission's code said itself nothing is left: no output, no text of an exception, no repr; no seed; no
+    time that a check took, which a submission could draw out.
     """
     results = [
-        replace(result, seen=result.told or result.stopped or result.seen, told="", run=None, picture=None, fault="")
+        replace(
+            result,
+            seen=result.told or result.stopped or result.seen,
+            told="",
+            seconds=0.0,
+            run=None,
+            picture=None,
+            fault="",
+        )
         for result in report.results
     ]
     return replace(report, seed=0, results=results)

@@ -57,7 +57,9 @@ def pictures(report: Report) -> tuple[Picture, ...]:
 def _can_be_drawn(run: Run | None) -> bool:
     if run is None or run.trace.world_size > MOST_RANKS or len(run.trace.events) > MOST_EVENTS:
         return False
-    return bool(run.trace.events) or any(standing.waits_in for standing in run.standings)
+    if any(standing.waits_in for standing in run.standings):
+        return True
+    return run.trace.seconds > 0 and run.trace.world_size > 1
 
 
 def _shows(result: CheckResult) -> tuple[bool, bool, int, int, float]:

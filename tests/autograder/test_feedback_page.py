@@ -108,10 +108,10 @@ def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
         "Rank 0 waits.",
         "1 more failed for the same reason",
         "failed again",
-        "1 was not run",
-        "2 calls before",
         "Also failed",
         "few bytes",
+        "1 was not run",
+        "2 calls before",
         "Passed",
         "the sum is",
     ]
