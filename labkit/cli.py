@@ -81,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     autograde.add_argument("--json", action="store_true", help="print the outcome as JSON")
     autograde.set_defaults(run=_autograde)
 
+    verdict = commands.add_parser("verdict", help="all that the judge found in what a learner handed in")
+    verdict.add_argument("assignment", metavar="ASSIGNMENT", help="phase3_multi_node, say")
+    verdict.add_argument("student", metavar="NAME", help="the learner, as in submitted/")
+    verdict.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    verdict.set_defaults(run=_verdict)
+
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
     commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
@@ -127,6 +133,13 @@ def _autograde(options: argparse.Namespace) -> int:
         only_errors=options.retry,
         json=options.json,
     )
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    _require_autograder("a verdict")
+    from autograder.feedback import command
+
+    return command.main(options.assignment, options.student, options.course)
 
 
 def _demo(options: argparse.Namespace) -> int:
