@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autograder.sandbox import Enclosure, Sandbox
+from autograder.sandbox import Enclosure, Sandbox, SandboxUnavailable
 from labkit.checks import CannotJudge, CheckFailed
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.cluster import OnOutput, OnState
@@ -25,12 +25,14 @@ class Enclosed:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._enclosure: Enclosure | None = None
+        self._memory_kills = 0
+        """Of its processes, so far."""
 
     def close(self) -> None:
         """End the sandbox and all that is in it; the next call opens another one."""
         if self._enclosure is not None:
             self._enclosure.close()
-            self._enclosure = None
+            self._enclosure, self._memory_kills = None, 0
 
     def virtual(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
         """Virtual ranks, processes whose messages are routed here; they have no say in their time.
@@ -58,6 +60,7 @@ class Enclosed:
 
     def run(self, make: Callable[[WarmProcess], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""
+        used = self._enclosure is not None
         enclosure = self._open()
         try:
             run = make(enclosure.warm).run(job)
@@ -65,17 +68,26 @@ class Enclosed:
             self.close()
             if why := enclosure.ended:
                 raise CheckFailed("every rank to return", why) from None
+            if used:  # what the submission has left in it may be in the way; it cannot have done that in a fresh one
+                return self.run(make, job)
             raise CannotJudge(f"no rank could be started in the sandbox: {death}") from None
         if why := enclosure.ended:
             self.close()
             return replace(run, stopped=why)
+        if not run.ok and enclosure.usage().memory_kills > self._memory_kills:
+            self._memory_kills = enclosure.usage().memory_kills
+            limit = self._sandbox.memory_bytes / (1 << 30)
+            return replace(run, stopped=f"memory: all processes together held more than {limit:g} GiB")
         return run
 
     def _open(self) -> Enclosure:
         if self._enclosure is not None and self._enclosure.ended:
             self.close()
         if self._enclosure is None:
-            self._enclosure = self._sandbox.open()
+            try:
+                self._enclosure = self._sandbox.open()
+            except SandboxUnavailable as problem:
+                raise CannotJudge(str(problem)) from None
         return self._enclosure
 
 

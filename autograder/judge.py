@@ -14,6 +14,7 @@ from autograder.enclosed import Enclosed
 from autograder.sandbox import Sandbox
 from labkit.checks import (
     Budget,
+    CannotJudge,
     Check,
     CheckResult,
     Patience,
@@ -112,6 +113,8 @@ class Judge:
 
             second = run_again()
             if not second.passed:
+                if not failed_again:
+                    self._require_the_solution(rubric, check, submission, report.seed)
                 failed_again.add(result.stopped)
                 results.append(replace(result, retried="" if not_run else "failed in a fresh sandbox, too"))
             elif not_run or (second := run_again()).passed:
@@ -120,6 +123,14 @@ class Judge:
             else:
                 results.append(replace(second, retried="failed twice and passed once: it does not count"))
         return replace(report, results=results)
+
+    def _require_the_solution(self, rubric: Rubric, check: Check, submission: Submission, seed: int) -> None:
+        """Raises `CannotJudge` when the solution does not pass this check either, here and now: it is the machine."""
+        solution = replace(submission, source=rubric.exercise.source("solution")[0])
+        with Judge(self._sandbox, self._timeout) as other:
+            found = other._run(replace(rubric, checks=[check]), solution, seed).results[0]
+        if not found.passed:
+            raise CannotJudge(f"the solution fails the check {check.title!r}, too: {found.seen}")
 
     def _passes(self, submission: Submission) -> bool:
         """Does it pass the checks that its author could see? They run in the sandbox, too."""

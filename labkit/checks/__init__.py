@@ -1,7 +1,7 @@
 """What rubrics are written in, and what runs them.
 
 For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `reduce_op`, `transposed`, `work`,
-`CheckFailed`, `NotMeasurable`. See rubric.py for what a rubric's file looks like.
+`Alteration`, `CheckFailed`, `NotMeasurable`. See rubric.py for what a rubric's file looks like.
 
 For what runs one:
 
@@ -35,8 +35,10 @@ from labkit.checks.rubric import Check, Mutant, NoRubric, Rubric, check, load_ru
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.session import check_exercise, grade
 from labkit.clusters.arguments import group_of, reduce_op, transposed, work
+from labkit.clusters.virtual import Alteration
 
 __all__ = [
+    "Alteration",
     "Args",
     "Budget",
     "CannotJudge",

@@ -20,6 +20,11 @@ import torch
 MAX_DEPTH = 32
 MAX_ITEMS = 1_000_000
 """Of lists and the like, all together; each of those counts as ten itself."""
+MAX_HASHED = 5_000
+"""Keys and members of sets, all together, that are no texts: their hashes can be made to collide."""
+MAX_TREE_BYTES = 256 << 20
+_SHORT_TEXT = 1024
+"""Longer texts travel as buffers: the commas in the tree then say how many items it has at most."""
 _DTYPES = {
     str(d): d
     for d in (
@@ -80,8 +85,11 @@ def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
         raise WireError(f"value of {len(data)} bytes, {max_bytes} are allowed")
     try:
         (length,) = struct.unpack_from("<I", data)
-        tree = json.loads(bytes(data[4 : 4 + length]))
-        return _decode(tree, memoryview(data)[4 + length :], 0)
+        text = bytes(data[4 : 4 + length])
+        # before anything is made of it: three bytes can stand for a list, which takes twenty times as much
+        if len(text) > MAX_TREE_BYTES or sum(map(text.count, (b"[", b"{", b","))) > 8 * MAX_ITEMS:
+            raise WireError("more items than any value has")
+        return _Decoder(memoryview(data)[4 + length :]).decode(json.loads(text), 0)
     except WireError:
         raise
     except (
@@ -108,7 +116,7 @@ class _Encoder:
         self._keep = keep
         self._nbytes = 0
         self._offset = 0
-        self._items = 0
+        self._items = self._hashed = 0
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         kind = type(value)
@@ -118,6 +126,9 @@ class _Encoder:
             # no repr: of a list that holds itself twice on each of many levels it would have no end
             return self._opaque_as(Opaque(kind.__name__, f"nested deeper than {MAX_DEPTH} levels"))
         if kind is str:
+            if len(value) > _SHORT_TEXT:
+                data = value.encode("utf-8", "surrogatepass")
+                return self._buffered({"str": []}, "text", len(data), lambda: data)
             return value if self._fits(len(value)) else self._too_large("text", len(value))
         if kind in _MAPPINGS:
             return self._counted(value, lambda: {"dict": [self._all(pair, depth) for pair in value.items()]})
@@ -150,7 +161,9 @@ class _Encoder:
 
     def _counted(self, value: Any, encoded: Any) -> Any:
         self._items += 10 + len(value)
-        if self._items > MAX_ITEMS:
+        if isinstance(value, (dict, set, frozenset)):
+            self._hashed += sum(type(key) is not str for key in value)
+        if self._items > MAX_ITEMS or self._hashed > MAX_HASHED:
             return self._too_large(f"{type(value).__name__} of {len(value):,}", None)
         return encoded()
 
@@ -233,43 +246,65 @@ def _opaque(value: Any) -> Opaque:
     return Opaque(type(value).__name__, text[:500])
 
 
-def _decode(tree: Any, buffers: memoryview, depth: int) -> Any:
-    if depth > MAX_DEPTH + 1:  # there, something stands for what was deeper
-        raise WireError(f"nested deeper than {MAX_DEPTH}")
-    if tree is None or type(tree) in (bool, str, int, float):
-        return tree
-    if type(tree) is not dict or len(tree) != 1:
-        raise WireError("unknown kind of value")
-    ((kind, body),) = tree.items()
-    if kind in _LISTS:
-        return _LISTS[kind]([_decode(item, buffers, depth + 1) for item in body])
-    if kind == "dict":
-        return {_decode(k, buffers, depth + 1): _decode(v, buffers, depth + 1) for k, v in body}
-    if kind in ("bytes", "bytearray"):
-        return (bytes if kind == "bytes" else bytearray)(_slice(buffers, *body))
-    if kind == "tensor":
-        dtype, shape, offset, length = body
-        return tensor_from(_slice(buffers, offset, length), dtype, shape)
-    if kind in ("array", "scalar"):
-        dtype, shape, offset, length = body
-        array = _array_from(_slice(buffers, offset, length), dtype, shape)
-        return array if kind == "array" else array[()]
-    if kind == "complex":
-        return complex(*map(float, body))
-    if kind == "range":
-        return range(*map(int, body))
-    if kind == "dtype":
-        return _DTYPES[body]
-    if kind == "device":
-        return torch.device(body)
-    if kind == "fields":
-        fields = _decode(body[1], buffers, depth + 1)
-        if type(fields) is not dict or not all(type(name) is str for name in fields):
-            raise WireError("fields without names")
-        return Fields(str(body[0])[:200], fields)
-    if kind == "opaque":
-        return Opaque(str(body[0])[:200], str(body[1])[:500])
-    raise WireError(f"unknown kind of value: {kind!r}"[:100])
+class _Decoder:
+    """Makes one value of its tree."""
+
+    def __init__(self, buffers: memoryview) -> None:
+        self._buffers = buffers
+        self._items = self._hashed = 0
+
+    def decode(self, tree: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH + 1:  # there, something stands for what was deeper
+            raise WireError(f"nested deeper than {MAX_DEPTH}")
+        if tree is None or type(tree) in (bool, str, int, float):
+            return tree
+        if type(tree) is not dict or len(tree) != 1:
+            raise WireError("unknown kind of value")
+        ((kind, body),) = tree.items()
+        if kind in _LISTS or kind == "dict":
+            self._items += 10 + len(body)
+            if self._items > MAX_ITEMS:
+                raise WireError(f"more than {MAX_ITEMS:,} items")
+        if kind in ("set", "frozenset"):
+            return _LISTS[kind]([self._key(item, depth + 1) for item in body])
+        if kind in _LISTS:
+            return _LISTS[kind]([self.decode(item, depth + 1) for item in body])
+        if kind == "dict":
+            return {self._key(k, depth + 1): self.decode(v, depth + 1) for k, v in body}
+        if kind == "str":
+            return bytes(_slice(self._buffers, *body)).decode("utf-8", "surrogatepass")
+        if kind in ("bytes", "bytearray"):
+            return (bytes if kind == "bytes" else bytearray)(_slice(self._buffers, *body))
+        if kind == "tensor":
+            dtype, shape, offset, length = body
+            return tensor_from(_slice(self._buffers, offset, length), dtype, shape)
+        if kind in ("array", "scalar"):
+            dtype, shape, offset, length = body
+            array = _array_from(_slice(self._buffers, offset, length), dtype, shape)
+            return array if kind == "array" else array[()]
+        if kind == "complex":
+            return complex(*map(float, body))
+        if kind == "range":
+            return range(*map(int, body))
+        if kind == "dtype":
+            return _DTYPES[body]
+        if kind == "device":
+            return torch.device(body)
+        if kind == "fields":
+            fields = self.decode(body[1], depth + 1)
+            if type(fields) is not dict or not all(type(name) is str for name in fields):
+                raise WireError("fields without names")
+            return Fields(str(body[0])[:200], fields)
+        if kind == "opaque":
+            return Opaque(str(body[0])[:200], str(body[1])[:500])
+        raise WireError(f"unknown kind of value: {kind!r}"[:100])
+
+    def _key(self, tree: Any, depth: int) -> Any:
+        """A value that is to be hashed."""
+        self._hashed += type(tree) is not str
+        if self._hashed > MAX_HASHED:
+            raise WireError(f"more than {MAX_HASHED:,} keys that are no texts")
+        return self.decode(tree, depth)
 
 
 def _slice(buffers: memoryview, offset: int, length: int) -> memoryview:

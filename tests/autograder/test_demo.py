@@ -39,8 +39,8 @@ def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
     for text in ("the sum is 6", "25 of 25 points", "nbgrader autograde", "Gradebook: phase3_multi_node"):
         assert text in done.stdout
     rows = [cells for line in done.stdout.splitlines() if len(cells := line.split("│")) > 5]
-    assert {row[1].strip(): row[4].strip() for row in rows} == {"right": "25", "wrong": "17"}
+    assert {row[1].strip(): row[4].strip() for row in rows} == {"right": "25", "wrong": "16"}
     results = tmp_path / "demo"
     assert matplotlib.image.imread(results / "timeline.png").shape[1] > 500
     assert nbformat.read(results / "learner.ipynb", as_version=4).cells[2].outputs
-    assert "17 of 25 points" in (results / "feedback-wrong.html").read_text()
+    assert "16 of 25 points" in (results / "feedback-wrong.html").read_text()

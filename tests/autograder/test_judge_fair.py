@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from autograder.enclosed import Enclosed
 from autograder.grading import builds_on, judge_notebook
 from autograder.judge import Judge
-from autograder.sandbox import Sandbox
+from autograder.sandbox import Sandbox, Usage
 from labkit import exercises
 from labkit.checks import Budget, CannotJudge, CheckFailed, Patience, Ranks, Submission, check_exercise
 from labkit.clusters import RankResult, Run
@@ -134,6 +134,9 @@ class OtherEnclosure:
     @property
     def ended(self) -> str:
         return self._why if self.warm._process is not None else ""
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def close(self) -> None:
         self.warm.close()

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.checks import Args
+from autograder.enclosed import Enclosed
+from autograder.sandbox import Sandbox
+from labkit.checks import Alteration, Args, NotMeasurable, Ranks, Reference, Submission
 from labkit.clusters import Job, Run
 from labkit.clusters.arguments import transposed, work
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
+from labkit.exercises import Exercise
 from labkit.trace import Kind
 
 NAME = "phase1_small/tried"
@@ -114,3 +117,43 @@ def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytes
     flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1
+
+
+def test_a_message_that_is_altered_shows_in_what_is_made_of_it_and_nowhere_else() -> None:
+    honest = "dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor, 0)\nreturn tensor + 0"
+    fake = "dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor + 0, 0)\nreturn tensor * 0 + 1"
+    for body, arrived in ((honest, 2.0), (fake, 1.0)):
+        found = run(body, *per_rank(2), alteration=Alteration(0)).raise_if_failed()
+        assert found.values[0].tolist() == [1.0] * 3  # the sender's own is as it was
+        assert found.values[1].tolist() == [arrived] * 3
+    other = run(honest, *per_rank(2), alteration=Alteration(0, torch.float64)).raise_if_failed()
+    assert other.values[1].tolist() == [1.0] * 3
+
+
+@pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+def test_real_processes_move_what_the_kernel_counts() -> None:
+    pairs = """other = torch.empty_like(tensor)
+rank = dist.get_rank()
+work = dist.isend(tensor, 1 - rank)
+dist.recv(other, 1 - rank)
+work.wait()
+tensor += other
+return tensor"""
+    knows = "return tensor.fill_(3)"
+    enclosed = Enclosed(Sandbox())
+    ranks = Ranks(processes=enclosed.processes, network_bytes=enclosed.network_bytes)
+    inputs = [torch.full((500_000,), float(rank + 1)) for rank in range(2)]
+    for body, nbytes in ((pairs, 4_000_000), (knows, 0)):
+        source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
+        found = ranks.processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), inputs)
+        assert [value[0].item() for value in found.values] == [3.0, 3.0]
+        assert nbytes <= found.bytes_on_the_wire <= 1.05 * nbytes + 20_000
+    enclosed.close()
+
+
+def test_without_a_network_of_ones_own_bytes_are_not_measured() -> None:
+    source = HEAD + "    return tensor\n"
+    found = Ranks().processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), [torch.ones(2)] * 2)
+    assert found.values[1].tolist() == [1.0, 1.0]
+    with pytest.raises(NotMeasurable, match="when graded"):
+        found.bytes_on_the_wire  # noqa: B018

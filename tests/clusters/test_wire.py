@@ -165,3 +165,41 @@ def test_fields_answer_to_their_own_names_only():
     assert type(found) is wire.Fields and dict(found.fields)["__class__"] == 1
     with pytest.raises(TypeError):
         len(found)
+
+
+def framed(tree: str, buffers: bytes = b"") -> bytes:
+    return struct.pack("<I", len(tree)) + tree.encode() + buffers
+
+
+COLLIDING = [[k * (2**61 - 1), None] for k in range(30_000)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        framed('{"list": [' * 5000 + "]}" * 5000),
+        framed("[" * 100_000 + "]" * 100_000),
+        framed('{"list": [' + "[]," * 4_000_000 + "[]]}"),
+        framed('{"list": [' + "0," * 2_000_000 + "0]}"),
+        framed(json.dumps({"dict": COLLIDING})),
+        framed(json.dumps({"set": [k for k, _ in COLLIDING]})),
+        framed('{"complex": [' + "9" * 100_000 + ", 0]}"),
+        framed('{"tensor": ["torch.float32", [1' + "0" * 30 + "], 0, 4]}", bytes(4)),
+        framed('{"tensor": ["torch.float32", [-1, -1], 0, 4]}', bytes(4)),
+        framed('{"str": [0, 4]}', b"\xff\xfe\xff\xff"),
+        framed('{"str": [0, 1' + "0" * 12 + "]}", b"abc"),
+        framed('{"bytes": [-4, 4]}', bytes(8)),
+        framed('{"range": [0, 1]}') + b"x",
+    ],
+    ids=range(14),
+)
+def test_what_is_made_to_take_time_or_memory_is_refused_at_once(data):
+    with contextlib.suppress(wire.WireError):
+        found = wire.loads(data)
+        assert isinstance(found, range)
+
+
+def test_long_texts_travel_and_do_not_count_as_items():
+    text = "a, [b], {c}\ud800" * 1_000_000
+    assert travelled([text, {"x" * 2000: 1}]) == [text, {"x" * 2000: 1}]

@@ -1,10 +1,12 @@
 """The virtual cluster: any number of ranks on this machine, true numbers, modelled time."""
 
 from labkit.clusters.virtual.cluster import VirtualCluster, virtual
+from labkit.clusters.virtual.desk import Alteration
 from labkit.clusters.virtual.diagnosis import DeadlockError, MismatchError, PeerFailed
 from labkit.clusters.virtual.faults import LinkDown, jitter, kill, link, slow
 
 __all__ = [
+    "Alteration",
     "DeadlockError",
     "LinkDown",
     "MismatchError",

@@ -15,7 +15,7 @@ from labkit.clusters.handing import Handed
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankResult, Run
 from labkit.clusters.virtual import faults as fault_kinds
-from labkit.clusters.virtual.desk import Rules, serve
+from labkit.clusters.virtual.desk import Alteration, Rules, serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
@@ -43,6 +43,8 @@ class VirtualCluster:
     """Tensors have shapes only."""
     trusting: bool = True
     """Ranks that are processes are believed how long they compute; else only declared work moves their clocks."""
+    alteration: Alteration | None = None
+    """Of one message, where ranks are processes."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
     kind: Literal["virtual"] = "virtual"
@@ -73,8 +75,9 @@ class VirtualCluster:
         placed = self._placed(job)
         warm = self.warm or shared()
         if self.ranks == "processes":
+            rules = Rules(self.trusting, [works_of(arguments) for arguments in job.arguments], self.alteration)
             return self._told(
-                _run_processes(warm, job, placed, self._options(placed), self.faults, on_output, on_state)
+                _run_processes(warm, job, placed, self._options(placed), self.faults, rules, on_output, on_state)
             )
         run = warm.run(
             "labkit.clusters.virtual.host:main",
@@ -150,6 +153,7 @@ def _run_processes(
     placed: Topology,
     options: dict[str, Any],
     given: Sequence[Fault],
+    rules: Rules,
     on_output: OnOutput | None,
     on_state: OnState | None,
 ) -> Run:
@@ -160,7 +164,6 @@ def _run_processes(
     handed = None if job.call is None else Handed(job)
     if handed is not None:
         handed.send([ours for ours, _ in pairs])
-    rules = Rules(options["trusting"], [works_of(arguments) for arguments in job.arguments])
     scheduler = threading.Thread(
         target=serve, args=(engine, [ours for ours, _ in pairs], rules), name="scheduler", daemon=True
     )
@@ -219,6 +222,7 @@ def virtual(
     account: bool = True,
     fake: bool = False,
     trusting: bool = True,
+    alteration: Alteration | None = None,
     warm: WarmProcess | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
@@ -229,7 +233,8 @@ def virtual(
     `account` computing takes no time and memory is not counted. With `fake` tensors have shapes only: a model of any
     size runs, in the modelled GPUs' time and memory. With `ranks="processes"` and not `trusting`, a rank has no say in
     its time: computing takes none but for the work that the job declares (`arguments.work`), and what it asks for
-    begins when it asks. Raises InvalidJob that names the option and its value.
+    begins when it asks; an `alteration` changes one message on its way. Raises InvalidJob that names the option and its
+    value.
     """
     try:
         placed = topology(
@@ -251,6 +256,8 @@ def virtual(
     if placed.world_size > MAX_RANKS:
         raise InvalidJob(f"nnodes x nproc_per_node = {placed.world_size} ranks, at most {MAX_RANKS} are possible")
     _check_faults(faults, placed)
+    if alteration is not None and ranks != "processes":
+        raise InvalidJob('alteration needs ranks="processes": messages of threads go from hand to hand')
     if fake and ranks == "processes":
         raise InvalidJob('fake=True needs ranks="threads": fake tensors are shared by all ranks')
-    return VirtualCluster(placed, ranks, tuple(faults), account, fake, trusting, warm)
+    return VirtualCluster(placed, ranks, tuple(faults), account, fake, trusting, alteration, warm)

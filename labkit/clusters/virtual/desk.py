@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from labkit.clusters import wire
 from labkit.clusters.virtual import key_values
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.engine import Engine
@@ -39,13 +40,25 @@ _REQUEST_BYTES = 4096
 
 
 @dataclass(frozen=True)
+class Alteration:
+    """One message is changed on its way, so that what was made of it can be told from what was not.
+
+    The first one from `rank` of at least two elements of `dtype` arrives with 1 added to each element.
+    """
+
+    rank: int
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
 class Rules:
-    """What ranks have a say in."""
+    """What ranks have a say in, and what they have not."""
 
     trusting: bool = True
     """They say how long they compute, and may ask for something as of an earlier time, as streams do."""
     works: Sequence[Collection[tuple[str, float]]] = ()
     """Work that the job declares, for each rank: name and seconds."""
+    alteration: Alteration | None = None
 
 
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) -> None:
@@ -71,6 +84,9 @@ class _Desk:
         self._engine = engine
         self._rank = rank
         self._allowance = allowance
+        here = rules.alteration is not None and rules.alteration.rank == rank
+        self._alteration = rules.alteration if here else None
+        """To be done."""
         self._trusting = rules.trusting
         self._works = rules.works[rank] if rules.works else ()
         self._requests: dict[int, Request] = {}
@@ -198,8 +214,15 @@ class _Desk:
         self._allowance.take(_REQUEST_BYTES)
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
+        if self._alteration is not None and isinstance(request, Send):
+            self._alter(request, self._alteration.dtype)
         self._engine.post(self._rank, request, at)
         self._requests[handle] = request
+
+    def _alter(self, send: Send, dtype: torch.dtype) -> None:
+        if send.dtype is dtype and send.numel >= 2:
+            found = wire.tensor_from(send.payload, str(dtype), [send.numel])
+            send.payload, self._alteration = wire.raw_bytes(found + 1), None
 
     def _wait(self, handle: int, request: Request, move_clock: bool, timeout: float) -> Any:
         if self._engine.must_sleep(self._rank, request, timeout):
