@@ -58,6 +58,14 @@ class Enclosed:
         """What was sent on the loopback of the sandbox so far, as the kernel counts it."""
         return self._open().usage().network_bytes
 
+    def memory_peak(self, run: Callable[[], Run]) -> tuple[Run, int]:
+        """What `run` returns, in a fresh sandbox, and how many bytes all that is in it held at most."""
+        self.close()
+        found = run()
+        peak = self._open().usage().memory_peak_bytes
+        self.close()
+        return found, peak
+
     def run(self, make: Callable[[WarmProcess], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""
         used = self._enclosure is not None

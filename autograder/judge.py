@@ -141,6 +141,7 @@ class Judge:
             self._enclosed.virtual,
             processes=self._enclosed.processes,
             network_bytes=self._enclosed.network_bytes,
+            memory_peak=self._enclosed.memory_peak,
             patience=Patience(self._timeout, self._budget),
         )
         return run_checks(rubric, submission, ranks, seed=seed)

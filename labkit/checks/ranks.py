@@ -97,7 +97,8 @@ class Ranks:
     make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds of wall-clock time
     for one call; once a call has used it up, later ones get a quarter, and after two none are made; `patience` says it
     in full. processes: makes real ones. network_bytes: all that they have sent over a network which nobody else uses,
-    by the kernel's count; None where there is no such network. Calls raise `CannotJudge` when no rank can be started.
+    by the kernel's count; None where there is no such network. memory_peak: runs something where nothing has run before
+    and says how much memory all of it held at most. Calls raise `CannotJudge` when no rank can be started.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Ranks:
         *,
         processes: MakeCluster = on_local,
         network_bytes: Callable[[], int] | None = None,
+        memory_peak: Callable[[Callable[[], Run]], tuple[Run, int]] | None = None,
         patience: Patience | None = None,
     ) -> None:
         if isinstance(make, str) and make not in KINDS:
@@ -115,6 +117,7 @@ class Ranks:
         self._make_processes = processes
         self._idle_bytes: dict[int, int] = {}
         self.network_bytes = network_bytes
+        self.memory_peak = memory_peak
         self.patience = patience or Patience(timeout)
         self.last_run: Run | None = None
 
@@ -222,13 +225,27 @@ class ProcessSet(RankSet):
         assert isinstance(run, ProcessRun)
         return run
 
+    def memory(self, function: Reference, inputs: Inputs) -> int:
+        """Bytes that all ranks together held at most in a call, beyond what they hold without one: the kernel's figure.
+
+        It confirms what a rank says of its memory (`run.trace.peak_memory`), to some 20 MB. Raises `RankFailed`, and
+        `NotMeasurable` where others use the same memory.
+        """
+        peak = self._ranks.memory_peak
+        if peak is None:
+            raise NotMeasurable("memory is measured where ranks are apart from all else: when graded")
+        nothing = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
+        without = peak(lambda: self.run_once(nothing).raise_if_failed())[1]
+        return peak(lambda: self.call(function, inputs))[1] - without
+
     def _run(self, job: Job) -> Run:
         job = replace(job, hang_timeout=_SILENT_SECONDS)
         count = self._ranks.network_bytes
         idle = self._ranks.idle_bytes(self) if count else 0
         before = count() if count else 0
         run = self.run_once(job)
-        sent = count() - before - idle if count else None
+        # setting up takes a few packets more or less each time
+        sent = max(0, count() - before - idle) if count else None
         found = ProcessRun(**{field.name: getattr(run, field.name) for field in fields(run)}, network_bytes=sent)
         self._ranks.last_run = found
         return found
