@@ -19,3 +19,5 @@ class Limits:
     cpu_seconds: int
     wall_seconds: float
     """From its first process to its end."""
+    apart: bool = True
+    """Virtual ranks reach the judge, and not each other."""

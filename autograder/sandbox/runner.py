@@ -134,6 +134,8 @@ class Bubblewrap(Runner):
             scratch_bytes=limits.scratch_bytes,
             cpu_seconds=limits.cpu_seconds,
             prepared=asked.entry if asked.entry == PREPARED else "",
+            # others may need a network in common
+            apart=limits.apart and asked.entry == PREPARED,
         )
         if self._nests:
             try:

@@ -30,6 +30,11 @@ class Sandbox(LoggingConfigurable):
     cpu_seconds = Int(600, help="CPU time of one submission, all processes together.").tag(config=True)
     wall_seconds = Float(900, help="Time from a submission's first process to its end.").tag(config=True)
 
+    apart = Bool(
+        True,
+        help="Virtual ranks cannot reach each other but by messages that the judge routes. "
+        "Sockets, and semaphores of multiprocessing, do not work in them then.",
+    ).tag(config=True)
     cgroups = Bool(
         True, help="Limit memory and processes by control groups where they can be made; else by a watchdog alone."
     ).tag(config=True)
@@ -62,6 +67,7 @@ class Sandbox(LoggingConfigurable):
             file_bytes=self.file_bytes,
             cpu_seconds=self.cpu_seconds,
             wall_seconds=self.wall_seconds,
+            apart=self.apart,
         )
         return Enclosure(runner, limits, _parents(self.cgroup) if self.cgroups else None, self.log)
 

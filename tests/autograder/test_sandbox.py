@@ -68,7 +68,7 @@ print(json.dumps({
     "interfaces": [name for _, name in socket.if_nameindex()],
     "own name": tried(lambda: socket.gethostbyname(socket.gethostname())),
     "processes": first_seen,
-    "still there": os.path.exists("/proc/1"),
+    "still there": tried(lambda: os.kill(1, 0)),
     "open files": [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
                    and os.path.lexists(f"/proc/self/fd/{fd}")],
     "files of the first": tried(lambda: os.listdir("/proc/1/fd")),
@@ -163,9 +163,9 @@ def check_report(report: dict[str, Any]) -> None:
     denied = {name: "Operation not permitted" for name in CALLS} | {"clone3": "Function not implemented"}
     assert report["calls"] == denied
     assert (report["child"], report["torch"]) == (0, "3.0")
-    # the one that serves, the supervisor of this run, and this one
-    assert len(report["processes"]) == 3 and report["still there"]
-    assert "Permission" in report["files of the first"] and "Permission" in report["memory of the first"]
+    # the supervisor of this run and this one; the one that serves is not seen, or may not be looked into
+    assert 2 <= len(report["processes"]) <= 3 and report["still there"] == "None"
+    assert "Error" in report["files of the first"] and "Error" in report["memory of the first"]
     # pipes to the supervisor, and files without names; no socket leads anywhere
     assert all(name.startswith(("pipe:", "/memfd:", "/proc/")) for name in report["open files"]), report["open files"]
 
@@ -237,7 +237,7 @@ def test_where_namespaces_do_not_nest_each_submission_has_a_bubblewrap(tmp_path:
     for report in json.loads(done.stdout.splitlines()[-1]):
         report["processes"].remove(1)  # bubblewrap's own
         report["many files"] = "OSError"  # those it does not count
-        report["files of the first"] = report["memory of the first"] = "Permission"
+        report["files of the first"] = report["memory of the first"] = "Error"
         check_report(report)
 
 

@@ -47,8 +47,7 @@ def confine(order: Order) -> None:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))
-    if seccomp.supported():
-        seccomp.install()
+    seccomp.install(seccomp.for_this_machine(seccomp.filter_program))
     # of this process nobody reads the memory; those that are forked from it open files through /proc/self/fd
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.register_at_fork(after_in_child=_as_any_other)

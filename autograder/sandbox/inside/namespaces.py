@@ -41,7 +41,12 @@ def furnish(home: str, scratch_bytes: int) -> None:
     Raises `OSError`.
     """
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
-    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    try:
+        # what a process may not look into it does not see
+        _mount("proc", "/proc", "proc", flags, "hidepid=ptraceable")
+    except OSError:  # before Linux 5.8
+        _mount("proc", "/proc", "proc", flags)
     _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     for folder in ("/tmp", "/dev/shm", home):
         _scratch(folder, scratch_bytes)
@@ -70,12 +75,16 @@ def _scratch(folder: str, nbytes: int) -> None:
 def _mounted_below(folder: str) -> list[str]:
     """Mount points below a folder, but those below others."""
     found: list[str] = []
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        points = sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
-    for point in points:
+    for point in mount_points():
         if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in found):
             found.append(point)
     return found
+
+
+def mount_points() -> list[str]:
+    """All that this process sees, in alphabetical order."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        return sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

@@ -26,6 +26,8 @@ class Order:
     """Of one process."""
     prepared: str = ""
     """`PREPARED`, or empty for a sandbox that serves all else."""
+    apart: bool = False
+    """Ranks cannot reach each other."""
     open_files: int = 1024
 
     def dumps(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from labkit.clusters.warm import server
 
 from . import namespaces
+from .apart import keep_ranks_apart
 from .confine import confine
 from .order import Order
 
@@ -50,6 +51,8 @@ def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
             namespaces.furnish(order.home, order.scratch_bytes)
         os.chdir(order.home)
         confine(order)
+        if order.apart:
+            keep_ranks_apart(order.home)
         tell(told, {"ready": True})
         os.close(told)
         server.serve(socket.socket(fileno=control), prepared=order.prepared)

@@ -13,7 +13,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _SAME = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
@@ -30,6 +30,7 @@ _X86_64 = {
     "perf_event_open": 298, "fanotify_init": 300, "name_to_handle_at": 303, "open_by_handle_at": 304,
     "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312,
     "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "ioctl": 16,
+    "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "mq_open": 240,
 }  # fmt: skip
 _AARCH64 = {
     **_SAME,
@@ -40,11 +41,14 @@ _AARCH64 = {
     "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262, "name_to_handle_at": 264,
     "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
     "kcmp": 272, "finit_module": 273, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294, "ioctl": 29,
+    "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "shmat": 196,
 }  # fmt: skip
 _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 """Name of the machine -> what the kernel calls its system calls' convention, and their numbers."""
 
 _BY_ARGUMENT = ("clone", "clone3", "socket", "ioctl")
+_MEETING = ("socket", "shmget", "shmat", "semget", "msgget", "mq_open")
+"""Refused only to those that shall not meet."""
 _ALLOWED_SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. AF_VSOCK, for one, would lead to the machine's host."""
 _NEW_NAMESPACES = 0x7E020080
@@ -60,15 +64,10 @@ _X32 = 0x40000000
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
-def supported() -> bool:
-    """Are the numbers of this machine's system calls known?"""
-    return platform.machine() in _MACHINES
-
-
 def filter_program(machine: str) -> bytes:
     """The filter for `x86_64` or `aarch64`: an array of `struct sock_filter`."""
     convention, numbers = _MACHINES[machine]
-    refused = sorted(number for name, number in numbers.items() if name not in _BY_ARGUMENT)
+    refused = sorted(number for name, number in numbers.items() if name not in (*_BY_ARGUMENT, *_MEETING))
     lines = [
         *_unless(_IF_EQUAL, convention, [_fail(errno.ENOSYS)], load=_ARCHITECTURE),
         _line(_LOAD, _NUMBER),
@@ -107,12 +106,30 @@ def filter_program(machine: str) -> bytes:
     return b"".join(lines)
 
 
-def install() -> None:
-    """Put the filter on this process and all that it starts, for good. Raises `OSError`.
+def no_meeting(machine: str) -> bytes:
+    """A filter for processes that shall not meet others: no sockets but pairs, no shared memory or queues by key."""
+    convention, numbers = _MACHINES[machine]
+    lines = [
+        *_unless(_IF_EQUAL, convention, [_fail(errno.ENOSYS)], load=_ARCHITECTURE),
+        _line(_LOAD, _NUMBER),
+        *(line for name in _MEETING for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EACCES)])),
+        _line(_RETURN, _ALLOW),
+    ]
+    return b"".join(lines)
+
+
+def for_this_machine(make: Callable[[str], bytes]) -> bytes | None:
+    """The filter that `make` makes, None where the numbers of system calls are not known."""
+    return make(platform.machine()) if platform.machine() in _MACHINES else None
+
+
+def install(program: bytes | None) -> None:
+    """Put a filter, if there is one, on this process and all that it starts, for good. Raises `OSError`.
 
     It must have given up new privileges (PR_SET_NO_NEW_PRIVS).
     """
-    program = filter_program(platform.machine())
+    if program is None:
+        return
     held = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
     libc = ctypes.CDLL(None, use_errno=True)

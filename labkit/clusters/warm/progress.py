@@ -5,6 +5,7 @@ A rank that waits inside a C++ collective cannot be asked anything. So it writes
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import mmap
@@ -29,6 +30,11 @@ _FREE, _UNDER_WAY, _WAITED_FOR = range(3)
 _FIRST_ENTRY = 64
 _FIRST_GROUP = _FIRST_ENTRY + MOST_UNDER_WAY * _ENTRY.size
 _SLOT_BYTES = -(-(_FIRST_GROUP + _GROUPS_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+_MAP_FIXED = 0x10
+_libc = ctypes.CDLL(None)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 KindCode = Literal[b"c", b"s", b"r", b"o"]
 COLLECTIVE: KindCode = b"c"
@@ -127,6 +133,13 @@ class Board:
         memory[:_FIRST_GROUP] = bytes(_FIRST_GROUP)
         return Slot(memory)
 
+    def leave_others(self, index: int) -> None:
+        """In process `index`: what it is given of the board is its own part, elsewhere it finds empty memory."""
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        for first, last in ((0, index), (index + 1, len(self._memory) // _SLOT_BYTES)):
+            if first < last:
+                _map_empty(start + first * _SLOT_BYTES, (last - first) * _SLOT_BYTES)
+
     def counts(self, index: int) -> tuple[int, int]:
         """Operations that process `index` has begun, and ended."""
         begun, ended, _ = _HEADER.unpack_from(self._of(index))
@@ -169,6 +182,11 @@ class Board:
 
     def _of(self, index: int) -> memoryview:
         return self._memory[index * _SLOT_BYTES : (index + 1) * _SLOT_BYTES]
+
+
+def _map_empty(address: int, nbytes: int) -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    _libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
 
 
 def private_slot() -> Slot:

@@ -158,6 +158,7 @@ class Supervisor:
             processes.die_with_parent(supervisor)
             ends = {kind: write for kind, (_, write) in pipes.items()}
             kept = fresh.Descriptors(**ends, stacks=dump, shared=self._shared, socket=sock, commands=commands)
+            self._board.leave_others(index)
             fresh.run(asked, index, kept, self._began, self._board.slot(index))
         streams = {}
         for kind, (read, write) in pipes.items():
