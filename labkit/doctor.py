@@ -194,10 +194,10 @@ def _sandbox() -> Finding:
     from autograder.sandbox import Sandbox, SandboxUnavailable
 
     try:
-        Sandbox().check()
+        means = Sandbox().means()
     except SandboxUnavailable as error:
         return Finding(State.MISSING, str(error))
-    return Finding(State.OK, _first_line("bwrap", "--version"))
+    return Finding(State.OK, f"{_first_line('bwrap', '--version')}; {means}")
 
 
 def _nbgrader() -> Finding:

@@ -9,6 +9,7 @@ from traitlets.config import LoggingConfigurable
 
 from autograder.sandbox.cgroups import Parents, find, sweep
 from autograder.sandbox.enclosure import Enclosure
+from autograder.sandbox.inside import landlock
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
 from autograder.sandbox.unavailable import SandboxUnavailable
@@ -55,6 +56,16 @@ class Sandbox(LoggingConfigurable):
         except SandboxUnavailable:
             return False
         return True
+
+    def means(self) -> str:
+        """What it is made of on this machine, for people. Raises `SandboxUnavailable`."""
+        self.check()
+        parents = _parents(self.cgroup) if self.cgroups else None
+        counted = "a watchdog" if parents is None else f"control groups, version {parents.version}"
+        apart = "files, signals and sockets" if landlock.version() >= 6 else "files and sockets"
+        return (
+            f"memory is limited by {counted}; ranks are kept apart in {apart if landlock.version() else 'sockets only'}"
+        )
 
     def open(self) -> Enclosure:
         """A fresh sandbox for one submission. Raises `SandboxUnavailable`."""
