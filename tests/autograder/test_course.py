@@ -99,7 +99,7 @@ def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(cou
     assert "Look at this first: one message from each rank" in shown
     assert "messages: [1, 1, 1]" in shown and "[2, 2, 2]" in shown and "how often a rank sends" in shown
     assert box is not None and 400 < box["width"] < 1200 and box["height"] > 80
-    assert title == f"{NOTEBOOK}: feedback"
+    assert title == f"{NOTEBOOK}: 2 of 3 points"
     assert "The timeline of your run" in shown
 
 
