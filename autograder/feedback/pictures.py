@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from autograder.verdict import Picture
-from labkit.checks import CheckResult, Report
+from labkit.checks import CheckResult, ProcessRun, Report
 from labkit.clusters import Run
 from labkit.clusters.standing import UnderWay
 from labkit.trace import Kind, Trace
@@ -55,7 +55,10 @@ def pictures(report: Report) -> tuple[Picture, ...]:
 
 
 def _can_be_drawn(run: Run | None) -> bool:
-    if run is None or run.trace.world_size > MOST_RANKS or len(run.trace.events) > MOST_EVENTS:
+    # the trace of real processes is the ranks' own word
+    if run is None or isinstance(run, ProcessRun):
+        return False
+    if run.trace.world_size > MOST_RANKS or len(run.trace.events) > MOST_EVENTS:
         return False
     if any(standing.waits_in for standing in run.standings):
         return True

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
-from labkit.checks.ranks import CannotJudge, Ranks, Submission
+from labkit.checks.ranks import CannotJudge, ProcessRun, Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
@@ -94,7 +94,7 @@ _MOST_MESSAGES = 400
 
 def _shows(run: Run | None) -> tuple[bool, int, int, float]:
     """How much there is to be seen in a picture of `run`: messages, not too many of them; ranks; time."""
-    if run is None:
+    if run is None or isinstance(run, ProcessRun):  # the trace of real processes is the ranks' own word
         return False, 0, 0, 0.0
     sent = len(run.trace.of(kind=Kind.SEND))
     few_enough = 0 < sent <= _MOST_MESSAGES

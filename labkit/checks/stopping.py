@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.checks.ranks import Submission
+from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
@@ -85,7 +85,8 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
     elif error is not None:
         kind = _kind(error)
-        waits = _who_waits(run.standings, submission) if error.type == "DeadlockError" else ""
+        found = error.type == "DeadlockError" and not isinstance(run, ProcessRun)
+        waits = _who_waits(run.standings, submission) if found else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
         why = waits or " ".join(filter(None, [who, _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)]))
     else:

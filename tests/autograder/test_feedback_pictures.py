@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from autograder.feedback.pictures import _COLOUR, pictures
-from labkit.checks import CheckResult, Report
+from labkit.checks import CheckResult, ProcessRun, Report
 from labkit.clusters import RankResult, Run
 from labkit.clusters.standing import Standing, UnderWay
 from labkit.plots import palette
@@ -76,6 +76,11 @@ def test_a_deadlock_shows_who_waits_for_whom() -> None:
 def test_what_shows_nothing_is_not_drawn() -> None:
     assert pictures(report((0, Trace(2)))) == ()
     assert pictures(report((1, ring(100)))) == ()
+
+
+def test_what_real_processes_say_of_themselves_is_not_drawn() -> None:
+    failed = CheckResult("check", 1, 0, run=ProcessRun([RankResult(0)], ring()))
+    assert pictures(Report("phase3_x/ring", [failed], seed=1)) == ()
 
 
 def test_colours_mean_what_they_mean_in_notebooks() -> None:
