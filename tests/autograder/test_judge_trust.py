@@ -111,9 +111,9 @@ endpoint._say = early
     assert refused.ranks[0].error is not None
 
 
-@pytest.mark.parametrize("numel, times", [(1 << 18, 8), (0, 2000)])
+@pytest.mark.parametrize("numel, times", [(1 << 18, 8), (0, 5000)])
 def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1
@@ -168,3 +168,45 @@ def test_without_a_network_of_ones_own_bytes_are_not_measured() -> None:
     assert found.values[1].tolist() == [1.0, 1.0]
     with pytest.raises(NotMeasurable, match="when graded"):
         found.bytes_on_the_wire  # noqa: B018
+
+
+def test_the_store_is_no_way_around_messages() -> None:
+    keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
+    few = run(keeps + "store.set(str(dist.get_rank()), b'x')\nreturn store.get(str(1 - dist.get_rank()))", *per_rank(2))
+    assert few.raise_if_failed().values == [b"x"] * 2
+    many = run(keeps + "store.set('all', bytes(4096))", *per_rank(2))
+    assert all(rank.error is not None and "send messages" in rank.error.message for rank in many.ranks)
+
+
+REPEATS = """from torch.distributed import distributed_c10d
+store = distributed_c10d._get_default_store()
+store.set("k", bytes(800))
+store.multi_get(["k"] * 100_000)"""
+"""Eighty megabytes for a request of half a one."""
+
+
+def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.clusters.virtual.exchange.MAX_MESSAGE_BYTES", 16 << 20)
+    found = run(REPEATS, *per_rank(1))
+    assert found.ranks[0].error is not None
+
+
+LEAVES_MUCH_BEHIND = """if dist.get_rank() == 0:
+    nothing = torch.empty(0)
+    for tag in range(30_000):
+        dist.irecv(nothing, 1, tag=tag)
+    raise ValueError
+return 1"""
+
+
+def test_a_rank_that_leaves_much_behind_delays_nobody() -> None:
+    found = run(LEAVES_MUCH_BEHIND, *per_rank(2))
+    assert not found.stopped and found.values[1] == 1
+    assert found.ranks[0].error is not None and found.ranks[0].error.type == "ValueError"
+
+
+def test_a_group_has_each_rank_once() -> None:
+    asks = (
+        "from labkit.clusters.virtual.isolation.current import here\nhere.endpoint._ask('join_group', 'mine', [0, 0])"
+    )
+    assert run(asks, *per_rank(1)).ranks[0].error is not None

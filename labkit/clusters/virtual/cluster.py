@@ -13,9 +13,9 @@ from labkit.clusters.arguments import works_of
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.handing import Handed
 from labkit.clusters.job import InvalidJob, Job
-from labkit.clusters.run import RankResult, Run
+from labkit.clusters.run import RankError, RankResult, Run
 from labkit.clusters.virtual import faults as fault_kinds
-from labkit.clusters.virtual.desk import Alteration, Rules, serve
+from labkit.clusters.virtual.desk import Alteration, Rules, allowance, serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
@@ -23,6 +23,8 @@ from labkit.clusters.warm import Session, WarmProcess, shared
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
+_LEFT_SECONDS = 5.0
+"""For what ranks have asked before they ended; nobody waits for it any more."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ def _run_processes(
     handed = None if job.call is None else Handed(job)
     if handed is not None:
         handed.send([ours for ours, _ in pairs])
+    allowed = allowance(rules)
     scheduler = threading.Thread(
-        target=serve, args=(engine, [ours for ours, _ in pairs], rules), name="scheduler", daemon=True
+        target=serve, args=(engine, [ours for ours, _ in pairs], rules, allowed), name="scheduler", daemon=True
     )
     scheduler.start()
     try:
@@ -184,16 +187,26 @@ def _run_processes(
         for _, theirs in pairs:
             theirs.close()
         # the ranks' ends are closed now, here and there, so the scheduler sees the end of every rank
+        scheduler.join(_LEFT_SECONDS)
+        allowed.end()
         scheduler.join()
         if handed is not None:
             handed.close()
     if handed is not None:
         run = handed.read(run)
+    run = replace(run, ranks=[_dropped(result, engine.dropped.get(result.rank)) for result in run.ranks])
     if run.stopped.startswith("timeout"):
         run = replace(run, ranks=[_waited(result, engine.gone) for result in run.ranks])
     # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
     run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
+
+
+def _dropped(result: RankResult, why: str | None) -> RankResult:
+    """A rank that was dropped has failed, also when it had reported its result before it learnt of that."""
+    if why is None or result.error is not None or result.exit != 0:
+        return result
+    return replace(result, error=RankError("ProtocolError", f"the scheduler was sent what it refuses: {why}"), exit=1)
 
 
 def _waited(result: RankResult, at_work: int | None) -> RankResult:

@@ -35,8 +35,18 @@ _COLLECTIVES = (
 
 MAX_RUN_BYTES = 4 << 30
 """Of all that the ranks of one run send: messages which nobody receives stay here."""
+MAX_RUN_BYTES_OF_ANYBODY = 1 << 30
+"""The same, of ranks that are not trusted."""
+MAX_STORE_BYTES = 1 << 10
+"""What a rank that is not trusted may write into the job's store, whose contents no trace shows. Groups need none."""
+_READING = ("get", "wait", "check", "num_keys", "list_keys", "queue_len")
 _REQUEST_BYTES = 4096
 """What a request counts for in that, even one for nothing: it stays here, too."""
+_REQUEST_BYTES_OF_ANYBODY = 1024
+_MOST_GROUPS = 10_000
+"""That a rank is in."""
+_MOST_SECONDS = 1e9
+"""That a rank sleeps at once: a clock must not come to the end of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +71,13 @@ class Rules:
     alteration: Alteration | None = None
 
 
-def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules) -> None:
+def allowance(rules: Rules) -> Allowance:
+    """For all that the ranks of one run send."""
+    return Allowance(MAX_RUN_BYTES if rules.trusting else MAX_RUN_BYTES_OF_ANYBODY)
+
+
+def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, allowance: Allowance) -> None:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; they are closed then."""
-    allowance = Allowance(MAX_RUN_BYTES)
     desks = [
         _Desk(engine, rank, Line(connection, allowance), rules, allowance)
         for rank, connection in enumerate(connections)
@@ -88,6 +102,9 @@ class _Desk:
         self._alteration = rules.alteration if here else None
         """To be done."""
         self._trusting = rules.trusting
+        self._groups: set[str] = set()
+        self._store_bytes = 0
+        """That it has written into the store."""
         self._works = rules.works[rank] if rules.works else ()
         self._requests: dict[int, Request] = {}
         """By the number that the rank has given."""
@@ -117,7 +134,9 @@ class _Desk:
                     return
                 self._resume = None
                 self.line.send(answer)
-        except Exception:  # whatever a rank sends, it must not end the scheduler, on which all others depend
+        except Exception as error:  # whatever a rank sends, it must not end the scheduler, on which all others depend
+            if not self._allowance.ended:
+                self._engine.dropped[self._rank] = str(error)[:200]
             self._engine.end(self._rank, failed=True)
             # the rank reads an end of file and cannot go on
             with suppress(OSError):
@@ -132,6 +151,7 @@ class _Desk:
             if not isinstance(said, list) or not said:
                 raise ProtocolError("calls come in a list")
             self._calls.extend(said)
+        self._allowance.take(0)  # when the run is over, what is left of many calls is not worth an answer
         return self._calls.popleft()
 
     def _needs_no_answer(self, call: list[Any]) -> bool:
@@ -154,8 +174,14 @@ class _Desk:
         name, *arguments = call
         match name, arguments:
             case "join_group", [str() as group, list() as ranks]:
-                if not all(_is_index(r, self._engine.topology.world_size) for r in ranks) or self._rank not in ranks:
-                    raise ProtocolError("a group of ranks that include the caller is needed")
+                size = self._engine.topology.world_size
+                if len(ranks) > size or not all(_is_index(r, size) for r in ranks) or len(set(ranks)) < len(ranks):
+                    raise ProtocolError("a group of ranks of this job is needed")
+                if self._rank not in ranks:
+                    raise ProtocolError("only members make a group")
+                if len(self._groups) >= _MOST_GROUPS:
+                    raise ProtocolError(f"more than {_MOST_GROUPS} groups")
+                self._groups.add(group)
                 return lambda: self._engine.join_group(self._rank, group, tuple(ranks))
             case "post", [int() as handle, list() as fields, (None | float()) as at]:
                 if at is not None and not 0 <= at < math.inf:
@@ -177,9 +203,9 @@ class _Desk:
                 return lambda: self._compute(until, operations)
             case "work", [str() as name, float() as seconds] if (name, seconds) in self._works:
                 return lambda: self._engine.work(self._rank, name, seconds)
-            case "tick", [float() as seconds] if 0 <= seconds < math.inf:
+            case "tick", [float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
                 return lambda: self._tick(seconds)
-            case "sleep", [float() as seconds] if 0 <= seconds < math.inf:
+            case "sleep", [float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
                 left = [seconds]
                 return lambda: self._sleep(left)
         raise ProtocolError(f"no such call: {name}"[:80])
@@ -211,13 +237,17 @@ class _Desk:
         return _SLEEP if self._steps_aside() else None
 
     def _post(self, handle: int, request: Request, at: float | None) -> None:
-        self._allowance.take(_REQUEST_BYTES)
+        self._allowance.take(_REQUEST_BYTES if self._trusting else _REQUEST_BYTES_OF_ANYBODY)
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
         if self._alteration is not None and isinstance(request, Send):
             self._alter(request, self._alteration.dtype)
-        self._engine.post(self._rank, request, at)
         self._requests[handle] = request
+        if isinstance(request, StoreCall) and not self._may_write(request):
+            told = f"a rank may write {MAX_STORE_BYTES} bytes into the store where calls are judged: send messages"
+            self._engine.fail(request, RuntimeError(told))
+            return
+        self._engine.post(self._rank, request, at)
 
     def _alter(self, send: Send, dtype: torch.dtype) -> None:
         if send.dtype is dtype and send.numel >= 2:
@@ -233,12 +263,18 @@ class _Desk:
             self._requests.pop(handle, None)
         return result, request.source
 
+    def _may_write(self, call: StoreCall) -> bool:
+        if self._trusting or call.name in _READING:
+            return True
+        self._store_bytes += sum(map(len, call.keys)) + sum(map(len, call.values)) + 8
+        return self._store_bytes <= MAX_STORE_BYTES
+
     def _request(self, fields: list[Any]) -> Request:
         match fields:
             case ["store", str() as name, str() as line, str() as table, list() as keys, list() as values,
                   int() as number, float() as timeout]:  # fmt: skip
                 plain = all(isinstance(key, str) for key in keys) and all(isinstance(v, bytes) for v in values)
-                if name in key_values.OPERATIONS and plain and timeout < math.inf:
+                if name in key_values.OPERATIONS and plain and timeout < math.inf and abs(number) < 1 << 63:
                     return StoreCall("", name, line[:200], table, keys, values, number, timeout)
         group = fields[1] if len(fields) > 1 else None
         if not isinstance(group, str) or self._rank not in self._engine.groups.get(group, ()):

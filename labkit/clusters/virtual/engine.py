@@ -56,6 +56,8 @@ class Engine:
         self.waiting: dict[int, Request] = {}
         self.gone: int | None = None
         """Where ranks are processes: the first one that was gone in the midst of its turn."""
+        self.dropped: dict[int, str] = {}
+        """Where ranks are processes: those that said what they may not say, and what was wrong with it."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()

@@ -16,7 +16,8 @@ import torch
 from labkit.clusters import wire
 
 MAX_MESSAGE_BYTES = 256 << 20
-MAX_TEXT_BYTES = 4 << 20
+MAX_TEXT_BYTES = 1 << 20
+"""Three bytes of it can stand for a list, which takes twenty times as much."""
 _PREFIX = struct.Struct("<IQ")
 """Bytes of the text, and of all buffers."""
 
@@ -36,6 +37,14 @@ class Allowance:
         if nbytes > self._left:
             raise ProtocolError(f"a message of {nbytes} bytes, {self._left} are left of what a run may send")
         self._left -= nbytes
+
+    def end(self) -> None:
+        """From now on not even nothing may come in."""
+        self._left = -1
+
+    @property
+    def ended(self) -> bool:
+        return self._left < 0
 
 
 class Line:
@@ -72,16 +81,25 @@ class Line:
 
 
 def encode(message: Any) -> bytes:
-    """Plain data, tensors and bytes as one message."""
+    """Plain data, tensors and bytes as one message. Raises `ProtocolError` when it is larger than any may be."""
     buffers: list[bytes] = []
+    left = MAX_MESSAGE_BYTES
+
+    def keep(data: bytes) -> None:
+        # one value may stand in an answer a hundred thousand times, for somebody who asks for it so often
+        nonlocal left
+        left -= len(data)
+        if left < 0:
+            raise ProtocolError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+        buffers.append(data)
 
     def put_aside(value: Any) -> dict[str, list[Any]]:
         if isinstance(value, bytes):
-            buffers.append(value)
+            keep(value)
             return {"bytes": [len(value)]}
         if wire.is_plain_tensor(value):
             data = wire.raw_bytes(value)
-            buffers.append(data)
+            keep(data)
             return {"tensor": [len(data), str(value.dtype), list(value.shape)]}
         raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
 

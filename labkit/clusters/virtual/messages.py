@@ -42,10 +42,17 @@ class Messages:
 
     def withdraw(self, request: Request) -> None:
         """Forget a send or receive that nothing has met."""
-        boxes: list[deque[Any]] = [*self._boxes.values(), *self._open.values()]
-        for box in boxes:
-            if request in box:
-                box.remove(request)
+        # the box is looked up: a rank may leave a hundred thousand of them behind, each with one request
+        if isinstance(request, Receive) and request.wanted is None:
+            box: deque[Any] | None = self._open.get((request.group, request.rank, request.tag))
+        elif isinstance(request, Receive):
+            box = self._boxes.get((request.group, request.wanted, request.rank, request.tag))  # type: ignore[arg-type]
+        elif isinstance(request, Send):
+            box = self._boxes.get((request.group, request.rank, request.to, request.tag))
+        else:
+            return
+        if box and request in box:
+            box.remove(request)
 
     def accept_send(self, now: float, send: Send) -> None:
         key = send.group, send.rank, send.to, send.tag
