@@ -1,4 +1,4 @@
-"""The whole way with nbgrader's own commands: release, hand in, autograde, feedback, gradebook, for every mutant."""
+"""The whole way that instructors go, for every mutant: release, hand in, autograde, feedback, gradebook."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SOLUTION = EXERCISE.source("solution")[0]
 NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', file=sys.stderr)\n"
 
 
-def nbgrader(command: str, course: Path, *options: str) -> str:
-    """Run an nbgrader command as an instructor does; returns its log."""
+def command(course: Path, *words: str) -> str:
+    """Run `nbgrader ...` or `labkit ...` as an instructor does; returns its log."""
     environment = {**os.environ, "LABKIT_COURSE": str(course)}
-    arguments = [sys.executable, "-m", "nbgrader", command, *options]
+    arguments = [sys.executable, "-m", *words]
     done = subprocess.run(arguments, env=environment, cwd=CONFIG_FILE.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stderr
 
 
@@ -71,16 +71,16 @@ class Graded:
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     folder = tmp_path_factory.mktemp("course")
-    nbgrader("generate_assignment", folder, PHASE)
+    command(folder, "nbgrader", "generate_assignment", PHASE)
     course = Course(folder)
     released = course.released(PHASE, NOTEBOOK)
     expected = {}
     for student, notebook, marks in submissions(released):
         course.submit(student, PHASE, NOTEBOOK, notebook)
         expected[student] = marks
-    nbgrader("autograde", folder, PHASE)
-    nbgrader("generate_feedback", folder, PHASE)
-    nbgrader("export", folder, "--to", str(folder / "grades.csv"))
+    command(folder, "labkit", "autograde", PHASE, "--workers", "2")
+    course.feedback(PHASE)
+    course.export(folder / "grades.csv")
     return Graded(course, released, expected)
 
 
@@ -143,5 +143,5 @@ def test_feedback_names_each_check_and_says_why_there_are_no_marks(graded: Grade
 
 
 def test_a_second_autograde_grades_nobody_again(graded: Graded) -> None:
-    log = nbgrader("autograde", graded.course.folder, PHASE)
+    log = command(graded.course.folder, "nbgrader", "autograde", PHASE)
     assert log.count("Skipping existing assignment") == len(graded.expected)

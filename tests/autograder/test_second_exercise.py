@@ -17,16 +17,29 @@ from labkit import exercises
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
 
-GRADE = """
-import json, sys
+STEPS = """
+import contextlib, io, json, sys
 from pathlib import Path
 
 import labkit
 from autograder.course import Course
 from autograder.submissions import with_module
+from labkit.cli import main
 
 tree, folder, name, *modules = sys.argv[1:]
 assert Path(labkit.__file__).is_relative_to(tree)
+
+
+def command(*words):
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        assert main(words) == 0, told.getvalue()
+    return told.getvalue()
+
+
+written = command("sync")
+command("sync", "--check")
+checked = command("check", "pass_it_on", "--file", modules[0])
+
 phase, notebook = name.split("/")
 course = Course(Path(folder))
 course.release(phase)
@@ -36,7 +49,8 @@ for path in map(Path, modules):
     course.submit(path.stem, phase, notebook, with_module(released, name, path.read_text()))
 course.autograde(phase)
 course.feedback(phase)
-print(json.dumps({mark.student: [mark.score, mark.max_score] for mark in course.marks(phase)}))
+marks = {mark.student: [mark.score, mark.max_score] for mark in course.marks(phase)}
+print(json.dumps({"written": written.split(), "checked": checked, "marks": marks}))
 """
 
 
@@ -48,23 +62,16 @@ def test_a_new_exercise_needs_no_change_to_the_lab(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LABKIT_")}
     environment |= {"PYTHONPATH": str(tree), "LABKIT_WORKSPACE": str(tmp_path / "workspace")}
 
-    def run(*arguments: str | Path) -> str:
-        command = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
-
     solution = tree / "solutions" / f"{name}.py"
     mutant = tree / "autograder" / "rubrics" / f"{name.replace('/', '/mutants/')}" / "sends_twice.py"
+    command = [sys.executable, "-c", STEPS, tree, tmp_path / "course", name, solution, mutant]
+    done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    told = json.loads(done.stdout)
 
-    written = run("-m", "labkit", "sync").split()
-    assert f"templates/{name}.py" in written and f"notebooks/{name}.ipynb" in written
-    run("-m", "labkit", "sync", "--check")
+    assert {f"templates/{name}.py", f"notebooks/{name}.ipynb"} <= set(told["written"])
     assert "NotImplementedError" in (tree / "templates" / f"{name}.py").read_text()
-
-    assert "3 of 3 points" in run("-m", "labkit", "check", "pass_it_on", "--file", solution)
-
-    marks = json.loads(run("-c", GRADE, tree, tmp_path / "course", name, solution, mutant))
-    assert marks == {"untouched": [0.0, 3.0], "pass_it_on": [3.0, 3.0], "sends_twice": [2.0, 3.0]}
+    assert "3 of 3 points" in told["checked"]
+    assert told["marks"] == {"untouched": [0.0, 3.0], "pass_it_on": [3.0, 3.0], "sends_twice": [2.0, 3.0]}
     page = tmp_path / "course" / "feedback" / "sends_twice" / f"{name}.html"
     assert "one message from each rank" in page.read_text()

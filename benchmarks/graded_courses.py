@@ -1,0 +1,210 @@
+"""Courses for benchmarks/autograde.py: the same submissions for the lab's grader and for stock nbgrader."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder.cells import exercise_cell, graded_exercise
+from autograder.course import Course
+from autograder.submissions import with_module
+from labkit import exercises
+
+RING = "ring_allreduce"
+IMPORT = "phase1_data_parallel/imports_torch"
+
+IMPORT_MODULE = '''"""Imports torch, and hardly uses it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["one"]
+
+
+def one(tensor: Tensor) -> Tensor:
+    """Ones of the shape of `tensor`."""
+    ### BEGIN SOLUTION
+    return torch.ones_like(tensor)
+    ### END SOLUTION
+'''
+IMPORT_RUBRIC = '''"""Rubric of imports_torch."""
+
+import torch
+
+from labkit.checks import check, expect
+
+
+@check(points=1, title="ones are returned")
+def ones(submission, ranks):
+    run = ranks(1).call(submission.one, [torch.zeros(3)])
+    expect(run.values, "returned").equals([torch.ones(3)])
+'''
+IMPORT_IN_A_KERNEL = "assert torch.equal(one(torch.zeros(3)), torch.ones(3))"
+
+RUBRIC_IN_A_KERNEL = """### BEGIN HIDDEN TESTS
+from pathlib import Path
+
+from labkit import exercises
+from labkit.checks import Ranks, Submission, load_rubric, run_checks
+
+exercise = exercises.find({name!r})
+rubric = load_rubric(exercise, Path({rubric!r}))
+report = run_checks(rubric, Submission(exercise, exercise.source("yours")[0]), Ranks("virtual"))
+report.earned
+### END HIDDEN TESTS"""
+
+STOCK_CONFIG = """c = get_config()
+c.CourseDirectory.course_id = "stock"
+c.CourseDirectory.root = {root!r}
+c.Execute.timeout = 900
+"""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One notebook that is handed in many times, and where its exercise stands."""
+
+    tree: Path
+    """What `LABKIT_ROOT` is while it is graded."""
+    exercise: str
+    ours: NotebookNode
+    """As the instructor has it, for the lab's grader."""
+    stock: NotebookNode
+    """As the instructor has it, for stock nbgrader."""
+    stock_has_magic: bool
+    """Is the exercise cell of that one a module, too?"""
+
+    @property
+    def phase(self) -> str:
+        return self.exercise.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.exercise.split("/")[1]
+
+    @property
+    def module(self) -> str:
+        return (self.tree / "solutions" / f"{self.exercise}.py").read_text()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all commands that grade it."""
+        commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, "LABKIT_ROOT": str(self.tree), "PATH": commands}
+
+
+def ring(folder: Path, *, only_needed: bool) -> Assignment:
+    """The ring notebook, with its rubric in a kernel for stock nbgrader.
+
+    only_needed: without the cells that grading could do without, which stock nbgrader runs all.
+    """
+    exercise = exercises.find(RING)
+    tree = _tree(folder)
+    for part in ("solutions", "templates", "autograder", "labkit"):
+        (tree / part).symlink_to(exercises.root().resolve() / part)
+    ours: NotebookNode = nbformat.read(exercises.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
+    stock: NotebookNode = nbformat.read(exercises.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
+    rubric = exercises.root().resolve() / "autograder" / "rubrics" / exercise.filename
+    graded = next(cell for cell in stock.cells if graded_exercise(cell) == RING)
+    graded.source = RUBRIC_IN_A_KERNEL.format(name=exercise.name, rubric=str(rubric))
+    if only_needed:
+        needed = [exercise_cell(stock, exercise.name), graded]
+        stock.cells = [cell for cell in stock.cells if cell in needed or cell.source.startswith("%load_ext")]
+    return Assignment(_with_notebook(tree, exercise.name, ours), exercise.name, ours, stock, stock_has_magic=True)
+
+
+def imports_torch(folder: Path) -> Assignment:
+    """A notebook whose exercise does next to nothing; for stock nbgrader without anything of the lab's."""
+    tree = _tree(folder)
+    for part, text in (("solutions", IMPORT_MODULE), ("autograder/rubrics", IMPORT_RUBRIC)):
+        path = tree / part / f"{IMPORT}.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    ours = _notebook(f"%%exercise {IMPORT}\n{IMPORT_MODULE}", f'grade("{IMPORT.split("/")[1]}")')
+    stock = _notebook(IMPORT_MODULE, IMPORT_IN_A_KERNEL)
+    return Assignment(_with_notebook(tree, IMPORT, ours), IMPORT, ours, stock, stock_has_magic=False)
+
+
+def our_course(assignment: Assignment, folder: Path, count: int) -> Path:
+    """A course of the lab's in which `count` learners have handed in the solution; nothing is graded yet."""
+    before = os.environ.get("LABKIT_ROOT")
+    os.environ["LABKIT_ROOT"] = str(assignment.tree)
+    try:
+        course = Course(folder)
+        course.release(assignment.phase)
+        released = course.released(assignment.phase, assignment.name)
+        for number in range(count):
+            module = f"{assignment.module}\n# {number}\n"
+            notebook = with_module(released, assignment.exercise, module)
+            course.submit(f"learner{number}", assignment.phase, assignment.name, notebook)
+    finally:
+        if before is None:
+            del os.environ["LABKIT_ROOT"]
+        else:
+            os.environ["LABKIT_ROOT"] = before
+    return folder
+
+
+def stock_course(assignment: Assignment, folder: Path, count: int) -> Path:
+    """The same for nbgrader as it comes."""
+    source = folder / "source" / assignment.phase
+    source.mkdir(parents=True)
+    nbformat.write(assignment.stock, source / f"{assignment.name}.ipynb")
+    (folder / "nbgrader_config.py").write_text(STOCK_CONFIG.format(root=str(folder)))
+    run([sys.executable, "-m", "nbgrader", "generate_assignment", assignment.phase], folder, assignment.environment)
+    release = folder / "release" / assignment.phase / f"{assignment.name}.ipynb"
+    for number in range(count):
+        module = f"{assignment.module}\n# {number}\n"
+        notebook: NotebookNode = nbformat.read(release, as_version=4)
+        if assignment.stock_has_magic:
+            notebook = with_module(notebook, assignment.exercise, module)
+        else:
+            notebook.cells[0].source = module
+        handed_in = folder / "submitted" / f"learner{number}" / assignment.phase
+        handed_in.mkdir(parents=True)
+        nbformat.write(notebook, handed_in / f"{assignment.name}.ipynb")
+    return folder
+
+
+def run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """What a command prints. Raises RuntimeError with what it says when it fails."""
+    done = subprocess.run(command, cwd=folder, env=dict(environment), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def _tree(folder: Path) -> Path:
+    tree = folder / "tree"
+    tree.mkdir(parents=True)
+    return tree
+
+
+def _with_notebook(tree: Path, name: str, notebook: NotebookNode) -> Path:
+    path = tree / "notebooks" / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
+    return tree
+
+
+def _notebook(exercise: str, graded: str) -> NotebookNode:
+    plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
+    solution = {"nbgrader": {**plain, "grade_id": "exercise", "solution": True}}
+    test = {"nbgrader": {**plain, "grade_id": "graded", "grade": True, "locked": True, "points": 1}}
+    return new_notebook(
+        metadata={"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}},
+        cells=[
+            new_code_cell(exercise, id="exercise", metadata=solution),
+            new_code_cell(graded, id="graded", metadata=test),
+        ],
+    )
