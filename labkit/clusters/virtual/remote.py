@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import numpy
 import torch
 
 from labkit.clusters import arguments, handing, torch_versions
@@ -61,11 +59,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     arguments.charge_with(endpoint.work)
     current.begin()
     clocks.begin()
-    generator, numpy_generator = random_states.seeded(index)
-    random.setstate(generator.getstate())
-    numpy.random.set_state(numpy_generator.get_state())
-    # torch.manual_seed would do the same for GPUs, and keep the whole stack in case there is one some day
-    torch.default_generator.manual_seed(random_states.torch_seed(index))
+    random_states.seed_process(index)
     os.environ.update(job.environment)
     main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):

@@ -130,7 +130,10 @@ def entry_function(entry: str) -> Callable[..., None]:
 
 
 def preparation(entry: str) -> Callable[[], None] | None:
-    """What the entry's module wants done once, in a process from which nothing else is forked: `prepare_forks`."""
+    """What the entry's module wants done once, in a process from which nothing else is forked: `prepare_forks`.
+
+    Such an entry seeds generators of random numbers itself, too.
+    """
     found: Callable[[], None] | None = getattr(importlib.import_module(entry.partition(":")[0]), "prepare_forks", None)
     return found
 
@@ -193,10 +196,11 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdigit() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    # forked copies of one generator would draw the same numbers on every rank
-    numpy.random.seed()
-    # torch.seed() would look for GPUs; theirs are made, and seeded, when they are first used
-    torch.default_generator.seed()
+    if preparation(request.entry) is None:
+        # forked copies of one generator would draw the same numbers on every rank
+        numpy.random.seed()
+        # torch.seed() would look for GPUs; theirs are made, and seeded, when they are first used
+        torch.default_generator.seed()
 
 
 def _end_as_a_program_does() -> None:

@@ -49,6 +49,14 @@ def seeded(rank: int) -> tuple[random.Random, numpy.random.RandomState]:
     return generator, numpy.random.RandomState(generator.getrandbits(32))
 
 
+def seed_process(rank: int) -> None:
+    """The generators of this process, which hosts that rank alone, begin as those of a rank that has not seeded any."""
+    random.seed(_text(rank))
+    numpy.random.seed(random.getrandbits(32))
+    # torch.manual_seed would do the same for GPUs, and keep the whole stack in case there is one some day
+    torch.default_generator.manual_seed(torch_seed(rank))
+
+
 def torch_seed(rank: int) -> int:
     """What torch's default generator of a rank begins with: another seed in every process, so on every rank."""
     generator = _unseeded(rank)
@@ -92,7 +100,11 @@ class _DefaultGenerator:
 
 
 def _unseeded(rank: int) -> random.Random:
-    return random.Random(f"rank {rank}")
+    return random.Random(_text(rank))
+
+
+def _text(rank: int) -> str:
+    return f"rank {rank}"
 
 
 def _of_rank(name: str, shared: Any, generator: Callable[[Rank], Any]) -> Callable[..., Any]:
