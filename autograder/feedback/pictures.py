@@ -34,7 +34,7 @@ MOST_RANKS = 16
 MOST_EVENTS = 2000
 MOST_ARROWS = 150
 
-_WIDTH, _LEFT, _TOP = 760, 52, 30
+_WIDTH, _LEFT, _TOP = 760, 60, 30
 _PLOT = _WIDTH - _LEFT - 12
 _FONT = 'font-family="system-ui, sans-serif" font-size="12" fill="currentColor"'
 
@@ -65,12 +65,12 @@ def _can_be_drawn(run: Run | None) -> bool:
     return run.trace.seconds > 0 and run.trace.world_size > 1
 
 
-def _shows(result: CheckResult) -> tuple[bool, bool, int, int, float]:
+def _shows(result: CheckResult) -> tuple[bool, bool, bool, int, float]:
     """How much a picture of this check's run tells: what failed before what passed, then messages, ranks, time."""
     assert result.run is not None
     trace = result.run.trace
     sent = sum(message_counts(trace).values())
-    return not result.passed, bool(sent), trace.world_size, sent, trace.seconds
+    return not result.passed, bool(sent), sent <= MOST_ARROWS, min(trace.world_size, 8), trace.seconds
 
 
 def timeline(run: Run) -> str:

@@ -88,14 +88,14 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
     return replace(lost, earned=check.points)
 
 
-_MOST_MESSAGES = 400
+_MOST_MESSAGES = 150
 """A picture of more is no clearer."""
+_ENOUGH_RANKS = 8
 
 
-def _shows(run: Run | None) -> tuple[bool, int, int, float]:
-    """How much there is to be seen in a picture of `run`: messages, not too many of them; ranks; time."""
+def _shows(run: Run | None) -> tuple[bool, int, float]:
+    """How much there is to be seen in a picture of `run`: messages, not too many of them; ranks; time they take."""
     if run is None or isinstance(run, ProcessRun):  # the trace of real processes is the ranks' own word
-        return False, 0, 0, 0.0
+        return False, 0, 0.0
     sent = len(run.trace.of(kind=Kind.SEND))
-    few_enough = 0 < sent <= _MOST_MESSAGES
-    return few_enough, run.trace.world_size if sent else 0, min(sent, _MOST_MESSAGES), run.trace.seconds
+    return 0 < sent <= _MOST_MESSAGES, min(run.trace.world_size, _ENOUGH_RANKS) if sent else 0, run.trace.seconds
