@@ -22,7 +22,7 @@ from traitlets.config import Config
 
 from autograder.course import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.sandbox import Sandbox, SandboxUnavailable, template
 from autograder.submissions import with_module
 from labkit import exercises
 
@@ -55,6 +55,8 @@ def main() -> int:
         except KeyboardInterrupt:
             console.print("stopped")
             return 130
+        finally:
+            template.close_all()
     return 0 if passed and marked else 1
 
 
