@@ -16,16 +16,18 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook
 from nbgrader.converters import GenerateAssignment, GenerateFeedback
 from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.plugins import CsvExportPlugin
 from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
 
+from autograder.batch.export import Grade, Table
+from autograder.batch.late import LatePenalties
 from autograder.intake.autograde import AutogradeReceived
-from autograder.intake.folder import is_odd
+from autograder.intake.collect import is_student
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -53,6 +55,9 @@ class Course:
         self.options = options or Config()
         with setenv(LABKIT_COURSE=str(self.folder)):
             self.config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
+            own = self.folder / CONFIG_FILE.name
+            if own.is_file():
+                self.config.merge(PyFileConfigLoader(own.name, str(own.parent)).load_config())
         self.config.merge(self.options)
 
     def release(self, assignment: str) -> Path:
@@ -88,6 +93,20 @@ class Course:
         for name in notebooks:
             self._convert(AutogradeReceived, assignment, student, glob.escape(name), force=True)
 
+    def penalise(self, assignment: str, student: str, notebook: str) -> None:
+        """Set the penalty for lateness anew for what is graded: the due date or an extension may have changed."""
+        ids = {"student": student, "assignment": assignment, "notebook": notebook}
+        database = CourseDirectory(config=self.config).db_url
+        penalties = LatePenalties(config=self.config, log=_silent())
+        penalties.preprocess(new_notebook(), {"nbgrader": {**ids, "db_url": database}})
+
+    def nobody(self, assignment: str) -> list[str]:
+        """Folders of submissions that are left out, since no learner can have such a name."""
+        return sorted({path.parent.name for path in self._handed_in(assignment)} - set(self.students(assignment)))
+
+    def _handed_in(self, assignment: str) -> list[Path]:
+        return list((self.folder / "submitted").glob(f"*/{glob.escape(assignment)}"))
+
     def assignments(self) -> list[str]:
         """What is released, in order."""
         return sorted(path.parent.name for path in (self.folder / "release").glob("*/*.ipynb"))
@@ -98,8 +117,7 @@ class Course:
 
     def students(self, assignment: str) -> list[str]:
         """Who handed something in for `assignment`, whatever it is. Names that no learner can have are left out."""
-        folders = (self.folder / "submitted").glob(f"*/{glob.escape(assignment)}")
-        return sorted(name for folder in folders if not is_odd(name := folder.parent.name) and name[0] != ".")
+        return sorted(name for path in self._handed_in(assignment) if is_student(name := path.parent.name))
 
     def feedback(self, assignment: str, student: str = "*") -> None:
         """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""
@@ -116,10 +134,12 @@ class Course:
                 if grade.auto_score is not None or grade.manual_score is not None
             ]
 
-    def export(self, path: Path) -> None:
-        """Write the gradebook as CSV."""
+    def export(self, path: Path, assignments: Sequence[str] = (), kind: type[Table] = Table) -> list[Grade]:
+        """Write grades of `assignments`, all when none is named, as a file of that kind; returns what is in it."""
         with self._gradebook() as gradebook:
-            CsvExportPlugin(to=str(path)).export(gradebook)
+            exporter = kind(config=self.config, to=str(path), assignment=list(assignments))
+            exporter.export(gradebook)
+            return list(exporter.grades(gradebook))
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(CourseDirectory(config=self.config).db_url)
@@ -128,7 +148,7 @@ class Course:
         self, kind: type[BaseConverter], assignment: str, student: str = "*", notebook: str = "*", **settings: Any
     ) -> str:
         told = io.StringIO()
-        log = logging.Logger("nbgrader", logging.INFO)
+        log = _silent()
         log.addHandler(logging.StreamHandler(told))
         ids = {"assignment_id": assignment, "student_id": student, "notebook_id": notebook}
         coursedir = CourseDirectory(config=self.config, log=log, **ids)
@@ -137,3 +157,10 @@ class Course:
         except NbGraderException as error:
             raise CourseFailed(told.getvalue() or str(error)) from None
         return told.getvalue()
+
+
+def _silent() -> logging.Logger:
+    """A logger of its own: what nbgrader says is shown when something went wrong."""
+    log = logging.Logger("nbgrader", logging.INFO)
+    log.addHandler(logging.NullHandler())
+    return log

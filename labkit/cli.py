@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--regrade", action="store_true", help="judge anew also what has a verdict that still counts"
     )
     autograde.add_argument("--retry", action="store_true", help="only what ended in an error of the grader")
+    autograde.add_argument("--status", action="store_true", help="grade nothing; show how everything stands")
     autograde.add_argument("--json", action="store_true", help="print the outcome as JSON")
     autograde.set_defaults(run=_autograde)
 
@@ -86,6 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     verdict.add_argument("student", metavar="NAME", help="the learner, as in submitted/")
     verdict.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
     verdict.set_defaults(run=_verdict)
+
+    grades = commands.add_parser("grades", help="write the marks to a file, also for Canvas or Moodle")
+    grades.add_argument("assignment", metavar="ASSIGNMENT", nargs="*", help="default: all")
+    grades.add_argument("--to", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: %(default)s")
+    grades.add_argument("--lms", choices=("canvas", "moodle"), help="as that platform imports it")
+    grades.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    grades.set_defaults(run=_grades)
 
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
@@ -122,6 +130,9 @@ def _edit(options: argparse.Namespace) -> int:
 
 def _autograde(options: argparse.Namespace) -> int:
     _require_autograder("grading")
+    from autograder.batch.launch import Nursery
+
+    nursery = None if options.status else Nursery()  # the workers' imports go on beside the next one
     from autograder.batch import command
 
     return command.main(
@@ -131,7 +142,9 @@ def _autograde(options: argparse.Namespace) -> int:
         workers=options.workers,
         again=options.regrade,
         only_errors=options.retry,
+        status=options.status,
         json=options.json,
+        nursery=nursery,
     )
 
 
@@ -140,6 +153,13 @@ def _verdict(options: argparse.Namespace) -> int:
     from autograder.feedback import command
 
     return command.main(options.assignment, options.student, options.course)
+
+
+def _grades(options: argparse.Namespace) -> int:
+    _require_autograder("reading the gradebook")
+    from autograder.batch import command
+
+    return command.grades(options.assignment, options.to, options.lms or "csv", options.course)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -1,7 +1,4 @@
-"""Grading many submissions: side by side, resumable, nothing twice. `labkit autograde` is its command."""
+"""Grading many submissions: side by side, resumable, nothing twice. See `labkit autograde`, and `run.py`.
 
-from autograder.batch.lock import Locked
-from autograder.batch.pool import PoolFailed
-from autograder.batch.run import ERROR, GRADED, UNCHANGED, Line, grade
-
-__all__ = ["ERROR", "GRADED", "UNCHANGED", "Line", "Locked", "PoolFailed", "grade"]
+Nothing is imported here: the workers' nursery begins its own imports while this process does the rest of its own.
+"""

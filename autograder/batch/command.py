@@ -1,4 +1,4 @@
-"""`labkit autograde`, as typed at a shell."""
+"""`labkit autograde` and `labkit grades`, as typed at a shell."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autograder.batch.export import FORMATS
+from autograder.batch.late import BrokenExtensions
+from autograder.batch.launch import Nursery
 from autograder.batch.lock import Locked
 from autograder.batch.pool import PoolFailed
 from autograder.batch.run import ERROR, grade
 from autograder.batch.show import Show, as_json
+from autograder.batch.status import status_of
+from autograder.batch.terminal import harmless
 from autograder.course import Course, CourseFailed
 from autograder.sandbox import SandboxUnavailable
 from labkit import exercises
+
+_REFUSED = (
+    BrokenExtensions,
+    CourseFailed,
+    KeyboardInterrupt,
+    Locked,
+    OSError,
+    PoolFailed,
+    SandboxUnavailable,
+)
 
 
 def main(
@@ -26,37 +41,72 @@ def main(
     workers: int | None,
     again: bool,
     only_errors: bool,
+    status: bool,
     json: bool,
+    nursery: Nursery | None = None,
 ) -> int:
-    """Grade an assignment; 0 when all have their marks, 1 when some have none, 2 when nothing could be done."""
-    console = Console(stderr=json, highlight=False)
-    folder = course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")
-    show = Show(console)
+    """Grade an assignment, or show how it stands.
+
+    Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
+    """
+    show = Show(Console(stderr=json, highlight=False))
+    opened = Course(_folder(course))
+
     try:
-        with show:
-            lines = grade(
-                Course(folder),
-                assignment,
-                students,
-                workers=workers,
-                again=again,
-                only_errors=only_errors,
-                on_start=show.start,
-                on_line=show.line,
-            )
-    except KeyboardInterrupt:
-        print(f"Stopped. {show.done} graded; run the same command again to go on.", file=sys.stderr)
-        return 130
-    except (Locked, PoolFailed, CourseFailed, SandboxUnavailable) as problem:
-        print(f"labkit: {problem}", file=sys.stderr)
-        return 2
-    except OSError as problem:
-        print(
-            f"labkit: {problem}. {show.done} graded before that; run the same command again to go on.", file=sys.stderr
-        )
-        return 2
+        if status:
+            lines = status_of(opened, assignment, students)
+        else:
+            with show:
+                lines = grade(
+                    opened,
+                    assignment,
+                    students,
+                    workers=workers,
+                    again=again,
+                    only_errors=only_errors,
+                    on_start=show.start,
+                    on_line=show.line,
+                    nursery=nursery,
+                )
+    except _REFUSED as problem:
+        return _reason(problem, f"{show.done} graded; run the same command again to go on.")
+    for name in opened.nobody(assignment):
+        print(f"labkit: not graded, no learner has such a name: {harmless(name)}", file=sys.stderr)
     if json:
         print(as_json(assignment, lines))
     else:
-        show.end(assignment, lines)
+        show.end(assignment, lines, ran=not status)
     return 1 if any(line.state == ERROR for line in lines) else 0
+
+
+def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None) -> int:
+    """Write the grades to `to`; says who has none yet. `kind`: one of `FORMATS`."""
+    opened = Course(_folder(course))
+    unknown = sorted(set(assignments) - set(opened.assignments()))
+    if unknown:
+        there = ", ".join(opened.assignments()) or "none"
+        print(f"labkit: not released: {', '.join(unknown)}; there are: {there}", file=sys.stderr)
+        return 2
+    try:
+        found = opened.export(to, assignments, FORMATS[kind])
+    except OSError as problem:
+        return _reason(problem, "Nothing was written.")
+    without = [f"{harmless(grade.learner.id)} ({grade.assignment})" for grade in found if grade.score is None]
+    print(f"{to}: {len(found)} grades")
+    if without:
+        print(f"no mark yet, left empty: {', '.join(without)}", file=sys.stderr)
+    return 0
+
+
+def _reason(problem: BaseException, done: str) -> int:
+    """Say why it ended, and how to go on; the exit code."""
+    if isinstance(problem, KeyboardInterrupt):
+        print(f"Stopped. {done}", file=sys.stderr)
+        return 130
+    text = f"{problem}. {done}" if isinstance(problem, OSError) else str(problem)
+    print(f"labkit: {text}", file=sys.stderr)
+    return 2
+
+
+def _folder(course: Path | None) -> Path:
+    return course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")

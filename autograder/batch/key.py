@@ -21,9 +21,11 @@ from nbgrader.utils import is_grade, is_solution
 import autograder
 import labkit
 from autograder.cells import graded_exercise
+from autograder.grading import builds_on
 from autograder.judge import hidden_rubric
 from autograder.sandbox import Sandbox
 from labkit import exercises
+from labkit.checks.rubric import visible_path
 
 _SILENT = {
     "autograder": {"batch", "integrity", "intake", "rubrics", "tests", "course.py", "demo.py", "submissions.py"},
@@ -46,7 +48,8 @@ def verdict_key(notebook: NotebookNode, earlier: Mapping[str, str], sandbox: San
     ]
     limits = {name: repr(getattr(sandbox, name)) for name in sandbox.trait_names(config=True)}
     notes = notebook.metadata.get("labkit", {}).get("intake", [])
-    parts = [taken, graded, notes, sorted(earlier.items()), sorted(limits.items()), timeout, judge_version()]
+    standing = [(name, earlier.get(name, ""), _stand_in(name)) for name in sorted(builds_on(notebook))]
+    parts = [taken, graded, notes, standing, sorted(limits.items()), timeout, judge_version()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -54,6 +57,13 @@ def _rubric(cell: NotebookNode) -> str:
     """Text of a graded cell's rubric; empty for a cell that no rubric can grade, which the judge refuses."""
     name = graded_exercise(cell)
     return hidden_rubric(exercises.find(name)).path.read_text() if name else ""
+
+
+def _stand_in(name: str) -> tuple[str, str]:
+    """What stands in for an exercise on which others build, and the checks that decide whether it does."""
+    exercise = exercises.find(name)
+    checks = visible_path(exercise)
+    return exercise.source("solution", "template")[0], checks.read_text() if checks.is_file() else ""
 
 
 @cache

@@ -21,18 +21,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
+from autograder.batch.configured import configured_desk
 from autograder.batch.store import Work
 from autograder.batch.work import Desk
 from autograder.course import Course
-from autograder.intake import IntakeFailed, Limits
-from autograder.intake.autograde import AutogradeReceived
+from autograder.intake import IntakeFailed
 from autograder.intake.stamps import FORMAT
 from autograder.judge import BrokenRubric
-from autograder.judge_cells import JudgeCells
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.sandbox import SandboxUnavailable
 from autograder.sandbox.template import close_all
 from labkit.checks import NoRubric
 from labkit.clusters.warm.processes import die_with_parent
@@ -102,7 +100,7 @@ def _work(nursery: int, connection: socket.socket, asked: dict[str, Any]) -> Non
         die_with_parent(nursery)
         log = logging.Logger("autograder", logging.ERROR)
         log.addHandler(logging.StreamHandler())
-        desk = _desk(Course(Path(asked["course"]), Config(asked["options"])).config, log)
+        desk = configured_desk(Course(Path(asked["course"]), Config(asked["options"])).config, log)
         with connection.makefile("r", encoding="utf-8") as tasks:
             for line in tasks:
                 task = json.loads(line)
@@ -116,13 +114,6 @@ def _work(nursery: int, connection: socket.socket, asked: dict[str, Any]) -> Non
     finally:
         sys.stderr.flush()
         os._exit(code)
-
-
-def _desk(config: Config, log: logging.Logger) -> Desk:
-    """Set up as nbgrader's converter and preprocessor are, so that verdicts are the same."""
-    coursedir, sandbox = CourseDirectory(config=config, log=log), Sandbox(config=config, log=log)
-    limits = Limits(notebook_bytes=AutogradeReceived(coursedir=coursedir, config=config).max_notebook_bytes)
-    return Desk(coursedir, limits, sandbox, JudgeCells(config=config).timeout, log)
 
 
 def _outcome(desk: Desk, task: dict[str, Any]) -> dict[str, Any]:

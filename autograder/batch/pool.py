@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from autograder.batch.launch import Nursery
 from autograder.batch.store import Kept, Work
 from autograder.verdict import Verdict
 
@@ -60,24 +57,21 @@ class _Worker:
 class Pool:
     """Up to `count` workers for a course; use it in a `with` statement, at whose end all of them are gone.
 
-    options: on top of nbgrader_config.py, plain data.
+    options: on top of nbgrader_config.py, plain data. nursery: one that has been started already.
     """
 
-    def __init__(self, course: Path, options: Mapping[str, Any], count: int) -> None:
+    def __init__(self, course: Path, options: Mapping[str, Any], count: int, nursery: Nursery | None = None) -> None:
         if count < 1:
             raise ValueError(f"there must be at least one worker, not {count}")
         self._course = {"course": str(course), "options": options}
         self._count = count
-        self._nursery: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the pool
+        self._nursery = nursery or Nursery()  # it imports while the caller does
         self._workers: dict[int, _Worker] = {}
         self._hired = 0
         self._fruitless = 0
         """Nurseries that ended before any of their workers had an outcome."""
 
     def __enter__(self) -> Pool:
-        self._start()  # it imports while the caller does
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,8 +80,7 @@ class Pool:
                 self._send({"kill": number})
             worker.connection.close()
         self._workers.clear()
-        self._end_nursery()
-        self._said.close()
+        self._nursery.end()
 
     def run(self, todo: Iterable[Work], again: bool = False) -> Iterator[Outcome]:
         """Outcomes, as they come. A worker that dies is replaced; its work is tried a second time.
@@ -127,9 +120,8 @@ class Pool:
 
     def _listen(self, waiting: deque[Work]) -> list[Outcome]:
         """Wait for something to happen; what came of it."""
-        assert self._control is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._nursery.control, selectors.EVENT_READ)
             for number, worker in self._workers.items():
                 selector.register(worker.connection, selectors.EVENT_READ, number)
             ready = [key.data for key, _ in selector.select(timeout=5.0)]
@@ -161,22 +153,21 @@ class Pool:
 
     def _hear_nursery(self, waiting: deque[Work]) -> list[Outcome]:
         """A worker has ended, or the nursery itself and so all of them."""
-        assert self._control is not None
         try:
-            message = self._control.recv(1 << 16)
+            message = self._nursery.control.recv(1 << 16)
         except ConnectionResetError:
             message = b""
         if message:
             told = json.loads(message)
             return self._bury(told["worker"], _how(told["exit"]), waiting)
-        self._end_nursery()
+        self._nursery.end()
         self._fruitless += 1
         if self._fruitless > 1:
-            raise PoolFailed(f"The workers cannot be started:\n{self._last_words()}")
+            raise PoolFailed(f"The workers cannot be started:\n{self._nursery.last_words()}")
         outcomes = []
         for number in list(self._workers):
             outcomes += self._bury(number, "all workers ended at once", waiting)
-        self._start()
+        self._nursery = Nursery()
         return outcomes
 
     def _bury(self, number: int, how: str, waiting: deque[Work]) -> list[Outcome]:
@@ -184,7 +175,7 @@ class Pool:
         outcomes = self._read(worker)  # what it had said before
         worker.connection.close()
         if worker.at_hand:
-            reason = f"The worker that judged it ended: {how}. {self._last_words()}".strip()
+            reason = f"The worker that judged it ended: {how}. {self._nursery.last_words()}".strip()
             outcomes.append(Outcome(worker.at_hand.popleft(), error=reason))
         waiting.extendleft(reversed(worker.at_hand))
         return outcomes
@@ -198,42 +189,9 @@ class Pool:
         return worker
 
     def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:
-        assert self._control is not None
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next reading finds out
             descriptors = [] if connection is None else [connection.fileno()]
-            socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._nursery = subprocess.Popen(
-                [sys.executable, "-P", "-m", "autograder.batch.nursery", str(os.getpid()), str(theirs.fileno())],
-                # found as here, however this process finds its modules
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for this process to act upon
-            )
-        self._control = ours
-
-    def _end_nursery(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._nursery is not None:
-            try:
-                self._nursery.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                self._nursery.kill()
-                self._nursery.wait()
-        self._nursery = self._control = None
-
-    def _last_words(self) -> str:
-        """The end of what workers printed."""
-        handle = self._said.fileno()
-        # not by seeking: they write where this process reads
-        return os.pread(handle, 2000, max(0, os.fstat(handle).st_size - 2000)).decode(errors="replace").strip()
+            socket.send_fds(self._nursery.control, [json.dumps(message).encode()], descriptors)
 
 
 def _outcome(work: Work, told: Mapping[str, Any]) -> Outcome:

@@ -7,11 +7,15 @@ point, in any way: the next one goes on where it stood.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import nbformat
 
+from autograder.batch.gradebook import one_engine
+from autograder.batch.late import EXTENSIONS, read_extensions
+from autograder.batch.launch import Nursery
 from autograder.batch.lock import grading_alone
 from autograder.batch.pool import Outcome, Pool
 from autograder.batch.store import Verdicts, Work
@@ -20,6 +24,7 @@ from autograder.sandbox import Sandbox
 
 GRADED = "graded"
 UNCHANGED = "unchanged"
+WAITING = "waiting"
 ERROR = "error"
 
 
@@ -29,7 +34,8 @@ class Line:
 
     work: Work
     state: str
-    """`graded` now, `unchanged` since it was graded earlier, or `error`: an error of the infrastructure, no mark."""
+    """`graded` now; `unchanged` since it was graded earlier; `waiting` for the next run, since it was never graded or
+    has changed; or `error`: an error of the infrastructure, no mark."""
     earned: float | None = None
     points: float | None = None
     seconds: float = 0.0
@@ -58,15 +64,19 @@ def grade(
     only_errors: bool = False,
     on_start: Callable[[int], None] = lambda count: None,
     on_line: OnLine = lambda line: None,
+    nursery: Nursery | None = None,
 ) -> list[Line]:
     """Grade what `students` handed in for `assignment`; all learners when none is named.
 
     workers: processes that judge; one for each core when None. again: judge anew also what has a verdict that counts.
     only_errors: only what ended in an error last time. on_start: told how many notebooks there are; on_line: told how
-    each went. Raises `Locked`, `SandboxUnavailable`, `PoolFailed`, `CourseFailed`, OSError (a full disk).
+    each went. nursery: one that has been started already.
+    Raises `Locked`, `SandboxUnavailable`, `BrokenExtensions`, `PoolFailed`, `CourseFailed`, and OSError when the disk
+    is full.
     """
-    with grading_alone(course.folder):
+    with grading_alone(course.folder), one_engine():
         Sandbox(config=course.config).check()
+        read_extensions(course.folder / EXTENSIONS)  # else each learner would end in the same error
         verdicts = Verdicts(course.folder)
         todo = wanted(course, assignment, students)
         if only_errors:
@@ -75,7 +85,7 @@ def grade(
         if not todo:
             return []
         count = min(workers or default_workers(), len(todo))
-        with Pool(course.folder, course.options, count) as pool:
+        with Pool(course.folder, course.options, count, nursery) as pool:
             writer = _Writer(course, assignment, verdicts, todo)
             lines = []
             for outcome in pool.run(todo, again):
@@ -134,13 +144,15 @@ class _Writer:
             try:
                 self._course.record(self._assignment, student, [outcome.work.notebook for outcome in outcomes])
             except CourseFailed as problem:
-                reason = f"nbgrader could not write it down: {problem}"
+                reason = f"nbgrader could not write it down: {_gist(str(problem))}\n{problem}"
         for outcome in outcomes:
             if reason:
                 self._verdicts.fail(outcome.work, reason, outcome.attempts)
                 yield Line(outcome.work, ERROR, reason=reason)
                 continue
             self._verdicts.clear(outcome.work)
+            if outcome not in new:
+                self._course.penalise(self._assignment, student, outcome.work.notebook)
             yield _line(outcome, GRADED if outcome in new else UNCHANGED)
 
     def _is_written(self, outcome: Outcome) -> bool:
@@ -165,3 +177,9 @@ def _line(outcome: Outcome, state: str) -> Line:
     earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
     line = Line(outcome.work, state, earned, points, outcome.kept.seconds)
     return replace(line, judged=outcome.fresh)
+
+
+def _gist(log: str) -> str:
+    """The line of a log that names the error: the end of its traceback."""
+    named = [line for line in log.splitlines() if re.match(r"[\w.]*(Error|Exception|Failed|Extensions)\b", line)]
+    return named[-1] if named else ""

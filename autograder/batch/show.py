@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from autograder.batch.run import ERROR, UNCHANGED, Line
+from autograder.batch.run import ERROR, GRADED, WAITING, Line
 from autograder.batch.terminal import harmless
 
 
@@ -54,38 +54,47 @@ class Show:
         elif not self._console.is_terminal:
             self._console.print(escape(f"{_who(line)}: {_marks(line)}, {line.state}"), soft_wrap=True)
 
-    def end(self, assignment: str, lines: Sequence[Line]) -> None:
-        """The marks, the errors, and what to do next."""
+    def end(self, assignment: str, lines: Sequence[Line], ran: bool = True) -> None:
+        """The marks, the errors, and what to do next. ran: is this the end of a run, or the answer to a question?"""
         console = self._console
         if not lines:
             console.print("Nothing to grade.")
             return
-        table = Table(title=f"{assignment}: {_count(lines)}", title_justify="left")
-        for name in ("learner", "notebook"):
-            table.add_column(name, overflow="fold")
-        for name in ("marks", "of", "seconds"):
-            table.add_column(name, justify="right")
-        table.add_column("state")
-        for line in lines:
-            marks = ("-", "-") if line.earned is None else (f"{line.earned:g}", f"{line.points:g}")
-            seconds = f"{line.seconds:.1f}" if line.judged else ""
-            names = (escape(harmless(line.work.student)), escape(harmless(line.work.notebook)))
-            table.add_row(*names, *marks, seconds, line.state, style="red" if line.state == ERROR else None)
-        console.print(table)
+        console.print(_table(assignment, lines))
         errors = [line for line in lines if line.state == ERROR]
-        for line in errors:
-            console.print(escape(f"{_who(line)}:\n{_paragraph(line.reason)}"), style="red", soft_wrap=True)
-        judged = [line for line in lines if line.judged]
-        wall = time.monotonic() - self._began
-        console.print(f"{len(judged)} judged in {wall:.1f} s", highlight=False)
+        for reason in dict.fromkeys(line.reason for line in errors):
+            who = ", ".join(_who(line) for line in errors if line.reason == reason)
+            console.print(escape(f"{who}:\n{_paragraph(reason)}"), style="red", soft_wrap=True)
+        if ran:
+            wall = time.monotonic() - self._began
+            console.print(f"{sum(line.judged for line in lines)} judged in {wall:.1f} s", highlight=False)
+        name = escape(harmless(assignment))
+        waiting = sum(line.state == WAITING for line in lines)
         if errors:
             console.print(
                 f"{len(errors)} without a mark: the grader failed there, not the learner. Set it right, "
-                f"then run the same command again; `labkit autograde {escape(assignment)} --retry` tries these alone.",
+                f"then run the same command again; `labkit autograde {name} --retry` tries these alone.",
                 soft_wrap=True,
             )
-        elif any(line.state != UNCHANGED for line in lines):
-            console.print(f"Next: `nbgrader generate_feedback {escape(assignment)}`", highlight=False)
+        elif waiting:
+            console.print(f"{waiting} to be judged: `labkit autograde {name}`", highlight=False)
+        elif any(line.state == GRADED for line in lines):
+            console.print(f"Next: `nbgrader generate_feedback {name}`", highlight=False)
+
+
+def _table(assignment: str, lines: Sequence[Line]) -> Table:
+    table = Table(title=f"{escape(harmless(assignment))}: {_count(lines)}", title_justify="left")
+    for name in ("learner", "notebook"):
+        table.add_column(name, overflow="fold")
+    for name in ("marks", "of", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for line in lines:
+        marks = ("-", "-") if line.earned is None else (f"{line.earned:g}", f"{line.points:g}")
+        seconds = f"{line.seconds:.1f}" if line.judged else ""
+        names = (escape(harmless(line.work.student)), escape(harmless(line.work.notebook)))
+        table.add_row(*names, *marks, seconds, line.state, style="red" if line.state == ERROR else None)
+    return table
 
 
 def as_json(assignment: str, lines: Sequence[Line]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.batch.key import verdict_key
 from autograder.batch.store import Kept, Verdicts, Work
-from autograder.grading import judge_notebook
+from autograder.grading import builds_on, judge_notebook, modules_of
 from autograder.intake import Intake, Limits, read_release, receive
 from autograder.intake.collect import COLLECTED
 from autograder.intake.stamps import current_record
 from autograder.sandbox import Sandbox
+from labkit.exercises import Exercise
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,27 @@ class Desk:
 
         It is not kept by this. Raises what is not the learner's fault.
         """
-        earlier: Mapping[str, str] = {}
+        earlier = self._earlier(work.student, notebook)
         key = verdict_key(notebook, earlier, self._sandbox, self._timeout)
         kept = None if again else self._verdicts.find(work, key)
         if kept is not None:
             return Judged(kept, fresh=False)
         began = time.perf_counter()
-        verdict = judge_notebook(notebook, self._sandbox, self._timeout, self._log)
+        verdict = judge_notebook(notebook, self._sandbox, self._timeout, self._log, earlier)
         return Judged(Kept(key, verdict, time.perf_counter() - began), fresh=True)
+
+    def kept(self, work: Work, notebook: NotebookNode) -> Kept | None:
+        """The verdict on a notebook that intake has rebuilt, if there is one that still counts. Judges nothing."""
+        earlier = self._earlier(work.student, notebook)
+        return self._verdicts.find(work, verdict_key(notebook, earlier, self._sandbox, self._timeout))
+
+    def _earlier(self, student: str, notebook: NotebookNode) -> dict[str, str]:
+        """The learner's modules of other notebooks, of this and earlier phases, on which this one builds."""
+        needed = builds_on(notebook) - modules_of(notebook).keys()
+        found: dict[str, str] = {}
+        for assignment in sorted({Exercise(name).phase for name in needed}):
+            released = Path(self._coursedir.format_path(self._coursedir.release_directory, ".", assignment))
+            if released.is_dir():
+                for other in self.receive(student, assignment).notebooks.values():
+                    found |= {name: text for name, text in modules_of(other).items() if name in needed}
+        return found

@@ -63,7 +63,7 @@ def marks(course: Course) -> dict[str, float]:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.01)
@@ -166,6 +166,30 @@ def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: su
     lines = {line.work.student: line for line in grade(course, PHASE, workers=2)}
     assert marks(course) == {"a_right": 3.0, "b_slow": 3.0, "c_right": 3.0}
     assert not lines["a_right"].judged and lines["b_slow"].judged
+
+
+def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) -> None:
+    second_exercise.add_third_to(tree)
+    far, name = second_exercise.FAR, second_exercise.FAR.split("/")[1]
+    # right only with this learner's module in the place of the solution
+    uses = second_exercise.FAR_SOLUTION.replace("return tensor", "return tensor if hasattr(pass_it_on, 'MINE') else 0")
+    nbformat.write(second_exercise.notebook(far, uses, points=2), tree / "notebooks" / f"{far}.ipynb")
+    course = Course(tree / "course")
+    course.release(PHASE)
+
+    def hand_in_both(student: str, own: str) -> None:
+        hand_in(course, student, own)
+        course.submit(student, PHASE, name, with_module(course.released(PHASE, name), far, uses))
+
+    hand_in_both("mine", RIGHT + "\nMINE = True\n")
+    hand_in_both("plain", RIGHT + "\n# mine\n")
+    assert marks_of(grade(course, PHASE), name) == {"mine": (2.0, True), "plain": (0.0, True)}
+    hand_in_both("plain", RIGHT + "\nMINE = 1\n")
+    assert marks_of(grade(course, PHASE), name) == {"mine": (2.0, False), "plain": (2.0, True)}
+
+
+def marks_of(lines: Sequence[Line], notebook: str) -> dict[str, tuple[float | None, bool]]:
+    return {line.work.student: (line.earned, line.judged) for line in lines if line.work.notebook == notebook}
 
 
 def test_only_one_grades_a_course(course: Course) -> None:

@@ -1,0 +1,146 @@
+"""Grades for others: a table of all, or a file that Canvas or Moodle imports. `labkit grades` and `nbgrader export`.
+
+Who handed nothing in has 0, as nbgrader has it. Whoever handed in and has no mark yet, since it was not graded or the
+grader failed, has an empty cell: that is no 0, and learning platforms leave such a cell as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import ExportPlugin
+
+from autograder.batch.store import Verdicts, Work
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes text that begins so for a formula, and runs it."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """As the gradebook knows them."""
+
+    id: str
+    last_name: str
+    first_name: str
+    email: str
+    lms_id: str
+    """What the learning platform calls them, if that was entered."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What one learner has for one assignment. Marks are None where there are none yet."""
+
+    learner: Learner
+    assignment: str
+    due: str
+    points: float
+    handed_in: str
+    earned: float | None
+    penalty: float = 0.0
+
+    @property
+    def score(self) -> float | None:
+        return None if self.earned is None else max(0.0, self.earned - self.penalty)
+
+
+class Table(ExportPlugin):  # type: ignore[misc]  # nbgrader has no types
+    """All grades, one line for each learner and assignment; nbgrader's columns."""
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Write to `self.to`, grades.csv when that is empty."""
+        with Path(self.to or "grades.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(self.rows(self.grades(gradebook)))
+
+    def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
+        """The file's lines."""
+        columns = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"]
+        rows = [[*columns, "raw_score", "late_submission_penalty", "score", "max_score"]]
+        for grade in grades:
+            learner = grade.learner
+            who = map(_text, (learner.id, learner.last_name, learner.first_name, learner.email))
+            marks = map(_marks, (grade.earned, grade.penalty, grade.score, grade.points))
+            rows.append([grade.assignment, grade.due, grade.handed_in, *who, *marks])
+        return rows
+
+    def grades(self, gradebook: Gradebook) -> list[Grade]:
+        """Of the wanted learners and assignments."""
+        return [
+            self._grade(gradebook, assignment, student)
+            for assignment in gradebook.assignments
+            if not self.assignment or assignment.name in self.assignment
+            for student in sorted(gradebook.students, key=lambda student: str(student.id))
+            if not self.student or student.id in self.student
+        ]
+
+    def _grade(self, gradebook: Gradebook, assignment: Assignment, student: Student) -> Grade:
+        course = Path(CourseDirectory(config=self.config).root)
+        names = (student.last_name, student.first_name, student.email, student.lms_user_id)
+        learner = Learner(student.id, *(name or "" for name in names))
+        of = (learner, assignment.name, str(assignment.duedate or ""), assignment.max_score)
+        try:
+            submission = gradebook.find_submission(assignment.name, student.id)
+        except MissingEntry:
+            waits = (course / "submitted" / student.id / assignment.name).exists()
+            return Grade(*of, handed_in="", earned=None if waits else 0.0)
+        handed_in = str(submission.timestamp or "")
+        grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+        works = [Work(student.id, assignment.name, notebook.name) for notebook in assignment.notebooks]
+        failed = any(Verdicts(course).failure(work) for work in works)
+        if failed or any(grade.auto_score is None and grade.manual_score is None for grade in grades):
+            return Grade(*of, handed_in, earned=None)
+        return Grade(*of, handed_in, submission.score, submission.late_submission_penalty or 0.0)
+
+
+class Canvas(Table):
+    """For Canvas, Grades > Import. Learners are found by their login, or by their `lms_user_id` where it is known."""
+
+    def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
+        """One column for each assignment; what it is worth stands in the second line."""
+        points, found = _by_learner(grades)
+        rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]]
+        rows.append(["Points Possible", "", "", "", "", *map(_marks, points.values())])
+        for learner, scores in found:
+            name = ", ".join(part for part in (learner.last_name, learner.first_name) if part) or learner.id
+            rows.append([_text(name), _text(learner.lms_id), "", _text(learner.id), "", *scores])
+        return rows
+
+
+class Moodle(Table):
+    """For Moodle, Grades > Import > CSV file; map `Username` to the user name there."""
+
+    def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
+        """One column for each assignment."""
+        points, found = _by_learner(grades)
+        rows = [["Username", "ID number", "First name", "Last name", "Email address", *points]]
+        for learner, scores in found:
+            who = (learner.id, learner.lms_id, learner.first_name, learner.last_name, learner.email)
+            rows.append([*map(_text, who), *scores])
+        return rows
+
+
+FORMATS: dict[str, type[Table]] = {"csv": Table, "canvas": Canvas, "moodle": Moodle}
+
+
+def _by_learner(grades: Iterable[Grade]) -> tuple[dict[str, float], list[tuple[Learner, list[str]]]]:
+    """The assignments with their points, and each learner with their scores in that order."""
+    points: dict[str, float] = {}
+    found: dict[Learner, dict[str, str]] = {}
+    for grade in grades:
+        points[grade.assignment] = grade.points
+        found.setdefault(grade.learner, {})[grade.assignment] = _marks(grade.score)
+    return points, [(learner, [scores[name] for name in points]) for learner, scores in found.items()]
+
+
+def _marks(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
+
+
+def _text(value: str) -> str:
+    return f"'{value}" if value.startswith(FORMULA) else value

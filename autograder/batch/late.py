@@ -1,0 +1,96 @@
+"""What handing in late costs, and who had more time.
+
+    c.LateRule.percent_per_day = 10      # in course/nbgrader_config.py
+
+An extension is a line of `course/extensions.csv`: who, for what, until when. nbgrader knows the due date
+(`nbgrader db assignment add ASSIGNMENT --duedate ...`, or the formgrader).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import LateSubmissionPlugin
+from nbgrader.preprocessors import AssignLatePenalties
+from traitlets import Float
+
+DAY = 24 * 3600
+EXTENSIONS = "extensions.csv"
+COLUMNS = ("student", "assignment", "until")
+
+
+class BrokenExtensions(ValueError):
+    """`extensions.csv` cannot be read; the message says what is wrong in which line."""
+
+
+class LateRule(LateSubmissionPlugin):  # type: ignore[misc]  # nbgrader has no types
+    """Each day that has begun costs a part of what was earned."""
+
+    percent_per_day = Float(0.0, min=0.0, max=100.0, help="Of the marks, what a day that has begun costs.").tag(
+        config=True
+    )
+    most_percent = Float(100.0, min=0.0, max=100.0, help="Of the marks, what lateness costs at most.").tag(config=True)
+    free_minutes = Float(0.0, min=0.0, help="So late costs nothing; beyond, all of it counts.").tag(config=True)
+
+    def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float | None:
+        """The marks that are taken off; None for nothing."""
+        if total_seconds_late <= 60 * self.free_minutes:
+            return None
+        days = math.ceil(total_seconds_late / DAY)
+        return score * min(self.most_percent, self.percent_per_day * days) / 100 or None
+
+
+class LatePenalties(AssignLatePenalties):  # type: ignore[misc]  # nbgrader has no types
+    """nbgrader's, after the extensions have been brought to the gradebook."""
+
+    def preprocess(self, notebook: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
+        """Set extension and penalty of one notebook of one learner. Raises `BrokenExtensions`."""
+        ids = resources["nbgrader"]
+        course = CourseDirectory(config=self.config, log=self.log)
+        until = read_extensions(Path(course.root, EXTENSIONS)).get((ids["student"], ids["assignment"]))
+        if until is not None:
+            with Gradebook(ids["db_url"]) as gradebook:
+                submission = gradebook.find_submission(ids["assignment"], ids["student"])
+                due = submission.assignment.duedate
+                if due is not None:
+                    submission.extension = max(until - due, due - due)
+                    gradebook.db.commit()
+        done: tuple[NotebookNode, Any] = super().preprocess(notebook, resources)
+        return done
+
+
+def read_extensions(path: Path) -> dict[tuple[str, str], datetime]:
+    """Until when, in UTC, by learner and assignment; nothing where there is no file. Raises `BrokenExtensions`."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file, strict=True))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BrokenExtensions(f"{path} cannot be read: {error}") from None
+    extensions = {}
+    for number, row in enumerate(rows, start=2):
+        cells = [(row.get(column) or "").strip() for column in COLUMNS]
+        if not all(cells):
+            raise BrokenExtensions(f"{path}, line {number}: it needs {', '.join(COLUMNS)}; it has {row}")
+        student, assignment, until = cells
+        try:
+            extensions[student, assignment] = _time(until)
+        except ValueError:
+            raise BrokenExtensions(
+                f"{path}, line {number}: {until!r} is no time; write 2027-01-31 23:59:00 UTC, or +01:00 for UTC"
+            ) from None
+    return extensions
+
+
+def _time(text: str) -> datetime:
+    """In UTC, without a time zone, as nbgrader has times; its own reading takes +0100 for a hundred seconds."""
+    time = datetime.fromisoformat(text.replace("UTC", "+00:00").replace(" +", "+").replace(" -", "-"))
+    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
