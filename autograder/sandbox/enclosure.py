@@ -87,12 +87,16 @@ class Enclosure:
         self._books.end()
 
 
+_MAX_RUN_BYTES = 256 << 20
+"""Of what all ranks of one call return together: the judge holds it, beside that of other submissions."""
+
+
 class _Warm(WarmProcess):
     """Two in one: runs go to the sandbox that is prepared for them."""
 
     def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started]) -> None:
-        super().__init__(environment=environment(), launch=partial(launch, PREPARED))
-        self._others = WarmProcess(environment=environment(), launch=partial(launch, ""))
+        super().__init__(environment=environment(), max_bytes=_MAX_RUN_BYTES, launch=partial(launch, PREPARED))
+        self._others = WarmProcess(environment=environment(), max_bytes=_MAX_RUN_BYTES, launch=partial(launch, ""))
 
     def open(self, asked: Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
         return super().open(asked, sockets) if asked.entry == PREPARED else self._others.open(asked, sockets)

@@ -246,5 +246,9 @@ def ending(exit_code: int | None) -> str:
     if exit_code < 0:
         import signal
 
-        return f"was killed by {signal.Signals(-exit_code).name}"
+        try:
+            name = signal.Signals(-exit_code).name
+        except ValueError:  # what a rank says of itself may be any number
+            name = f"signal {-exit_code}"
+        return f"was killed by {name}"
     return f"ended with exit code {exit_code}"

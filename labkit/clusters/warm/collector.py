@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +19,9 @@ KEPT_OUTPUT_CHARACTERS = 10_000_000
 """Of what a rank prints, the last so many characters are kept in its result. All of it is passed on while it runs."""
 _MAX_OUTER_BYTES = 16 << 20
 _MAX_NOTES = 20
+_MAX_TRACES = 1_000
+"""Of one process, for one cell: it reports one each time that its ranks are started."""
+_MAX_THREADS = 10_000
 _NOTICED_SECONDS = 0.25
 _MAX_LOSS_CHARACTERS = 1_000
 
@@ -53,6 +56,7 @@ class Collector:
         """Ranks that have reported their result, or whose process has ended."""
         self._malformed: dict[int, str] = {}
         self._traces: list[Trace] = []
+        self._reported_traces = Counter[int]()
         self._notes: dict[str, None] = {}
         self._threads: dict[tuple[int, int], int] = {}
         """(process, thread) -> rank."""
@@ -124,6 +128,9 @@ class Collector:
     def _take_report(self, process: int, header: dict[str, Any], payload: bytes) -> None:
         kind = header.get("kind")
         if kind == "trace":
+            self._reported_traces[process] += 1
+            if self._reported_traces[process] > _MAX_TRACES:
+                raise reports.ReportError(f"more than {_MAX_TRACES} traces")
             self._traces.append(reports.read_trace(payload, self._world_size))
             return
         if kind == "note":
@@ -134,11 +141,13 @@ class Collector:
         if type(rank) is not int or rank not in self._ranks[process]:
             raise reports.ReportError("a report of a rank that the process does not host")
         if kind == "result":
-            self._results.setdefault(rank, reports.read_result(header, payload))
+            if rank in self._results:
+                return
+            self._results[rank] = reports.read_result(header, payload)
             self._over.add(rank)
         elif kind == "output" and header.get("stream") in ("stdout", "stderr"):
             self._print(rank, header["stream"], payload.decode(errors="replace"))
-        elif kind == "thread" and type(header.get("identifier")) is int:
+        elif kind == "thread" and type(header.get("identifier")) is int and len(self._threads) < _MAX_THREADS:
             self._threads[process, header["identifier"]] = rank
 
     def _print(self, rank: int, stream: str, text: str) -> None:
@@ -166,6 +175,7 @@ class Collector:
         self._results.clear()
         self._over.clear()
         self._traces.clear()
+        self._reported_traces.clear()
         self._notes.clear()
         self._places.clear()
         self.quiet = False

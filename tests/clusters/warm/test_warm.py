@@ -179,6 +179,7 @@ if os.environ["RANK"] == "1":
         ("say(reports.trace_frame(Trace(2, [Event(5, Kind.SEND, 'send', 0.0, 1.0)])))", "values of the wrong form"),
         ("say(reports.trace_frame(Trace(2, [Event(1, Kind.SEND, '', float('nan'), 1.0)])))", "of the wrong form"),
         ("say(reports.trace_frame(Trace(1000)))", "a trace of another number of ranks"),
+        ("for _ in range(1001): say(reports.trace_frame(Trace(2)))", "more than 1000 traces"),
         ("say(reports.result_frame(RankResult(1, error=RankError('E', 'm', time=float('inf')))))", "no number"),
     ],
 )
@@ -225,3 +226,8 @@ def test_a_rank_may_print_without_end_until_the_time_is_up() -> None:
     result = local(nproc_per_node=1).run(Job(source="while True:\n    print('y' * 1000)", timeout=1))
     assert result.stopped == "timeout after 1 s"
     assert "y" * 900 in result.ranks[0].output
+
+
+def test_an_end_by_no_known_signal_can_be_told() -> None:
+    found = run(HOSTILE + "    say(reports.result_frame(RankResult(1, exit=-999)))", 2)
+    assert found.ranks[1].exit == -999 and "signal 999" in found.diagnosis()
