@@ -210,3 +210,10 @@ def test_a_group_has_each_rank_once() -> None:
         "from labkit.clusters.virtual.isolation.current import here\nhere.endpoint._ask('join_group', 'mine', [0, 0])"
     )
     assert run(asks, *per_rank(1)).ranks[0].error is not None
+
+
+def test_many_small_things_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
+    assert run(keeps + "return store.check(['k'] * 1000)", *per_rank(1)).raise_if_failed().values == [False]
+    assert run(keeps + "return store.check(['k'] * 10_000)", *per_rank(1)).ranks[0].error is not None

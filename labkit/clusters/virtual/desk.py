@@ -43,6 +43,8 @@ _READING = ("get", "wait", "check", "num_keys", "list_keys", "queue_len")
 _REQUEST_BYTES = 4096
 """What a request counts for in that, even one for nothing: it stays here, too."""
 _REQUEST_BYTES_OF_ANYBODY = 1024
+_ITEM_BYTES = 512
+"""The same of a key, a value, a tensor in it, which may be said in five bytes."""
 _MOST_GROUPS = 10_000
 """That a rank is in."""
 _MOST_SECONDS = 1e9
@@ -238,6 +240,10 @@ class _Desk:
 
     def _post(self, handle: int, request: Request, at: float | None) -> None:
         self._allowance.take(_REQUEST_BYTES if self._trusting else _REQUEST_BYTES_OF_ANYBODY)
+        if isinstance(request, StoreCall):
+            self._allowance.take(_ITEM_BYTES * (len(request.keys) + len(request.values)))
+        elif isinstance(request, Collective):
+            self._allowance.take(_ITEM_BYTES * len(request.tensors))
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
         if self._alteration is not None and isinstance(request, Send):
