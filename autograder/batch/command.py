@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -14,7 +17,7 @@ from autograder.batch.late import BrokenExtensions
 from autograder.batch.launch import Nursery
 from autograder.batch.lock import Locked
 from autograder.batch.pool import PoolFailed
-from autograder.batch.run import ERROR, grade
+from autograder.batch.run import ERROR, Line, grade
 from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
@@ -50,6 +53,13 @@ def main(
     Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
+    stopped = _stop_for_sure()
+
+    def on_line(line: Line) -> None:
+        show.line(line)
+        if stopped():
+            raise KeyboardInterrupt
+
     opened = Course(_folder(course))
 
     try:
@@ -65,7 +75,7 @@ def main(
                     again=again,
                     only_errors=only_errors,
                     on_start=show.start,
-                    on_line=show.line,
+                    on_line=on_line,
                     nursery=nursery,
                 )
     except _REFUSED as problem:
@@ -96,6 +106,19 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
     if without:
         print(f"no mark yet, left empty: {', '.join(without)}", file=sys.stderr)
     return 0
+
+
+def _stop_for_sure() -> Callable[[], bool]:
+    """Was there a Ctrl-C? Python loses the exception when it meets a finaliser, of which SQLAlchemy has many."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+    return lambda: bool(seen)
 
 
 def _reason(problem: BaseException, done: str) -> int:
