@@ -52,14 +52,16 @@ def ones(submission, ranks):
 IMPORT_IN_A_KERNEL = "assert torch.equal(one(torch.zeros(3)), torch.ones(3))"
 
 RUBRIC_IN_A_KERNEL = """### BEGIN HIDDEN TESTS
+from functools import partial
 from pathlib import Path
 
-from labkit import exercises
+from labkit import exercises, virtual
 from labkit.checks import Ranks, Submission, load_rubric, run_checks
 
 exercise = exercises.find({name!r})
 rubric = load_rubric(exercise, Path({rubric!r}))
-report = run_checks(rubric, Submission(exercise, exercise.source("yours")[0]), Ranks("virtual"))
+ranks = Ranks(partial(virtual, ranks="processes", trusting=False))
+report = run_checks(rubric, Submission(exercise, exercise.source("yours")[0]), ranks)
 report.earned
 ### END HIDDEN TESTS"""
 
