@@ -1,0 +1,12 @@
+# The notebook is a second name of a file elsewhere, which holds the work of somebody else.
+# marks: 0
+# feedback: hard link
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+
+def hand_in(folder: Path, released: NotebookNode) -> None:
+    elsewhere = folder.parents[2] / "elsewhere.ipynb"
+    elsewhere.write_bytes((folder.parents[1] / "batch" / folder.name / "pass_around.ipynb").read_bytes())
+    (folder / "pass_around.ipynb").hardlink_to(elsewhere)

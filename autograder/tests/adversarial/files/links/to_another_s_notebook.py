@@ -1,0 +1,10 @@
+# The notebook is a link to that of somebody who has done the work.
+# marks: 0
+# feedback: link
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+
+def hand_in(folder: Path, released: NotebookNode) -> None:
+    (folder / "pass_around.ipynb").symlink_to(Path("../../isend", folder.name, "pass_around.ipynb"))

@@ -1,0 +1,12 @@
+# A module of brackets in brackets, so deep that it brings down who parses it.
+# marks: 0
+# feedback: MemoryError
+from pathlib import Path
+
+import pass_around
+from nbformat import NotebookNode
+
+
+def hand_in(folder: Path, released: NotebookNode) -> None:
+    deep = "x = " + "(" * 90_000 + ")" * 90_000
+    pass_around.write(folder, released, f"__all__ = ['pass_around']\npass_around = {'-' * 9_000}1\n{deep}\n")

@@ -1,0 +1,14 @@
+# The right module in a notebook of another format, with a version that no program will ever reach.
+# marks: 0
+# feedback: not a notebook
+import json
+from pathlib import Path
+
+import pass_around
+from nbformat import NotebookNode
+
+
+def hand_in(folder: Path, released: NotebookNode) -> None:
+    cell = {"cell_type": "code", "input": f"%%exercise {pass_around.NAME}\n{pass_around.SOLUTION}"}
+    notebook = {"nbformat": 3, "nbformat_minor": 10**9, "worksheets": [{"cells": [cell]}]}
+    (folder / "pass_around.ipynb").write_text(json.dumps(notebook))

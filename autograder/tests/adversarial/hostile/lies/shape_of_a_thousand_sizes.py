@@ -1,0 +1,9 @@
+# Returns an empty tensor with so many dimensions that to say its shape fills the page.
+# marks: 0
+# feedback: every rank has the sum
+# never: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
+__all__ = ["pass_around"]
+
+
+def pass_around(tensor):
+    return tensor[:0].reshape([1] * 5000 + [0])

@@ -1,0 +1,14 @@
+# Begins a message to the scheduler and never ends it, so that nobody else is served.
+# marks: 0
+# feedback: timeout
+import struct
+
+from labkit.clusters.virtual.isolation.current import here
+
+__all__ = ["pass_around"]
+
+
+def pass_around(tensor):
+    here.endpoint._line._connection.sendall(struct.pack("<IQ", 1 << 20, 0) + b"x")
+    while True:
+        pass

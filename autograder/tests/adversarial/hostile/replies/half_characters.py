@@ -1,0 +1,13 @@
+# Returns an object whose description holds halves of characters, which no file can hold.
+# marks: 0
+# feedback: an object that is neither
+__all__ = ["pass_around"]
+
+
+class Half:
+    def __repr__(self):
+        return "left \udcff \ud800"
+
+
+def pass_around(tensor):
+    return Half()

@@ -1,0 +1,14 @@
+# Sends a message of 64 MiB again and again that nobody will ever receive: the judge is to keep them all.
+# marks: 0
+# feedback: every rank has the sum
+import torch
+import torch.distributed as dist
+
+__all__ = ["pass_around"]
+
+
+def pass_around(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    large = torch.zeros(16 << 20)
+    while True:
+        dist.isend(large, (rank + 1) % size)

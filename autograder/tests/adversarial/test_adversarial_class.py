@@ -1,0 +1,220 @@
+"""A class of ten honest learners and more than sixty hostile ones, through the real pipeline, beside the ten alone."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pass_around
+import pytest
+from classmates import CLASS, HONEST, HOSTILE, Classmate
+
+from autograder.course import Course
+from autograder.sandbox import Sandbox
+
+pytestmark = [
+    # in CI it must be there: without it these tests fail
+    pytest.mark.skipif(not Sandbox().available and os.environ.get("CI") != "true", reason="needs bubblewrap"),
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
+
+PHASE, NOTEBOOK = pass_around.PHASE, pass_around.NOTEBOOK
+
+LIMITS = {
+    "Sandbox": {"processes": 100, "memory_bytes": 640 << 20, "scratch_bytes": 64 << 20, "cpu_seconds": 30},
+    "JudgeCells": {"timeout": 3.0},
+}
+GRADER_BYTES = 3 << 30
+"""What the grader's own processes may hold each: a reply that swells in the judge then costs the judge its life."""
+
+GRADE = """
+import json, resource, sys
+from pathlib import Path
+import psutil
+from traitlets.config import Config
+from autograder.batch import grade
+from autograder.course import Course
+from labkit.clusters.warm.processes import adopt_orphans
+
+folder, phase, options, limit = json.loads(sys.argv[1])
+adopt_orphans()  # so that whatever is left behind becomes a child of this process
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+lines = grade(Course(Path(folder), Config(options)), phase, workers=2)
+left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)[1]
+print(json.dumps({
+    "states": {line.work.student: [line.state, line.reason] for line in lines},
+    "seconds": {line.work.student: line.seconds for line in lines},
+    "left": [" ".join(process.cmdline()) for process in left],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A class whose submissions have been graded."""
+
+    course: Course
+    states: dict[str, tuple[str, str]]
+    """By student: `graded`, or `error` with its reason."""
+    seconds: dict[str, float]
+    """By student: what judging took."""
+    wall_seconds: float
+    left: list[str]
+    """Processes that were still there at the end, by command."""
+    scratch: Path
+    """The grader's folder for temporary files."""
+
+    @cached_property
+    def marks(self) -> dict[str, float]:
+        return {mark.student: mark.score for mark in self.course.marks(PHASE)}
+
+    def feedback(self, student: str) -> str:
+        """All that the graded cell shows, as text."""
+        path = self.course.folder / "autograded" / student / PHASE / f"{NOTEBOOK}.ipynb"
+        notebook = nbformat.read(path, as_version=4)
+        shown = [output.data for output in notebook.cells[-1].outputs if "data" in output]
+        pages = [html.unescape(re.sub(r"<[^>]*>", " ", data["text/html"])) for data in shown if "text/html" in data]
+        return "\n".join([*(data.get("text/plain", "") for data in shown), *pages])
+
+
+def grade_class(folder: Path, learners: Sequence[Classmate]) -> Graded:
+    """Hand in for all, and grade them with two workers."""
+    course = Course(folder / "course")
+    course.release(PHASE)
+    for learner in learners:
+        place = course.folder / "submitted" / learner.name / PHASE
+        place.mkdir(parents=True)
+        learner.hand_in(place, course.released(PHASE, NOTEBOOK))
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    began = time.monotonic()
+    asked = json.dumps([str(course.folder), PHASE, LIMITS, GRADER_BYTES])
+    environment = {**os.environ, "TMPDIR": str(scratch), "LABKIT_SECRET": "not for learners"}
+    done = subprocess.run([sys.executable, "-c", GRADE, asked], env=environment, capture_output=True, text=True)
+    wall_seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr[-5000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    course.feedback(PHASE)
+    states = {student: (state, reason) for student, (state, reason) in told["states"].items()}
+    return Graded(course, states, told["seconds"], wall_seconds, told["left"], scratch)
+
+
+def contents(folders: Sequence[Path]) -> dict[str, str]:
+    """Hashes of all files in some folders."""
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("tree")
+    pass_around.add_to(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_ROOT", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def alone(tree: Path) -> Graded:
+    return grade_class(tree.parent / f"{tree.name}-alone", HONEST)
+
+
+@pytest.fixture(scope="module")
+def together(tree: Path, alone: Graded) -> Graded:
+    before = contents([tree])
+    found = grade_class(tree.parent / f"{tree.name}-together", CLASS)
+    assert contents([tree]) == before
+    return found
+
+
+def test_the_class_is_large_enough() -> None:
+    assert len(HOSTILE) >= 60 and len(HONEST) == 10
+    assert len({one.name for one in CLASS}) == len(CLASS)
+
+
+@pytest.mark.parametrize("one", CLASS, ids=lambda one: one.name)
+def test_each_gets_what_they_deserve_with_its_reason(one: Classmate, together: Graded) -> None:
+    assert together.states[one.name] == ("graded", "")
+    shown = together.feedback(one.name)
+    if one.open and together.marks[one.name] != one.marks:
+        pytest.xfail(one.open)
+    assert together.marks[one.name] == one.marks, shown
+    for text in one.feedback:
+        assert any(wanted in shown for wanted in text.split(" | "))
+    for text in one.never:
+        assert text not in shown
+
+
+def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
+    assert set(together.marks) == {one.name for one in CLASS}
+    for mark in together.course.marks(PHASE):
+        assert (mark.notebook, mark.cell, mark.max_score) == (NOTEBOOK, f"grade_{NOTEBOOK}", pass_around.POINTS)
+    with sqlite3.connect(together.course.folder / "gradebook.db") as gradebook:
+        assert gradebook.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def without_numbers(text: str) -> str:
+    """Feedback without what is drawn afresh each time."""
+    return re.sub(r"-?\d[\d.e-]*", "#", text)
+
+
+def test_honest_marks_and_feedback_are_those_of_a_class_of_their_own(alone: Graded, together: Graded) -> None:
+    for one in HONEST:
+        assert alone.marks[one.name] == together.marks[one.name] == one.marks
+        assert without_numbers(alone.feedback(one.name)) == without_numbers(together.feedback(one.name))
+
+
+def test_honest_learners_are_not_kept_waiting(alone: Graded, together: Graded) -> None:
+    def seconds(graded: Graded) -> float:
+        return sum(graded.seconds[one.name] for one in HONEST)
+
+    print(f"honest: {seconds(alone):.1f} s alone, {seconds(together):.1f} s together; ", end="")
+    print(f"the class of {len(CLASS)}: {together.wall_seconds:.0f} s")
+    assert seconds(together) <= 3 * seconds(alone)
+    assert together.wall_seconds <= 600
+
+
+def test_nothing_is_left_behind(alone: Graded, together: Graded) -> None:
+    for graded in (alone, together):
+        assert graded.left == []
+        assert list(graded.scratch.iterdir()) == []
+
+
+class Active(HTMLParser):
+    """Collects what in a page could act: scripts, and attributes that hold one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_script = tag == "script"
+        self.found += [f"{name}={value}" for name, value in attrs if name.startswith("on") or name == "src"]
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.found.append(data)
+
+
+@pytest.mark.parametrize("one", CLASS, ids=lambda one: one.name)
+def test_a_page_for_everybody_with_nothing_active_of_theirs(one: Classmate, together: Graded) -> None:
+    page = together.course.folder / "feedback" / one.name / PHASE / f"{NOTEBOOK}.html"
+    parser = Active()
+    parser.feed(page.read_text(encoding="utf-8"))
+    assert not any("taken over" in text or "alert(" in text for text in parser.found)
+    assert page.stat().st_size < 5_000_000
