@@ -69,7 +69,7 @@ def test_check_reports_and_draws_the_first_wrong_result(kernel):
     kernel.run(f"%%exercise ring_allreduce\n{ONE_ROUND_SHORT}")
     report, picture = kernel.run("%check ring_allreduce --seed 7").displays
     assert "FAIL 0/3   every rank ends with the sum of all ranks" in report["text/plain"]
-    assert "<table" in report["text/html"]
+    assert 'role="listitem"' in report["text/html"]
     assert "image/png" in picture and picture["text/plain"].startswith("<Grid of 4 ranks by 4 chunks: ")
     kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
     (report,) = kernel.run("%check ring_allreduce").displays

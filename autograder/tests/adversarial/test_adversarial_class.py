@@ -46,7 +46,7 @@ import json, resource, sys
 from pathlib import Path
 import psutil
 from traitlets.config import Config
-from autograder.batch import grade
+from autograder.batch.run import grade
 from autograder.course import Course
 from labkit.clusters.warm.processes import adopt_orphans
 
