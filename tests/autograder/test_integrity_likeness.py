@@ -71,14 +71,12 @@ def test_of_five_copies_rewritten_by_hand_four_are_found(people: Class) -> None:
     assert found <= copied and len(found) >= 4
 
 
-def test_hardly_a_pair_is_found_among_independent_answers_where_the_course_knows_the_template_only(
+def test_no_pair_is_found_among_independent_answers_even_where_the_course_knows_the_template_only(
     people: Class,
 ) -> None:
-    """Thirty people and more who wrote what the course would otherwise know as its own, mutants included."""
     honest = [*answers().values(), *people.course.known[1:]]
     assert len(honest) > 30
-    # of more than 500 pairs one may lie just above the threshold: how rare a passage is depends on who is in the class
-    assert len(people.pairs(honest, people.template)) <= 1
+    assert people.pairs(honest, people.template) == set()
 
 
 def test_the_longest_blank_alone_is_enough(people: Class) -> None:
