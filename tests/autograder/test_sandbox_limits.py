@@ -86,22 +86,24 @@ def test_the_time_of_a_whole_submission_is_limited() -> None:
 
 
 ALL_REDUCE = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 x = torch.ones(NUMEL)
 dist.all_reduce(x)
 assert x[0] == dist.get_world_size()
 dist.barrier()
+time.sleep(HOLD)
 """
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_kernel_counts_what_real_ranks_send(ranks: int) -> None:
     nbytes = 8 << 20
+    program = ALL_REDUCE.replace("HOLD", "1.0")  # without control groups processes are counted by samples
     with Sandbox().open() as enclosure:
-        assert ran(enclosure, ALL_REDUCE.replace("NUMEL", "1"), ranks).ok
+        assert ran(enclosure, program.replace("NUMEL", "1"), ranks).ok
         before = enclosure.usage().network_bytes
-        run = ran(enclosure, ALL_REDUCE.replace("NUMEL", str(nbytes // 4)), ranks)
+        run = ran(enclosure, program.replace("NUMEL", str(nbytes // 4)), ranks)
         assert run.ok, run.ranks[0].error
         theory = 2 * (ranks - 1) * nbytes
         sent = enclosure.usage().network_bytes - before
