@@ -13,6 +13,7 @@ import difflib
 import functools
 import linecache
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -131,14 +132,27 @@ def _builds_on(exercise: Exercise, above: tuple[str, ...]) -> list[Exercise]:
 
 
 def catalogue() -> list[Exercise]:
-    """All exercises, in the order of their phases."""
+    """All exercises, phase by phase, each phase in the order of the headings in its templates' README.md."""
     found = {
         f"{path.parent.name}/{path.stem}"
         for tree in ("templates", "solutions")
         for path in (root() / tree).glob("phase*_*/*.py")
         if not path.stem.startswith("_")
     }
-    return [Exercise(name) for name in sorted(found)]
+    headings = {phase: _headings(phase) for phase in {name.split("/")[0] for name in found}}
+
+    def place(exercise: Exercise) -> tuple[str, int, str]:
+        order = headings[exercise.phase]
+        named = exercise.short_name in order
+        return exercise.phase, order.index(exercise.short_name) if named else len(order), exercise.name
+
+    return sorted(map(Exercise, found), key=place)
+
+
+def _headings(phase: str) -> list[str]:
+    """What stands as `NAME` in the headings of a phase's guidelines."""
+    guidelines = root() / "templates" / phase / "README.md"
+    return re.findall(r"^## `(\w+)`$", guidelines.read_text(), re.MULTILINE) if guidelines.is_file() else []
 
 
 def find(name: str) -> Exercise:

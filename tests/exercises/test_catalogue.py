@@ -33,6 +33,13 @@ def test_an_exercise_exists_when_a_template_or_a_solution_does() -> None:
     assert (double.phase, double.short_name, double.public_names) == ("phase1_small", "double", ("double",))
 
 
+def test_a_phase_has_the_order_in_which_its_guidelines_take_it(course: Path) -> None:
+    for name in ("a_first", "z_last"):
+        (course / f"templates/phase1_small/{name}.py").write_text("")
+    (course / "templates/phase1_small/README.md").write_text("# Small\n\n## `z_last`\n\n## Ways\n\n## `double`\n")
+    assert [e.short_name for e in exercises.catalogue()] == ["z_last", "double", "a_first", "treble"]
+
+
 @pytest.mark.usefixtures("course")
 def test_an_unknown_name_gets_the_nearest_ones() -> None:
     with pytest.raises(exercises.UnknownExercise, match="no exercise is called 'duoble'; did you mean double"):
