@@ -7,12 +7,15 @@
     run.bytes_on_the_wire, run.wall_seconds
 
 `submission.ring_all_reduce` is a reference: nothing of the learner's is loaded in the process that runs the rubric.
+What takes more than one call, such as a class, is a function of the check: `submission.used_by(function)`.
 Inputs are a function of the rank, or a list with an item for each. An item is a tensor, or several arguments,
 `Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None where a rank makes no call.
 """
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -66,6 +69,21 @@ class Submission:
     @property
     def modules(self) -> dict[str, str]:
         return {**self.others, self.exercise.name: self.source}
+
+    def used_by(self, function: Callable[..., Any]) -> Reference:
+        """A function of the rubric, to be called on ranks: for what takes more than one call, such as a class.
+
+            def trained(batches):
+                from labkit.exercises import trainer
+                ...
+            run = ranks(4).call(submission.used_by(trained), batches)
+
+        Its text travels and nothing around it, so it imports what it needs. It runs beside the learner's code, which
+        can change whatever it sees: what it returns is the rank's word.
+        """
+        driver = Exercise(f"checks/{function.__name__}")
+        text = "from __future__ import annotations\n\n" + textwrap.dedent(inspect.getsource(function))
+        return Reference(Submission(driver, text, self.modules), function.__name__)
 
 
 class CannotJudge(Exception):

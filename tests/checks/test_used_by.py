@@ -1,0 +1,42 @@
+"""A check's own function on the ranks, beside the module that it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from checks.course import SOLUTION
+from torch import Tensor
+
+from labkit import exercises
+from labkit.checks import Ranks, Submission
+
+pytestmark = pytest.mark.usefixtures("course")
+
+
+def twice(tensor: Tensor) -> list[Any]:
+    """Use the exercise two times."""
+    from labkit.exercises import largest
+
+    first = largest.largest(tensor)
+    return [first.tolist(), largest.largest(first + 1).tolist()]
+
+
+def of(source: str) -> Submission:
+    return Submission(exercises.find("largest"), source)
+
+
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+def test_a_function_of_the_rubric_runs_where_the_module_is(cluster: str) -> None:
+    inputs = [torch.tensor([0.0, 5.0]), torch.tensor([3.0, 1.0])]
+    run = Ranks(cluster)(2).call(of(SOLUTION).used_by(twice), inputs)
+    assert run.values == [[[3.0, 5.0], [4.0, 6.0]]] * 2
+    assert run.trace.collective_counts(0) == {"all_reduce": 2}
+
+
+def test_a_failure_is_told_with_the_learner_s_line() -> None:
+    source = SOLUTION.replace("dist.all_reduce(tensor, dist.ReduceOp.MAX)", "raise KeyError('no')")
+    run = Ranks()(2).attempt(of(source).used_by(twice), lambda rank: torch.ones(2))
+    assert run.first_failure is not None and run.first_failure.error is not None
+    assert run.first_failure.error.where == "phase1_small/largest.py, line 10"
