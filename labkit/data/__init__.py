@@ -1,0 +1,18 @@
+"""Data that needs no download, the same on every rank: pictures of digits, and the standard library's source text.
+
+    train, test = digits("train"), digits("test")            # 1437 and 360 pictures
+    images, labels = train.tensors                           # (n, 1, 8, 8) and (n,)
+
+    text = source_text("train")                              # (length,), bytes
+    batches = DataLoader(Windows(text, context=128), batch_size=16, sampler=...)
+
+    mine = shard(train, dist.get_rank(), dist.get_world_size())
+
+Which part an example belongs to is fixed, so that nobody trains on what another one tests with.
+"""
+
+from labkit.data.digits import digits
+from labkit.data.sharding import shard
+from labkit.data.source_text import VOCAB, Windows, source_text
+
+__all__ = ["VOCAB", "Windows", "digits", "shard", "source_text"]
