@@ -1,0 +1,172 @@
+"""Visible checks and hints of collectives: small runs, so that a wrong number can be followed by hand.
+
+Rank r's tensor holds 10 ** r in every element: a digit of a sum that is not 1 tells whose part is missing or there
+twice. 1011 says that rank 2's part never came.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, reduce_op
+from labkit.clusters import Run
+from labkit.trace.rounds import rounds
+
+ALL_REDUCES = ("all_reduce_naive", "all_reduce_tree", "all_reduce_recursive_doubling")
+
+
+def digits(rank: int, numel: int = 4) -> Tensor:
+    return torch.full((numel,), 10.0**rank)
+
+
+def total(world_size: int, numel: int = 4) -> Tensor:
+    return torch.full((numel,), (10.0**world_size - 1) / 9)
+
+
+def depth(world_size: int) -> int:
+    """The base-2 logarithm, rounded up."""
+    return (world_size - 1).bit_length()
+
+
+def own_messages(run: Run) -> None:
+    called = sorted({event.operation for event in run.trace.collectives()})
+    expect(called, "library collectives called", look_at="only sends and receives are allowed").equals([])
+
+
+@check(
+    points=2,
+    title="broadcast: every rank ends with what src holds",
+    look_at="in the round that goes wrong: who has the data, and who receives it",
+)
+def broadcasts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n, src in ((4, 0), (1, 0), (4, draw.choice([1, 2, 3])), (draw.choice([3, 5, 6]), 2)):
+        run = ranks(n).call(submission.broadcast, [Args(digits(rank), src) for rank in range(n)])
+        expect(run.values, f"rank {src}'s tensor on {n} ranks").equals([digits(src)] * n)
+        own_messages(run)
+
+
+@check(
+    points=2,
+    title="reduce: rank dst ends with the sum of all",
+    look_at="the tree of broadcast, backwards: who sends in the first round",
+)
+def reduces(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n, dst in ((4, 0), (1, 0), (4, draw.choice([1, 2, 3])), (draw.choice([3, 5, 6]), 2)):
+        run = ranks(n).call(submission.reduce, [Args(digits(rank), dst) for rank in range(n)])
+        expect(run.values[dst], f"sum over {n} ranks, on rank {dst}").equals(total(n))
+        own_messages(run)
+
+
+@check(
+    points=3,
+    title="all-gather: row r is rank r's tensor, on every rank",
+    look_at="which rows arrive in each round, and how far the rows are turned at the end",
+)
+def gathers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n in (2, 4, draw.choice([3, 5, 6])):
+        run = ranks(n).call(submission.all_gather, lambda rank: torch.full((2,), float(rank)))
+        wanted = torch.arange(float(n)).repeat_interleave(2).view(n, 2)
+        expect(run.values, f"rows 0-{n - 1}", chunks=n).equals([wanted] * n)
+        own_messages(run)
+
+
+@check(
+    points=4,
+    title="the three all-reduces: every rank ends with the sum",
+    look_at="the digit that is not 1: whose part is missing, or there twice",
+)
+def all_reduces(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for name in ALL_REDUCES:
+        for n in (4, 1, draw.choice([3, 5, 6])):
+            run = ranks(n).call(getattr(submission, name), lambda rank: digits(rank))
+            expect(run.values, f"{name} over {n} ranks").equals([total(n)] * n)
+            own_messages(run)
+
+
+@check(
+    points=4,
+    title="trees: N-1 messages, in ceil(log2 N) rounds",
+    look_at="the timeline: who could have sent already, and did not",
+)
+def trees(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n in (8, draw.choice([5, 6, 7])):
+        for name in ("broadcast", "reduce"):
+            root = draw.randrange(n)
+            run = ranks(n).call(getattr(submission, name), [Args(digits(rank), root) for rank in range(n)])
+            counted(run, f"{name} on {n} ranks", n - 1, 16 * (n - 1), depth(n))
+        run = ranks(n).call(submission.all_reduce_tree, lambda rank: digits(rank))
+        counted(run, f"all_reduce_tree on {n} ranks", 2 * (n - 1), 32 * (n - 1), 2 * depth(n))
+
+
+@check(
+    points=3,
+    title="all-gather and recursive doubling: log2 N rounds, everybody busy in each",
+    look_at="how much each rank sends in a round, and whether it receives at the same time",
+)
+def exchanges(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n in (8, 4, draw.choice([3, 5, 6])):
+        run = ranks(n).call(submission.all_gather, lambda rank: digits(rank))
+        counted(run, f"all_gather on {n} ranks", n * depth(n), 16 * n * (n - 1), depth(n))
+        run = ranks(n).call(submission.all_reduce_recursive_doubling, lambda rank: digits(rank))
+        core = 1 << (n.bit_length() - 1)  # the others send once and receive once
+        messages = core * depth(core) + 2 * (n - core)
+        allowed = depth(core) + 2 * (n != core)
+        counted(run, f"recursive doubling on {n} ranks", messages, 16 * messages, allowed)
+
+
+def counted(run: Run, what: str, messages: int, nbytes: int, allowed: int) -> None:
+    n = run.trace.world_size
+    own_messages(run)
+    expect(sum(run.trace.messages_sent(rank) for rank in range(n)), f"{what}: messages").equals(messages)
+    expect(sum(run.trace.bytes_sent(rank) for rank in range(n)), f"{what}: bytes in all").equals(nbytes)
+    expect(rounds(run.trace), f"{what}: rounds, one after the other").at_most(allowed)
+
+
+@check(
+    points=2,
+    title="in place, other operations, a group of some ranks",
+    look_at="what is returned; places in the group, not in the world",
+)
+def in_place_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    operation, value = draw.choice([("MAX", 100.0), ("MIN", 1.0), ("AVG", 37.0), ("PRODUCT", 1000.0)])
+    for name in ALL_REDUCES:
+        run = ranks(3).call(getattr(submission, name), lambda rank: Args(digits(rank), op=reduce_op(operation)))
+        given = [result.arguments[0] for result in run.ranks]
+        expect(given, f"{name}, {operation}: the tensor that was given").equals([torch.full((4,), value)] * 3)
+        for result in run.ranks:
+            returned = "the tensor that was given" if result.returned_argument == 0 else "another object"
+            expect(returned, f"{name}: rank {result.rank} returns").equals("the tensor that was given")
+    halves = ([0, 2], [1, 3])
+    sums = [torch.full((4,), s) for s in (101.0, 1010.0) * 2]
+    for name in ALL_REDUCES:
+        run = ranks(4).call(
+            getattr(submission, name), lambda rank: Args(digits(rank), group=group_of(halves[rank % 2]))
+        )
+        expect(run.values, f"{name} within ranks 0, 2 and within 1, 3").equals(sums)
+    # src is the rank that it has in the world, as in torch.distributed
+    run = ranks(4).call(
+        submission.broadcast, lambda rank: Args(digits(rank), 2 + rank % 2, group=group_of(halves[rank % 2]))
+    )
+    expect(run.values, "broadcast from rank 2 to 0, and from 3 to 1").equals([digits(2), digits(3)] * 2)
+
+
+HINTS = [
+    "Draw eight ranks in a row, and rank 0 with the data. One round doubles how many have it, so three rounds "
+    "must do: 0 sends to 4; then 0 to 2 and 4 to 6; then 0 to 1, 2 to 3, 4 to 5, 6 to 7. For each round, write "
+    "down the places that send and the distance. What do those places have in common, and what those that "
+    "receive?",
+    "Broadcast: in the round with `distance`, the places that have the data are the multiples of 2 * distance, "
+    "and `distance` after each of them one receives. The distances are `_distances(row.size)`, the largest first."
+    " Reduce is the same with the smallest first, and with send and receive exchanged.",
+    "Broadcast, each round: `row.place % (2 * distance) == distance` receives from `row.place - distance`; "
+    "`row.place % (2 * distance) == 0` sends to `row.place + distance`, if that is below `row.size`.",
+    "All-gather on five ranks: after one round you hold two rows, after two rounds four; one is missing. So in "
+    "the round in which you hold `held` rows you send the first `min(held, row.size - held)` of them to the place"
+    " `held` before yours, counted modulo the size, and receive as many from the place `held` after yours, into "
+    "the rows from `held` on. At the end row 0 is your own; `rows.roll(k, dims=0)` moves row i to row i + k.",
+    "Recursive doubling: `row.place ^ distance` is the place that differs in one bit; for it `row.exchange(data, "
+    "other, part, other)`, then `combine(data, part, out=data)`, for each of `_distances(core)`. Places from "
+    "`core` on send to `row.place - core` before that, and receive from there after it; those below take that "
+    "part in with `combine` first, and send the result last, where `row.place + core < row.size`.",
+]
