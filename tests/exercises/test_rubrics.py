@@ -1,0 +1,114 @@
+"""Every exercise: what its solution, its template, its variants and its mutants earn, by both of its rubrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autograder.judge import Judge, hidden_rubric
+from autograder.sandbox import Sandbox
+from labkit import exercises
+from labkit.checks import NoRubric, Ranks, Report, Rubric, Submission, run_checks, visible_rubric
+from labkit.exercises import Exercise
+
+ENOUGH_MUTANTS = 6
+ENOUGH_HINTS = 3
+
+
+def _rubrics() -> dict[str, Rubric]:
+    found = {}
+    for exercise in exercises.catalogue():
+        try:
+            found[exercise.short_name] = hidden_rubric(exercise)
+        except NoRubric:
+            continue
+    return found
+
+
+HIDDEN = _rubrics()
+MUTANTS = [(name, mutant) for name, rubric in HIDDEN.items() for mutant in rubric.mutants]
+VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
+
+sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+each = pytest.mark.parametrize("name", HIDDEN)
+
+
+def checked(name: str, source: str, cluster: str = "virtual") -> Report:
+    """By the visible checks; the solutions of earlier exercises are there."""
+    exercise = HIDDEN[name].exercise
+    return run_checks(visible_rubric(exercise), Submission(exercise, source, earlier(exercise)), Ranks(cluster))
+
+
+def graded(name: str, source: str) -> Report:
+    """By the hidden rubric, as submissions are: in a sandbox, on ranks that are processes."""
+    exercise = HIDDEN[name].exercise
+    with Judge(Sandbox()) as judge:
+        return judge.judge(exercise, source, earlier(exercise))
+
+
+def earlier(exercise: Exercise) -> dict[str, str]:
+    return {one.name: solution(one) for one in exercise.builds_on}
+
+
+def solution(exercise: Exercise) -> str:
+    return exercise.source("solution")[0]
+
+
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+@each
+def test_the_solution_passes_the_visible_checks(name: str, cluster: str) -> None:
+    report = checked(name, solution(HIDDEN[name].exercise), cluster)
+    assert report.passed, report.text()
+    assert cluster == "local" or not any(result.skipped for result in report.results), report.text()
+
+
+@sandboxed
+@each
+def test_the_solution_gets_full_marks(name: str) -> None:
+    report = graded(name, solution(HIDDEN[name].exercise))
+    assert report.passed and report.earned == HIDDEN[name].points, report.text()
+
+
+@sandboxed
+@each
+def test_the_template_gets_nothing(name: str) -> None:
+    template = HIDDEN[name].exercise.source("template")[0]
+    for report in (checked(name, template), graded(name, template)):
+        assert report.earned == 0, report.text()
+
+
+@sandboxed
+@pytest.mark.parametrize(("name", "path"), VARIANTS, ids=[f"{name}-{path.stem}" for name, path in VARIANTS])
+def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
+    for report in (checked(name, path.read_text()), graded(name, path.read_text())):
+        assert report.passed, report.text()
+
+
+@sandboxed
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[f"{name}-{mutant}" for name, mutant in MUTANTS])
+def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str) -> None:
+    rubric = HIDDEN[name]
+    report = graded(name, rubric.mutant_path(mutant).read_text())
+    lost = {check.name for check, result in zip(rubric.checks, report.results, strict=True) if not result.passed}
+    assert lost == rubric.mutants[mutant].loses, report.text()
+    assert report.earned == rubric.mutants[mutant].marks
+
+
+@each
+def test_every_mutant_is_named_and_there(name: str) -> None:
+    rubric = HIDDEN[name]
+    assert sorted(rubric.mutants) == sorted(path.stem for path in rubric.mutant_path("any").parent.glob("*.py"))
+    assert len(rubric.mutants) >= ENOUGH_MUTANTS
+    names = {check.name for check in rubric.checks}
+    for mutant, stated in rubric.mutants.items():
+        assert stated.loses and stated.loses <= names, mutant
+        assert stated.marks == sum(c.points for c in rubric.checks if c.name not in stated.loses), mutant
+
+
+@each
+def test_both_rubrics_are_on_one_scale(name: str) -> None:
+    """Plain nbgrader, without the judge, records what the visible checks gave."""
+    visible = visible_rubric(HIDDEN[name].exercise)
+    assert visible.points == HIDDEN[name].points
+    assert len(visible.hints) >= ENOUGH_HINTS
