@@ -45,6 +45,12 @@ class Mark:
     cell: str
     score: float
     max_score: float
+    judged: bool = False
+    """Has the judge given one?"""
+    by_hand: bool = False
+    """Has somebody set it, whatever the judge says?"""
+    look_again: bool = False
+    """Has it been judged anew since then, so that nbgrader asks for a look?"""
 
 
 class Course:
@@ -107,9 +113,14 @@ class Course:
     def _handed_in(self, assignment: str) -> list[Path]:
         return list((self.folder / "submitted").glob(f"*/{glob.escape(assignment)}"))
 
+    def sources(self) -> list[str]:
+        """What can be released, in order."""
+        source = Path(CourseDirectory(config=self.config).source_directory)
+        return sorted({path.parent.name for path in (self.folder / source).glob("*/*.ipynb")})
+
     def assignments(self) -> list[str]:
         """What is released, in order."""
-        return sorted(path.parent.name for path in (self.folder / "release").glob("*/*.ipynb"))
+        return sorted({path.parent.name for path in (self.folder / "release").glob("*/*.ipynb")})
 
     def notebooks(self, assignment: str) -> list[str]:
         """The notebooks of a release."""
@@ -127,7 +138,16 @@ class Course:
         """All marks of an assignment, as they stand in the gradebook. A cell that nobody has judged has no mark."""
         with self._gradebook() as gradebook:
             return [
-                Mark(submission.student.id, notebook.name, grade.name, grade.score, grade.max_score)
+                Mark(
+                    submission.student.id,
+                    notebook.name,
+                    grade.name,
+                    grade.score,
+                    grade.max_score,
+                    grade.auto_score is not None,
+                    grade.manual_score is not None,
+                    bool(grade.needs_manual_grade),
+                )
                 for submission in gradebook.assignment_submissions(assignment)
                 for notebook in submission.notebooks
                 for grade in notebook.grades

@@ -17,6 +17,7 @@ from labkit.checks import (
     CannotJudge,
     Check,
     CheckResult,
+    NoRubric,
     Patience,
     ProcessRun,
     Ranks,
@@ -42,10 +43,19 @@ class BrokenRubric(RuntimeError):
 
 
 def hidden_rubric(exercise: Exercise) -> Rubric:
-    """The rubric that grades `exercise`, of the course tree, else of the installed package. Raises `NoRubric`."""
+    """The rubric that grades `exercise`, of the course tree, else of the installed package.
+
+    Raises `NoRubric`, and `BrokenRubric` for a file that Python cannot run.
+    """
     in_course = root() / "autograder" / "rubrics" / exercise.filename
     installed = Path(__file__).parent / "rubrics" / exercise.filename
-    return load_rubric(exercise, in_course if in_course.is_file() else installed)
+    path = in_course if in_course.is_file() else installed
+    try:
+        return load_rubric(exercise, path)
+    except NoRubric:
+        raise
+    except Exception as error:  # a rubric is code, and may be broken in any way
+        raise BrokenRubric(f"the rubric {path} cannot be used: {type(error).__name__}: {error}") from error
 
 
 class Judge:

@@ -60,9 +60,8 @@ def main(
         if stopped():
             raise KeyboardInterrupt
 
-    opened = Course(_folder(course))
-
     try:
+        opened = Course(_folder(course))
         if status:
             lines = status_of(opened, assignment, students)
         else:
@@ -91,7 +90,10 @@ def main(
 
 def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None) -> int:
     """Write the grades to `to`; says who has none yet. `kind`: one of `FORMATS`."""
-    opened = Course(_folder(course))
+    try:
+        opened = Course(_folder(course))
+    except CourseFailed as problem:
+        return _reason(problem, "")
     unknown = sorted(set(assignments) - set(opened.assignments()))
     if unknown:
         there = ", ".join(opened.assignments()) or "none"
@@ -132,4 +134,9 @@ def _reason(problem: BaseException, done: str) -> int:
 
 
 def _folder(course: Path | None) -> Path:
+    """The course's folder; one that was named must be there. Raises `CourseFailed`."""
+    if course is not None and not course.is_dir():
+        raise CourseFailed(
+            f"there is no folder {harmless(str(course))}: name the one that holds release/ and submitted/"
+        )
     return course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")

@@ -6,8 +6,10 @@ point, in any way: the next one goes on where it stood.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +21,9 @@ from autograder.batch.launch import Nursery
 from autograder.batch.lock import grading_alone
 from autograder.batch.pool import Outcome, Pool
 from autograder.batch.store import Verdicts, Work
-from autograder.course import Course, CourseFailed
+from autograder.course import Course, CourseFailed, Mark
 from autograder.sandbox import Sandbox
+from autograder.verdict import Verdict
 
 GRADED = "graded"
 UNCHANGED = "unchanged"
@@ -38,10 +41,16 @@ class Line:
     has changed; or `error`: an error of the infrastructure, no mark."""
     earned: float | None = None
     points: float | None = None
+    by_hand: float | None = None
+    """What an instructor has set in its place."""
+    look_again: bool = False
+    """Was it judged anew after that?"""
     seconds: float = 0.0
     """What judging took, in this run or earlier."""
     judged: bool = False
     """Was it judged in this run?"""
+    why: str = ""
+    """Why it has no points, in a few words."""
     reason: str = ""
     """Of an error."""
 
@@ -92,22 +101,45 @@ def grade(
                 for line in writer.take(outcome):
                     on_line(line)
                     lines.append(line)
-            return sorted(lines, key=lambda line: line.work)
+            return sorted(with_hand_marks(course, assignment, lines), key=lambda line: line.work)
+
+
+def with_hand_marks(course: Course, assignment: str, lines: Iterable[Line]) -> list[Line]:
+    """With what instructors have set in place of the judge's marks, as it stands in the gradebook."""
+    of: dict[tuple[str, str], list[Mark]] = {}
+    for mark in course.marks(assignment):
+        if mark.judged:
+            of.setdefault((mark.student, mark.notebook), []).append(mark)
+    found = []
+    for line in lines:
+        theirs = of.get((line.work.student, line.work.notebook), [])
+        if line.earned is not None and any(mark.by_hand for mark in theirs):
+            total, again = sum(mark.score for mark in theirs), any(mark.look_again for mark in theirs)
+            line = replace(line, by_hand=total, look_again=again)
+        found.append(line)
+    return found
 
 
 def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[Work]:
     """The notebooks that are to be graded. Raises `CourseFailed` when there is nothing of the kind."""
     notebooks = course.notebooks(assignment)
     if not notebooks:
-        there = ", ".join(course.assignments()) or "none"
-        raise CourseFailed(
-            f"{assignment} is not released, there are: {there}. `nbgrader generate_assignment {assignment}` does it"
-        )
+        raise CourseFailed(_not_released(course, assignment))
     found = course.students(assignment)
     unknown = sorted(set(students) - set(found))
     if unknown:
         raise CourseFailed(f"{', '.join(unknown)}: nothing was handed in for {assignment}")
     return [Work(student, assignment, name) for student in students or found for name in notebooks]
+
+
+def _not_released(course: Course, assignment: str) -> str:
+    known = course.sources()
+    if assignment not in known:
+        like = difflib.get_close_matches(assignment, known, 1)
+        meant = f"did you mean {like[0]}?" if like else f"there are: {', '.join(known) or 'none'}"
+        return f"there is no assignment {assignment!r}; {meant}"
+    command = f"nbgrader generate_assignment {assignment} --course-dir={shlex.quote(str(course.folder))}"
+    return f"{assignment} is not released; `{command}` does it, in the lab's folder autograder/"
 
 
 class _Writer:
@@ -175,8 +207,22 @@ def _line(outcome: Outcome, state: str) -> Line:
     assert outcome.kept is not None
     reports = outcome.kept.verdict.reports.values()
     earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
-    line = Line(outcome.work, state, earned, points, outcome.kept.seconds)
-    return replace(line, judged=outcome.fresh)
+    return Line(
+        outcome.work,
+        state,
+        earned,
+        points,
+        seconds=outcome.kept.seconds,
+        judged=outcome.fresh,
+        why="" if earned else why_nothing(outcome.kept.verdict),
+    )
+
+
+def why_nothing(verdict: Verdict) -> str:
+    """What the first check that failed has met; what intake noted where nothing was judged."""
+    met = [result.stopped or result.seen for report in verdict.reports.values() for result in report.results]
+    first = next((text for text in met if text), verdict.notes[-1] if verdict.notes else "")
+    return first.splitlines()[0][:80] if first else ""
 
 
 def _gist(log: str) -> str:

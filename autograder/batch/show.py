@@ -58,7 +58,12 @@ class Show:
         """The marks, the errors, and what to do next. ran: is this the end of a run, or the answer to a question?"""
         console = self._console
         if not lines:
-            console.print("Nothing to grade.")
+            name = escape(harmless(assignment))
+            console.print(
+                f"Nothing to grade: submitted/ of the course holds nothing for {name}. `nbgrader collect {name}` "
+                "brings what learners have handed in.",
+                soft_wrap=True,
+            )
             return
         console.print(_table(assignment, lines))
         errors = [line for line in lines if line.state == ERROR]
@@ -79,7 +84,8 @@ class Show:
         elif waiting:
             console.print(f"{waiting} to be judged: `labkit autograde {name}`", highlight=False)
         elif any(line.state == GRADED for line in lines):
-            console.print(f"Next: `nbgrader generate_feedback {name}`", highlight=False)
+            # without --force nbgrader keeps the pages that are there, with their old marks
+            console.print(f"Next: `nbgrader generate_feedback {name} --force`", highlight=False)
 
 
 def _table(assignment: str, lines: Sequence[Line]) -> Table:
@@ -90,11 +96,22 @@ def _table(assignment: str, lines: Sequence[Line]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("state")
     for line in lines:
-        marks = ("-", "-") if line.earned is None else (f"{line.earned:g}", f"{line.points:g}")
+        earned = line.earned if line.by_hand is None else line.by_hand
+        marks = ("-", "-") if earned is None else (f"{earned:g}", f"{line.points:g}")
         seconds = f"{line.seconds:.1f}" if line.judged else ""
         names = (escape(harmless(line.work.student)), escape(harmless(line.work.notebook)))
-        table.add_row(*names, *marks, seconds, line.state, style="red" if line.state == ERROR else None)
+        table.add_row(
+            *names, *marks, seconds, escape(harmless(_state(line))), style="red" if line.state == ERROR else None
+        )
     return table
+
+
+def _state(line: Line) -> str:
+    """`graded`, and what an instructor should know of it."""
+    if line.by_hand is None:
+        return f"{line.state}: {line.why}" if line.why else line.state
+    again = "; judged anew since then, look again" if line.look_again else ""
+    return f"{line.state}; set by hand, the judge says {line.earned:g}{again}"
 
 
 def as_json(assignment: str, lines: Sequence[Line]) -> str:

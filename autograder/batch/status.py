@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from autograder.batch.configured import configured_desk
-from autograder.batch.run import ERROR, GRADED, WAITING, Line, wanted
+from autograder.batch.run import ERROR, GRADED, WAITING, Line, wanted, why_nothing, with_hand_marks
 from autograder.batch.store import Verdicts, Work
 from autograder.batch.work import Desk
 from autograder.course import Course
@@ -17,7 +17,8 @@ def status_of(course: Course, assignment: str, students: Sequence[str] = ()) -> 
     desk = configured_desk(course.config, logging.Logger("autograder"))
     verdicts = Verdicts(course.folder)
     marked = {(mark.student, mark.notebook) for mark in course.marks(assignment)}
-    return [_line(desk, verdicts, marked, work) for work in wanted(course, assignment, students)]
+    lines = [_line(desk, verdicts, marked, work) for work in wanted(course, assignment, students)]
+    return with_hand_marks(course, assignment, lines)
 
 
 def _line(desk: Desk, verdicts: Verdicts, marked: set[tuple[str, str]], work: Work) -> Line:
@@ -32,4 +33,5 @@ def _line(desk: Desk, verdicts: Verdicts, marked: set[tuple[str, str]], work: Wo
         return Line(work, WAITING)
     reports = kept.verdict.reports.values()
     earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
-    return Line(work, GRADED, earned, points, kept.seconds)
+    why = "" if earned else why_nothing(kept.verdict)
+    return Line(work, GRADED, earned, points, seconds=kept.seconds, why=why)

@@ -169,10 +169,14 @@ def _written(notebook: NotebookNode) -> Iterator[_Written]:
         )
 
 
+_AUTOMATIC = "No response."
+"""What nbgrader itself puts under an answer that was left as it was released: no person has said it."""
+
+
 def _comment(cell: NotebookNode | None) -> Markup:
     """What a person has written about the cell, from Markdown; HTML in it is shown, not used."""
     text = cell.metadata.nbgrader.get("comment") if cell is not None else None
-    return Markup(_markdown(text)) if text else Markup()
+    return Markup(_markdown(text)) if text and text != _AUTOMATIC else Markup()
 
 
 def _template() -> Template:

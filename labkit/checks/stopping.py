@@ -29,6 +29,7 @@ _OPERATIONS = (
 _MEANING = {
     "SyntaxError": "Python cannot read the module; nothing of it was run.",
     "IndentationError": "Python cannot read the module; nothing of it was run.",
+    "TabError": "Python cannot read the module; nothing of it was run.",
     "NotImplementedError": "A part that is not written yet was called.",
     "NameError": "A name is used that is not defined.",
     "UnboundLocalError": "A variable is used before it has a value.",
@@ -42,6 +43,27 @@ _MEANING = {
     "SystemExit": "The rank left before its function had returned.",
     "PermissionError": "Submissions may not do this where they are graded.",
 }
+_SYNTAX = re.compile(
+    r"""invalid\ syntax(\.\ Perhaps\ you\ forgot\ a\ comma\?|\.\ Maybe\ you\ meant\ '=='\ or\ ':='\ instead\ of\ '='\?)?
+    | expected\ '[:()=]'
+    | expected\ an\ indented\ block\ after\ (function\ definition|class\ definition
+      |'(if|elif|else|for|while|with|try|except|finally|match|case)'\ statement)\ on\ line\ (?P<line>[0-9]{1,6})
+    | '[(\[{]'\ was\ never\ closed | unmatched\ '[)\]}]'
+    | closing\ parenthesis\ '[)\]}]'\ does\ not\ match\ opening\ parenthesis\ '[(\[{]'
+      (\ on\ line\ (?P<opened>[0-9]{1,6}))?
+    | unexpected\ indent | unindent\ does\ not\ match\ any\ outer\ indentation\ level
+    | inconsistent\ use\ of\ tabs\ and\ spaces\ in\ indentation
+    | unterminated\ (f-)?(triple-quoted\ )?(f-)?string\ literal\ \(detected\ at\ line\ (?P<detected>[0-9]{1,6})\)
+    | unexpected\ (EOF\ while\ parsing|character\ after\ line\ continuation\ character)
+    | ('return'|'yield'|'await')\ outside\ (async\ )?function | ('break'|'continue')\ (outside|not\ properly\ in)\ loop
+    | positional\ argument\ follows\ keyword\ argument | invalid\ decimal\ literal""",
+    re.VERBOSE,
+)
+"""What Python says of modules that it cannot read, where that is made of Python's own words."""
+
+_AT_END = re.compile(r" \([^()]{1,200}, line [0-9]{1,7}\)$")
+"""Where it was, as Python adds it."""
+
 _KEPT_BACK = "What the exception says is kept back here, since it may hold inputs of the check."
 _SIGNALS = {
     "SIGKILL": "It was killed: by the code itself, or because it took more memory or time than is allowed.",
@@ -88,7 +110,8 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         found = error.type == "DeadlockError" and not isinstance(run, ProcessRun)
         waits = _who_waits(run.standings, submission) if found else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
-        why = waits or " ".join(filter(None, [who, _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)]))
+        said = _syntax(kind, error, submission)
+        why = waits or " ".join(filter(None, [who, _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK), said]))
     else:
         name = _signal(first.exit) if first else ""
         kind = "a rank that ended early"
@@ -102,6 +125,18 @@ def _kind(error: RankError) -> str:
     """The error's type, where it is one that everybody has."""
     known = hasattr(builtins, error.type) or error.type in (*_LAB_ERRORS, *_SIGNALS)
     return error.type if known else "an exception"
+
+
+def _syntax(kind: str, error: RankError, submission: Submission) -> str:
+    """Python's own words about a module that it cannot read; a rank may say anything, so only words that are known."""
+    said = _AT_END.sub("", error.message)
+    known = _SYNTAX.fullmatch(said) if kind in ("SyntaxError", "IndentationError", "TabError") else None
+    if known is None:
+        return ""
+    lines = max(text.count("\n") + 1 for text in submission.modules.values())
+    if any(number is not None and not 0 < int(number) <= lines for number in known.groupdict().values()):
+        return ""
+    return f"Python says: {said}."
 
 
 def _place(said: str, submission: Submission) -> str:

@@ -17,6 +17,7 @@ from nbgrader.api import Gradebook
 from autograder.batch.export import FORMATS
 from autograder.batch.late import BrokenExtensions, LateRule, read_extensions
 from autograder.batch.run import grade
+from autograder.batch.status import status_of
 from autograder.course import CONFIG_FILE, Course
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
@@ -87,10 +88,14 @@ def test_lateness_extensions_and_changes_by_hand(course: Course) -> None:
         mark = open_book.find_grade(f"grade_{NOTEBOOK}", NOTEBOOK, PHASE, "in_time")
         mark.manual_score = 1.5
         open_book.db.commit()
-    assert {line.state for line in grade(course, PHASE)} == {"unchanged"}
+    lines = {line.work.student: line for line in grade(course, PHASE)}
+    assert {line.state for line in lines.values()} == {"unchanged"}
+    assert (lines["in_time"].earned, lines["in_time"].by_hand, lines["late"].by_hand) == (3.0, 1.5, None)
     assert scores(course) == {"absent": 0.0, "in_time": 1.5, "late": 2.7}
 
     course.record(PHASE, "in_time", [NOTEBOOK])  # graded again: what was changed by hand stays
+    [line] = status_of(course, PHASE, ["in_time"])
+    assert (line.earned, line.by_hand, line.look_again) == (3.0, 1.5, True)
     hand_in(course, "absent", timedelta(0))  # not graded yet: no mark, and not 0
     assert scores(course) == {"absent": None, "in_time": 1.5, "late": 2.7}
     course.export(course.folder / "all.csv")

@@ -158,6 +158,17 @@ def test_a_mark_that_was_changed_by_hand_is_told() -> None:
 def test_a_cell_that_was_left_empty() -> None:
     text = page(graded(f"%%exercise {NAME}\n", CheckResult("the sum is right", 2, 0)), about())
     assert "Nothing was judged" in text and "the sum is right" in text and "Look at this first" not in text
+    assert "failed" not in text, "what was not judged has not failed"
+
+
+def test_what_nobody_wrote_is_no_comment() -> None:
+    """nbgrader puts "No response." under an answer that was left as it was."""
+    notebook = graded()
+    about_the_answer = notebook.cells[3].metadata.nbgrader
+    about_the_answer.comment = "No response."
+    assert page(notebook, about()).count("From your instructor") == 1
+    about_the_answer.comment = "A thought."
+    assert page(notebook, about()).count("From your instructor") == 2
 
 
 def test_all_passed() -> None:

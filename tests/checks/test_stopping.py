@@ -43,6 +43,9 @@ def test_an_exception_is_named_with_its_rank_and_line() -> None:
         failed("ValueError", line=int(SECRET)),
         failed("ValueError", file=f"{FILE}, line 4\n{SECRET}"),
         failed("SyntaxError", f"{SECRET}"),
+        failed("SyntaxError", f"'(' was never closed ({SECRET}, line {SECRET})"),
+        failed("SyntaxError", f"expected an indented block after function definition on line {SECRET[:6]}"),
+        failed("IndentationError", f"unexpected indent {SECRET}"),
         failed("DeadlockError", f"rank 0 waits in {SECRET}"),
         failed("SystemExit", SECRET, exit_code=int(SECRET)),
         failed("SIGKILL", SECRET, exit_code=-int(SECRET)),
@@ -63,6 +66,32 @@ def test_an_exception_is_named_with_its_rank_and_line() -> None:
 def test_nothing_that_a_rank_says_comes_through(run: Run) -> None:
     text, why, _ = stopped(run)
     assert SECRET not in text + why
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("def f(x)\n    pass\n", "expected ':'"),
+        ("def f(x):\npass\n", "expected an indented block after function definition on line 1"),
+        ("for x in y:\n\n", "expected an indented block after 'for' statement on line 1"),
+        ("x = (1,\n", "'(' was never closed"),
+        ("x = (1]\n", "closing parenthesis ']' does not match opening parenthesis '('"),
+        ("x = 'a\n", "unterminated string literal (detected at line 1)"),
+        ("if x:\n        a\n    b\n", "unindent does not match any outer indentation level"),
+        ("if x:\n        a\n\tb\n", "inconsistent use of tabs and spaces in indentation"),
+    ],
+)
+def test_pythons_own_words_about_a_module_that_it_cannot_read(module: str, words: str) -> None:
+    with pytest.raises(SyntaxError) as caught:
+        compile(module, FILE, "exec")
+    _, why, _ = stopped(failed(type(caught.value).__name__, str(caught.value)))
+    assert why == f"On rank 1 of 2. Python cannot read the module; nothing of it was run. Python says: {words}."
+
+
+def test_letters_in_pythons_words_are_pythons_own() -> None:
+    """A rank that has seen its inputs could spell them in what looks like a message of Python's."""
+    _, why, _ = stopped(failed("IndentationError", "expected an indented block after the letters abc on line 1"))
+    assert "abc" not in why
 
 
 def test_a_signal_is_put_into_words() -> None:
