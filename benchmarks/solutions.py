@@ -1,0 +1,69 @@
+"""The exercises' solutions beside the library: the same work, values equal or not, time side by side.
+
+A part is a module `solutions_NAME.py` beside this one, whose `measure(repetitions, quick)` gives a `Beside` for each
+piece of work. Both do it in turns, on the same ranks; times are medians. Where the algorithm is the same, a solution
+is to take at most 1.1 times the library's time; elsewhere the ratio is told and nothing is asked of it.
+
+    python benchmarks/solutions.py [collectives ...] [--repetitions 20] [--quick]
+
+Ends with 1 when values differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from beside import Beside
+from rich.console import Console
+from rich.table import Table
+
+from labkit.clusters.warm import shared
+
+PARTS = ("collectives",)
+TARGET = 1.1
+
+
+def table(part: str, rows: Sequence[Beside]) -> Table:
+    found = Table(title=f"{part}, {os.cpu_count()} cores", title_justify="left")
+    for heading in ("work", "solution (ms)", "library (ms)", "ratio", "target", "values"):
+        found.add_column(heading, justify="left" if heading == "work" else "right", no_wrap=True)
+    for row in rows:
+        target = f"{TARGET}: {'yes' if row.ratio <= TARGET else 'no'}" if row.same_algorithm else "-"
+        times = (f"{seconds * 1e3:.3g}" for seconds in (row.solution, row.library))
+        found.add_row(row.work, *times, f"{row.ratio:.2f}", target, "equal" if row.equal else "DIFFERENT")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--repetitions", type=_positive, default=20, help="of each piece of work (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="small work, few repetitions: does it work at all")
+    options = parser.parse_args()
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"{part!r} is none of the parts: {', '.join(PARTS)}")
+    if options.quick:
+        options.repetitions = 2
+    equal = True
+    for part in options.parts or PARTS:
+        rows = importlib.import_module(f"solutions_{part}").measure(options.repetitions, options.quick)
+        Console(width=140).print(table(part, rows))
+        equal = equal and all(row.equal for row in rows)
+    shared().close()
+    return 0 if equal else 1
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

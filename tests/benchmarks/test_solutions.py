@@ -1,0 +1,31 @@
+"""The benchmark of solutions beside the library runs, finds equal values, and says where it does not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOLUTIONS = Path(__file__).parents[2] / "benchmarks" / "solutions.py"
+NUMBER = r"[\d.e+-]+"
+
+WORK = {
+    "collectives": ["broadcast, 4 kB, 4 ranks", "all_gather, 4 kB", "all_reduce_tree, 4 kB", "ring_all_reduce, 4 kB"],
+}
+
+
+@pytest.mark.parametrize("part", WORK)
+def test_each_part_does_the_same_work_as_the_library(part: str) -> None:
+    command = [sys.executable, str(SOLUTIONS), part, "--quick"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for work in WORK[part]:
+        assert re.search(rf"{work}[^│]*│ +{NUMBER} │ +{NUMBER} │ +{NUMBER} │ +(-|1.1: \w+) │ +equal", output), output
+
+
+def test_bad_options_are_named() -> None:
+    for options, message in (["--repetitions", "0"], "must be at least 1, got 0"), (["ring"], "'ring' is none of"):
+        ended = subprocess.run([sys.executable, str(SOLUTIONS), *options], capture_output=True, text=True)
+        assert ended.returncode == 2 and message in ended.stderr
