@@ -1,0 +1,269 @@
+"""Visible checks and hints of data_loader: ten or twelve samples, so that every index can be followed by hand.
+
+The functions before the checks run on the ranks: they make samplers and loaders of the module and say what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect
+
+
+def dealt(size: int, num_replicas: int, rank: int, epochs: list[int], **options: Any) -> list[list[int]]:
+    """This rank's samples in each of these epochs."""
+    from labkit.exercises import data_loader
+
+    sampler = data_loader.ShardedSampler(size, num_replicas, rank, **options)
+    samples = []
+    for epoch in epochs:
+        sampler.set_epoch(epoch)
+        samples.append([int(index) for index in sampler])
+    return samples
+
+
+def first_epoch(submission: Submission, ranks: Ranks, size: int, count: int, **options: Any) -> list[list[int]]:
+    """The samples of each rank in epoch 0."""
+    run = ranks(count).call(submission.used_by(dealt), lambda rank: Args(size, count, rank, [0], **options))
+    return [epochs[0] for epochs in run.values]
+
+
+def in_turn(shares: list[list[int]]) -> list[int]:
+    """What the ranks have, one from each in turn."""
+    return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
+
+
+@check(
+    points=4,
+    title="every sample exactly once in an epoch",
+    look_at="which places of the order are this rank's, also when the size does not divide",
+)
+def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for size, count in ((8, 4), (10, 4), (draw.choice([5, 7]), draw.choice([1, 3]))):
+        shares = first_epoch(submission, ranks, size, count)
+        seen = sorted(index for share in shares for index in share)
+        expect(seen, f"what {count} ranks have of {size} samples, sorted").equals(list(range(size)))
+        wanted = [len(range(rank, size, count)) for rank in range(count)]
+        expect([len(share) for share in shares], f"samples on each of {count} ranks").equals(wanted)
+
+
+def disturbed(size: int, num_replicas: int, rank: int) -> list[Any]:
+    """Samples of a rank whose own random numbers are not those of others, and whether they stay what they were."""
+    import torch
+
+    from labkit.exercises import data_loader
+
+    torch.manual_seed(rank)
+    wanted = torch.rand(3)[2]
+    torch.manual_seed(rank)
+    torch.rand(2)
+    samples = [int(index) for index in data_loader.ShardedSampler(size, num_replicas, rank)]
+    return [samples, torch.rand(1).item() == wanted.item()]
+
+
+@check(
+    points=3,
+    title="one order, on all ranks and for any number of them",
+    look_at="the generator: whose is it, and what is it seeded with?",
+)
+def one_order(submission: Submission, ranks: Ranks) -> None:
+    wanted = in_turn(first_epoch(submission, ranks, 12, 1))
+    expect(wanted == sorted(wanted), "the order is 0, 1, 2, ... (12 samples, shuffle=True)").equals(False)
+    for count in (2, 4):
+        run = ranks(count).call(submission.used_by(disturbed), [Args(12, count, rank) for rank in range(count)])
+        order = in_turn([samples for samples, _ in run.values])
+        expect(order, f"samples of {count} ranks, one from each in turn, beside the order of one rank").equals(wanted)
+        undisturbed = [same for _, same in run.values]
+        expect(undisturbed, "what each rank draws for itself stays what it was").equals([True] * count)
+
+
+@check(
+    points=3,
+    title="set_epoch mixes anew, the same way each time",
+    look_at="what the order depends on: seed, epoch, shuffle",
+)
+def epochs(submission: Submission, ranks: Ranks) -> None:
+    one = ranks(1)
+    zero, first, again = one.call(submission.used_by(dealt), [Args(12, 1, 0, [0, 1, 0])]).values[0]
+    expect(zero == first, "epoch 1 has the order of epoch 0").equals(False)
+    expect(again, "epoch 0, a second time").equals(zero)
+    seeded = one.call(submission.used_by(dealt), [Args(12, 1, 0, [0], seed=7)]).values[0][0]
+    expect(seeded == zero, "seed=7 has the order of seed=0").equals(False)
+    shares = first_epoch(submission, ranks, 7, 3, shuffle=False)
+    expect(shares, "7 samples on 3 ranks, shuffle=False").equals([[0, 3, 6], [1, 4], [2, 5]])
+
+
+@check(points=2, title="drop_last: all ranks have as many", look_at="how many samples are left out, and of which end")
+def drop_last(submission: Submission, ranks: Ranks) -> None:
+    shares = first_epoch(submission, ranks, 11, 4, drop_last=True)
+    expect([len(share) for share in shares], "samples on each of 4 ranks, of 11").equals([2, 2, 2, 2])
+    expect(len({index for share in shares for index in share}), "different samples on all ranks").equals(8)
+    whole = in_turn(first_epoch(submission, ranks, 11, 1))
+    expect(in_turn(shares), "the samples that are kept: the first eight of the order").equals(whole[:8])
+
+
+def stopped(size: int, num_replicas: int, rank: int, steps: int, epoch: int) -> list[Any]:
+    """The first samples of an epoch, and the state after them, as a file would keep it."""
+    import json
+
+    from labkit.exercises import data_loader
+
+    sampler = data_loader.ShardedSampler(size, num_replicas, rank)
+    sampler.set_epoch(epoch)
+    samples = iter(sampler)
+    taken = [int(next(samples)) for _ in range(steps)]
+    return [taken, json.dumps(sampler.state_dict())]
+
+
+def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> list[Any]:
+    """What is left of that epoch, as `len` says and in fact, and how many samples the next one has."""
+    import json
+
+    from labkit.exercises import data_loader
+
+    sampler = data_loader.ShardedSampler(size, num_replicas, rank)
+    sampler.load_state_dict(json.loads(state))
+    sampler.set_epoch(epoch)
+    said, left = len(sampler), [int(index) for index in sampler]
+    sampler.set_epoch(epoch + 1)
+    return [left, said, len(list(sampler))]
+
+
+@check(
+    points=3,
+    title="a run that stopped goes on where it was",
+    look_at="where the iteration begins after load_state_dict, and what set_epoch leaves alone",
+)
+def resume(submission: Submission, ranks: Ranks) -> None:
+    before = ranks(2).call(submission.used_by(stopped), lambda rank: Args(10, 2, rank, 2, 3)).values
+    state = before[0][1]
+    expect(before[1][1], "rank 1's state, beside rank 0's").equals(state)
+    after = ranks(2).call(submission.used_by(resumed), lambda rank: Args(10, 2, rank, state, 3)).values
+    whole = ranks(2).call(submission.used_by(dealt), lambda rank: Args(10, 2, rank, [3])).values
+    for rank in range(2):
+        joined = before[rank][0] + after[rank][0]
+        expect(joined, f"rank {rank}: 2 samples of epoch 3, and then the others").equals(whole[rank][0])
+        expect(after[rank][1], f"rank {rank}: len(sampler) when 3 are left").equals(3)
+        expect(after[rank][2], f"rank {rank}: samples of epoch 4, the next one").equals(5)
+
+
+@check(
+    points=4,
+    title="and on another number of ranks, too",
+    look_at="position: how many samples of the order have all ranks had together?",
+)
+def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    steps = draw.choice([1, 2])
+    before = ranks(4).call(submission.used_by(stopped), lambda rank: Args(11, 4, rank, steps, 1)).values
+    had = [index for taken, _ in before for index in taken]
+    for count in (3, 1):
+        given = [Args(11, count, rank, before[0][1], 1) for rank in range(count)]
+        run = ranks(count).call(submission.used_by(resumed), given)
+        both = sorted(had + [index for left, _, _ in run.values for index in left])
+        expect(both, f"had by 4 ranks, then by {count}, sorted").equals(list(range(11)))
+
+
+def prefetched(count: int, breaks: bool) -> list[Any]:
+    """What comes out of a PrefetchLoader, in two epochs; and what it raises when the loader breaks."""
+    import torch
+
+    from labkit.exercises import data_loader
+
+    class Loader:
+        def __len__(self) -> int:
+            return count
+
+        def __iter__(self) -> Any:
+            for number in range(count):
+                yield {"x": torch.full((2,), float(number)), "names": ["a", "b"]}
+            if breaks:
+                raise KeyError("no such file")
+
+    loader = data_loader.PrefetchLoader(Loader(), "cpu")
+    seen: list[Any] = [len(loader)]
+    for _ in range(2):
+        try:
+            for batch in loader:
+                seen.append([batch["x"].tolist(), batch["names"]])
+        except KeyError:
+            seen.append("KeyError")
+    return seen
+
+
+@check(
+    points=2,
+    title="prefetch: every batch, in order, in each epoch; an error in its place",
+    look_at="what the thread puts into the queue when the loader ends, and when it raises",
+)
+def batches(submission: Submission, ranks: Ranks) -> None:
+    wanted = [[[float(number)] * 2, ["a", "b"]] for number in range(4)]
+    for breaks, last in ((False, []), (True, ["KeyError"])):
+        seen = ranks(1).call(submission.used_by(prefetched), [Args(4, breaks)]).values[0]
+        expect(seen[0], "len(loader)").equals(4)
+        end = " and then the loader's KeyError" if breaks else ""
+        expect(seen[1:], f"4 batches{end}, twice").equals([*wanted, *last] * 2)
+
+
+def held(prefetch_factor: int) -> dict[str, Any]:
+    """How far a loader is read before it is iterated and while its first batch is held; then leave it."""
+    import threading
+
+    import torch
+
+    from labkit.exercises import data_loader
+
+    read, enough = [], threading.Event()
+
+    class Loader:
+        def __iter__(self) -> Any:
+            for number in range(100):
+                read.append(number)
+                if len(read) == 1 + prefetch_factor:
+                    enough.set()
+                yield torch.tensor(number)
+
+    before = threading.enumerate()
+    loader = data_loader.PrefetchLoader(Loader(), "cpu", prefetch_factor)
+    found: dict[str, Any] = {"unasked": len(read)}
+    for _ in loader:
+        enough.wait(5)
+        threading.Event().wait(0.05)  # for who reads on and on
+        found["ahead"] = len(read) - 1
+        break
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in started:
+        thread.join(5)
+    return {**found, "left": sum(thread.is_alive() for thread in started)}
+
+
+@check(
+    points=3,
+    title="prefetch: reads ahead while you work, not too far, and leaves no thread",
+    look_at="when the thread begins, what it waits for, and what ends it when you leave early",
+)
+def reads_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    factor = draw.choice([1, 2, 3])
+    found = ranks(1).call(submission.used_by(held), [Args(factor)]).values[0]
+    expect(found["unasked"], "batches read before anybody iterates").equals(0)
+    ahead = f"batches read ahead while the first is held, prefetch_factor={factor}"
+    expect(found["ahead"], ahead).at_least(factor)
+    expect(found["ahead"], ahead).at_most(factor + 1)  # one more is in the reader's hands
+    expect(found["left"], "threads that go on after `break`").equals(0)
+
+
+HINTS = [
+    "Take 10 samples and 4 ranks, and write the order of an epoch in rows of four: each row is a round, each column a "
+    "rank. What has been dealt out after two rounds? It is the beginning of the order, and only one number is needed "
+    "to say so. Now write what is left in rows of three.",
+    "`torch.randperm(n, generator=g)`, `g = torch.Generator().manual_seed(...)`, draws from a generator of your own: "
+    "the same on every rank, and `torch.rand` elsewhere does not notice. A rank's part is a slice with a step: "
+    "`order[first : end : num_replicas]`. Where does it begin, for rank r, when `self._begin` samples are gone?",
+    "The state is about all ranks: one sample given here means that `num_replicas` are gone from the order. "
+    "The place is `self._begin` plus that product; but in the last round only some ranks get one, so the place "
+    "is never beyond the end, and when nothing is left for anybody it is `dataset_size`.",
+    "Iteration: `order[self._begin + self.rank : self._begin + self._left() : self.num_replicas].tolist()`, with "
+    "`self._given += 1` before each `yield`, and `self._given = -(-self._left() // self.num_replicas)` at the end. "
+    "Thread: `while room.acquire() and not leaving.is_set(): ready.put((copies.make(next(batches)), None))` in a `try` "
+    "whose `except BaseException as error` puts `(None, error)`. Outside: `try:` get, release, yield; `finally:` set "
+    "`leaving`, release once more, join.",
+]
