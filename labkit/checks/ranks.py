@@ -50,6 +50,8 @@ class Reference:
 
     submission: Submission
     name: str
+    joined: bool = True
+    """The process group stands when it is called."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Submission:
     def modules(self) -> dict[str, str]:
         return {**self.others, self.exercise.name: self.source}
 
-    def used_by(self, function: Callable[..., Any]) -> Reference:
+    def used_by(self, function: Callable[..., Any], *, joined: bool = True) -> Reference:
         """A function of the rubric, to be called on ranks: for what takes more than one call, such as a class.
 
             def trained(batches):
@@ -80,10 +82,11 @@ class Submission:
 
         Its text travels and nothing around it, so it imports what it needs. It runs beside the learner's code, which
         can change whatever it sees: what it returns is the rank's word.
+        joined: the process group stands when it begins.
         """
         driver = Exercise(f"checks/{function.__name__}")
         text = "from __future__ import annotations\n\n" + textwrap.dedent(inspect.getsource(function))
-        return Reference(Submission(driver, text, self.modules), function.__name__)
+        return Reference(Submission(driver, text, self.modules), function.__name__, joined)
 
 
 class CannotJudge(Exception):
@@ -184,6 +187,7 @@ class RankSet:
             call=(submission.exercise.name, function.name),
             arguments=tuple(arguments),
             groups=_groups(arguments),
+            joined=function.joined,
             modules=submission.modules,
         )
         return self._run(job)

@@ -25,8 +25,7 @@ class Job:
     - `function`, bytes made by `Job.calling(f, ...)`: a function of this program, called on every rank;
     - `call`, a public function of an exercise module, `(exercise, name)`. Nothing of it is loaded in this process:
       it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`, tensors, plain data and what
-      arguments.py can mark; a rank whose arguments are None makes no call. The process group stands when the call
-      begins.
+      arguments.py can mark; a rank whose arguments are None makes no call.
     """
 
     source: str | None = None
@@ -35,6 +34,8 @@ class Job:
     arguments: tuple[tuple[tuple[Any, ...], Mapping[str, Any]] | None, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     """For `call`: sub-groups that stand when it begins, as global ranks; `arguments.group_of(ranks)` stands for one."""
+    joined: bool = True
+    """For `call`: the process group stands when it begins. Not so where to make it is what is called."""
 
     filename: str = "<cell>"
     """Shown in tracebacks and traces: `Cell In[3]`."""

@@ -70,7 +70,8 @@ def outcome(rank: int, now: Callable[[], float], run: Callable[[], RankResult]) 
 def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
     if job.call is not None:
         name, attribute = job.call
-        dist.init_process_group()
+        if job.joined:
+            dist.init_process_group()
         # every rank makes every group, in the same order, whether it is a member or not: torch asks for that
         groups = {ranks: dist.new_group(list(ranks)) for ranks in job.groups}
         given = job.arguments[rank]

@@ -10,7 +10,7 @@ from checks.course import SOLUTION
 from torch import Tensor
 
 from labkit import exercises
-from labkit.checks import Ranks, Submission
+from labkit.checks import Args, Ranks, Submission
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -40,3 +40,17 @@ def test_a_failure_is_told_with_the_learner_s_line() -> None:
     run = Ranks()(2).attempt(of(source).used_by(twice), lambda rank: torch.ones(2))
     assert run.first_failure is not None and run.first_failure.error is not None
     assert run.first_failure.error.where == "phase1_small/largest.py, line 10"
+
+
+def makes_the_group() -> list[Any]:
+    import torch.distributed as dist
+
+    stood = dist.is_initialized()
+    dist.init_process_group()
+    return [stood, dist.get_rank(), dist.get_world_size()]
+
+
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+def test_the_group_need_not_stand_when_it_begins(cluster: str) -> None:
+    run = Ranks(cluster)(2).call(of(SOLUTION).used_by(makes_the_group, joined=False), lambda rank: Args())
+    assert run.values == [[False, 0, 2], [False, 1, 2]]

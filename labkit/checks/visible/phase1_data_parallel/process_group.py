@@ -1,0 +1,206 @@
+"""Visible checks and hints of process_group, in the order of its TODOs.
+
+The plain functions are what runs on the ranks: each uses your module as a training script would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def reads(variables: dict[str, str | None]) -> Any:
+    """What from_env makes of an environment with these variables; None takes one away."""
+    import os
+
+    from labkit.exercises import process_group
+
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    try:
+        config = process_group.DDPConfig.from_env()
+    except (ValueError, KeyError, TypeError) as error:
+        return [type(error).__name__, str(error)]
+    return {"rank": config.rank, "world_size": config.world_size, "local_rank": config.local_rank}
+
+
+@check(points=2, title="from_env reads rank, world size and local rank", look_at="which variable each field comes from")
+def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    rank, local_rank = draw.randrange(4, 8), draw.randrange(4)
+    variables = TORCHRUN | {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+    run = ranks(1).call(submission.used_by(reads, joined=False), lambda _: Args(variables))
+    expect(run.values[0], f"RANK={rank}, WORLD_SIZE=8, LOCAL_RANK={local_rank}").equals(
+        {"rank": rank, "world_size": 8, "local_rank": local_rank}
+    )
+
+
+@check(points=3, title="a variable that is missing is named", look_at="what os.environ has, before anything is read")
+def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    absent = draw.choice(["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+    cases: list[tuple[str, dict[str, str | None], list[str]]] = [
+        (f"without {absent}", {absent: None}, [absent]),
+        ("without RANK and MASTER_ADDR", {"RANK": None, "MASTER_ADDR": None}, ["RANK", "MASTER_ADDR"]),
+        ("with WORLD_SIZE=four", {"WORLD_SIZE": "four"}, ["WORLD_SIZE", "four"]),
+    ]
+    for case, change, named in cases:
+        run = ranks(1).call(submission.used_by(reads, joined=False), [Args({**TORCHRUN, **change})])
+        raised, message = run.values[0] if isinstance(run.values[0], list) else ("no error", "")
+        expect(raised, f"{case} it raises").equals("ValueError")
+        for name in named:
+            expect(message, f"the message of the ValueError {case}").contains(name)
+
+
+def joins() -> Any:
+    """Set up as a training script does, and add up all ranks' numbers."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.exercises import process_group
+
+    device = process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
+    process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
+    number = torch.tensor(dist.get_rank() + 1.0, device=device)
+    dist.all_reduce(number)
+    return [str(device), dist.get_backend(), dist.get_rank(), dist.get_world_size(), number.item()]
+
+
+@check(
+    points=3,
+    title="setup_distributed makes one group of all ranks",
+    look_at="what init_process_group is given, and whether a group stands already",
+)
+def setup(submission: Submission, ranks: Ranks) -> None:
+    run = ranks(4).call(submission.used_by(joins, joined=False), lambda rank: Args())
+    what = "device, backend, rank, world size, and the sum of 1 to 4"
+    expect(run.values, what).equals([["cpu", "gloo", rank, 4, 10.0] for rank in range(4)])
+
+
+def joins_again() -> Any:
+    """Come and go twice."""
+    import torch.distributed as dist
+
+    from labkit.exercises import process_group
+
+    stood = []
+    for _ in range(2):
+        process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
+        stood.append(dist.is_initialized())
+        process_group.cleanup()
+        process_group.cleanup()
+        stood.append(dist.is_initialized())
+    return stood
+
+
+@check(
+    points=2,
+    title="cleanup may be called twice, and the group made again",
+    look_at="what setup_distributed remembers of a group that has ended",
+)
+def cleanup(submission: Submission, ranks: Ranks) -> None:
+    run = ranks(2).call(submission.used_by(joins_again, joined=False), lambda rank: Args())
+    expect(run.values, "a group stands: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
+
+
+def takes_turns(fails: bool) -> Any:
+    """When this rank's turn under rank_zero_first began and ended, in seconds, and what became of it."""
+    import time
+
+    from labkit.exercises import process_group
+
+    moments = []
+    try:
+        with process_group.rank_zero_first():
+            moments.append(time.monotonic())
+            time.sleep(0.05)
+            moments.append(time.monotonic())
+            if fails:
+                raise OSError("the download failed")
+    except OSError as error:
+        return [*moments, str(error)]
+    return [*moments, "fine"]
+
+
+@check(
+    points=3,
+    title="rank_zero_first: rank 0 has ended its block before the others begin",
+    look_at="on which side of its yield each rank comes to the barrier",
+)
+def order(submission: Submission, ranks: Ranks) -> None:
+    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(False))
+    (_, ended, _), *others = run.values
+    for rank, (began, _, _) in enumerate(others, 1):
+        expect(began >= ended, f"rank {rank} began after rank 0 had ended").equals(True)
+
+
+@check(
+    points=2,
+    title="rank_zero_first: a block that fails on rank 0 leaves nobody waiting",
+    look_at="whether rank 0 comes to the barrier when an exception goes through its yield",
+)
+def failing(submission: Submission, ranks: Ranks) -> None:
+    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(rank == 0))
+    expect([value[-1] for value in run.values], "what became of the block").equals(
+        ["the download failed", "fine", "fine"]
+    )
+
+
+@check(
+    points=2,
+    title="all_reduce_metrics: the same means on every rank",
+    look_at="what is added up, and by what it is divided; the order of names; ranks of weight 0",
+)
+def means(submission: Submission, ranks: Ranks) -> None:
+    # losses 1, 10, 100, 1000: the mean tells whose is missing
+    run = ranks(4).call(
+        submission.all_reduce_metrics, lambda rank: Args({"loss": 10.0**rank, "accuracy": torch.tensor(rank / 4)})
+    )
+    expect(run.values, "means of loss and accuracy").equals([{"loss": 277.75, "accuracy": 0.375}] * 4)
+    names = (["a", "b"], ["b", "a"])
+    run = ranks(2).call(
+        submission.all_reduce_metrics, lambda rank: Args({name: {"a": 1.0, "b": 5.0}[name] for name in names[rank]})
+    )
+    expect(run.values, "means where rank 1 has the names in another order").equals([{"a": 1.0, "b": 5.0}] * 2)
+    losses, weights = [2.0, 8.0, float("nan")], [10.0, 30.0, 0.0]
+    run = ranks(3).call(submission.all_reduce_metrics, lambda rank: Args({"loss": losses[rank]}, weight=weights[rank]))
+    expect(run.values, "mean of 2 for 10 samples, 8 for 30, nan for none").equals([{"loss": 6.5}] * 3)
+
+
+@check(
+    points=3,
+    title="all_reduce_metrics: one collective, however many metrics",
+    look_at="how many tensors are sent: one holds all the sums",
+)
+def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    names = [f"metric {number}" for number in range(draw.randrange(5, 9))]
+    run = ranks(4).call(submission.all_reduce_metrics, lambda rank: Args(dict.fromkeys(names, float(rank))))
+    expect(run.values, f"means of {len(names)} metrics").equals([dict.fromkeys(names, 1.5)] * 4)
+    for rank in range(4):
+        called = [event.operation for event in run.trace.collectives(rank)]
+        expect(len(called), f"collectives that rank {rank} called for {len(names)} metrics").equals(1)
+
+
+HINTS = [
+    "from_env: the names that you look for are `[*numbers.values(), *address]`. Collect those that are `not in "
+    "os.environ` in a list first; an error that names one variable at a time has to be met three times. int() says "
+    "\"invalid literal for int(): 'four'\", which does not say where that stood: catch it, and say so.",
+    "setup_distributed: `if not dist.is_initialized():` is the whole memory that it needs. A variable of your own that "
+    "remembers the group would still remember it after cleanup().",
+    "rank_zero_first: a barrier opens when every rank has come to it once. Rank 0 comes after its block, so the others "
+    "must come before theirs: they wait there until rank 0 is done. A block that raises does so at the `yield`, and "
+    "what has to happen all the same stands under `finally`.",
+    "all_reduce_metrics: let every rank send `weight * value` for each metric and, as one more element at the end, its "
+    "`weight`. After one all_reduce all ranks have the sums; divide all but the last by the last. nan * 0 is nan, so "
+    "a rank of weight 0 sends 0.",
+    "TODO 1: `missing = [name for name in (*numbers.values(), *address) if name not in os.environ]`. TODO 2: "
+    "`dist.init_process_group(config.backend, init_method=config.init_method, rank=config.rank, "
+    "world_size=config.world_size)`. TODO 3: `if not first: barrier(group)`, then `try: yield`, then `finally:` and "
+    "`if first: barrier(group)`. TODO 4: `sums = torch.tensor([*weighted, weight], dtype=torch.float64, "
+    "device=_device(group))`, `dist.all_reduce(sums, group=group)`, and `(sums[:-1] / sums[-1]).tolist()`.",
+]
