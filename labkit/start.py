@@ -1,7 +1,7 @@
-"""`labkit start`: JupyterLab on the learner's own copy of the notebook to begin with.
+"""`labkit start`: JupyterLab on the learner's own copies of the notebooks, opened on the first one.
 
-`notebooks/` holds the solved notebooks. A learner gets a copy in the workspace, with the solutions taken out as
-nbgrader takes them out of a release. It is made once and never written again.
+`notebooks/` holds the solved notebooks. A learner gets copies in the workspace, with the solutions taken out as
+nbgrader takes them out of a release. They are made once and never written again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from labkit.cli import CommandError
-from labkit.exercises import root, workspace
-
-FIRST_NOTEBOOK = "phase3_multi_node/ring_allreduce.ipynb"
+from labkit.exercises import catalogue, root, workspace
 
 
 def start(arguments: Sequence[str]) -> int:
@@ -28,9 +26,13 @@ def start(arguments: Sequence[str]) -> int:
         raise CommandError("JupyterLab is not installed here: ./lab start installs it")
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
-    notebook = Path(named[0]).resolve() if named else own_copy(FIRST_NOTEBOOK).resolve()
+    copies = [own_copy(f"{exercise.name}.ipynb") for exercise in catalogue()]
+    notebooks = [Path(named[0])] if named else [copy for copy in copies if copy.is_file()]
+    if not notebooks:
+        raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name another: labkit start NOTEBOOK.ipynb")
+    notebook = notebooks[0].resolve()
     if not notebook.is_file():
-        raise CommandError(f"there is no notebook {notebook}; name another: labkit start NOTEBOOK.ipynb")
+        raise CommandError(f"there is no notebook {notebook}")
     folder = course if notebook.is_relative_to(course) else notebook.parent
     # the address that Jupyter prints, which is all that people without a display see, leads to the notebook too
     options = [

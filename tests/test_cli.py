@@ -55,6 +55,18 @@ def test_check_of_a_file(tmp_path: Path) -> None:
     assert template.returncode == 1, template.stdout + template.stderr
 
 
+def test_check_of_a_phase(tmp_path: Path) -> None:
+    """What the learner has begun is checked; the rest is named."""
+    phase = tmp_path / "phase1_data_parallel"
+    phase.mkdir()
+    (phase / "collectives.py").write_text((ROOT / "templates/phase1_data_parallel/collectives.py").read_text())
+    done = labkit("check", "phase1_data_parallel", LABKIT_WORKSPACE=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    summary = [line for line in done.stdout.splitlines() if line.startswith(("process_group:", "collectives:"))]
+    assert summary[-1].startswith("collectives: 0 of ")
+    assert summary[-1].endswith("points (your module, on virtual ranks)")
+
+
 def test_help_does_not_load_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "labkit", "--help"], capture_output=True, text=True, timeout=60
@@ -174,6 +186,8 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
     name = "phase3_multi_node/ring_allreduce.ipynb"
     (tmp_path / "notebooks" / name).parent.mkdir(parents=True)
     notebook.rename(tmp_path / "notebooks" / name)
+    (tmp_path / "solutions/phase3_multi_node").mkdir(parents=True)
+    (tmp_path / "solutions/phase3_multi_node/ring_allreduce.py").touch()
     own = tmp_path / "workspace" / name
     quiet = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     log = tmp_path / "log"
@@ -203,7 +217,7 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
 def test_start_without_its_notebook(tmp_path: Path) -> None:
     done = labkit("start", LABKIT_ROOT=str(tmp_path))
     assert done.returncode == 2
-    assert f"there is no notebook {tmp_path}/notebooks/" in done.stderr
+    assert f"there is no notebook in {tmp_path}/notebooks;" in done.stderr
 
 
 def test_the_learners_copy_has_no_solutions_and_is_never_written_again(

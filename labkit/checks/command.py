@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labkit.checks.report import CheckResult
+from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, NoRubric
 from labkit.checks.session import check_exercise
 from labkit.exercises import Exercise, MissingModule, UnknownExercise, catalogue, find
@@ -14,27 +14,38 @@ from labkit.exercises import Exercise, MissingModule, UnknownExercise, catalogue
 def main(name: str, file: str | Path | None = None, cluster: str = "virtual", seed: int | None = None) -> int:
     """Check one exercise, or all of a phase, and print what was found as it comes.
 
-    file: the module to check, instead of the one under work. Returns the exit code: 0 when every check passed, 1 when
-    one failed, 2 when nothing could be checked (the message goes to stderr).
+    file: the module to check, instead of the one under work. Of a phase, what the learner has begun is checked. Returns
+    the exit code: 0 when every check passed, 1 when one failed or an exercise of the phase is not begun, 2 when nothing
+    could be checked (the message goes to stderr).
     """
+    phase = [exercise for exercise in catalogue() if exercise.phase == name.rstrip("/")]
     try:
-        exercises = _named(name)
-        if file is not None and len(exercises) > 1:
-            raise ValueError(f"--file goes with one exercise, and {name} has {len(exercises)}")
+        if phase:
+            if file is not None:
+                raise ValueError(f"--file goes with one exercise, and {name} has {len(phase)}")
+            return _check_phase(phase, cluster, seed)
         source = None if file is None else Path(file).read_text()
-        codes = [_check(exercise, source, cluster, seed) for exercise in exercises]
+        return 0 if _check(find(name), source, cluster, seed).passed else 1
     except (UnknownExercise, MissingModule, NoRubric, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    return max(codes)
 
 
-def _named(name: str) -> list[Exercise]:
-    of_phase = [exercise for exercise in catalogue() if exercise.phase == name.rstrip("/")]
-    return of_phase or [find(name)]
+def _check_phase(phase: list[Exercise], cluster: str, seed: int | None) -> int:
+    reports = {}
+    for exercise in phase:
+        if exercise.paths["yours"].is_file():
+            reports[exercise] = _check(exercise, None, cluster, seed)
+            print()
+    for exercise in phase:
+        if exercise in reports:
+            print(reports[exercise].summary)
+        else:
+            print(f"{exercise.short_name}: not begun: run its notebook, or copy templates/{exercise.filename}")
+    return 0 if len(reports) == len(phase) and all(report.passed for report in reports.values()) else 1
 
 
-def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | None) -> int:
+def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | None) -> Report:
     print(exercise.name)
 
     def progress(check: Check, result: CheckResult | None) -> None:
@@ -46,4 +57,4 @@ def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | Non
 
     report = check_exercise(exercise, source, cluster=cluster, seed=seed, progress=progress)
     print(report.closing())
-    return 0 if report.passed else 1
+    return report

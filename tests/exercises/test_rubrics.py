@@ -6,27 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from autograder.judge import Judge, hidden_rubric
+from autograder import mutants
+from autograder.judge import Judge
 from autograder.sandbox import Sandbox
 from labkit import exercises
-from labkit.checks import NoRubric, Ranks, Report, Rubric, Submission, run_checks, visible_rubric
+from labkit.checks import Ranks, Report, Submission, run_checks, visible_rubric
 from labkit.exercises import Exercise
 
 ENOUGH_MUTANTS = 6
 ENOUGH_HINTS = 3
 
 
-def _rubrics() -> dict[str, Rubric]:
-    found = {}
-    for exercise in exercises.catalogue():
-        try:
-            found[exercise.short_name] = hidden_rubric(exercise)
-        except NoRubric:
-            continue
-    return found
-
-
-HIDDEN = _rubrics()
+HIDDEN = {rubric.exercise.short_name: rubric for rubric in mutants.rubrics()}
 MUTANTS = [(name, mutant) for name, rubric in HIDDEN.items() for mutant in rubric.mutants]
 VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
 
@@ -112,3 +103,10 @@ def test_both_rubrics_are_on_one_scale(name: str) -> None:
     visible = visible_rubric(HIDDEN[name].exercise)
     assert visible.points == HIDDEN[name].points
     assert len(visible.hints) >= ENOUGH_HINTS
+
+
+@each
+def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
+    """What it says is what the rubric states, which the tests above compare with a run of each."""
+    section = mutants.section(HIDDEN[name])
+    assert section in (exercises.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"

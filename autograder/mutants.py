@@ -1,0 +1,136 @@
+"""What wrong solutions earn, as a table: every mutant of every exercise is judged, and rubrics/README.md written.
+
+    python -m autograder.mutants [EXERCISE ...]
+
+Without names: all exercises. Nothing is written for an exercise in which a mutant earns other than its rubric states.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+from autograder.judge import Judge, hidden_rubric
+from autograder.sandbox import Sandbox
+from labkit.checks import NoRubric, Rubric
+from labkit.exercises import UnknownExercise, catalogue, find, root
+
+HEAD = """# What wrong solutions earn
+
+Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
+that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
+The tests run them all; `python -m autograder.mutants` judges them anew and writes this page.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solution and what it earns."""
+
+    name: str
+    says: str
+    """What it does: the first line of its text."""
+    marks: float
+    loses: frozenset[str]
+    """Names of checks."""
+
+
+def stated(rubric: Rubric) -> list[Row]:
+    """As the rubric says: the solution and its variants lose nothing, the template everything."""
+    every = frozenset(check.name for check in rubric.checks)
+    right = [("the solution", ""), *((path.stem, _first_line(path)) for path in rubric.variant_paths)]
+    rows = [Row(name, says, rubric.points, frozenset()) for name, says in right]
+    mutants = [
+        Row(name, _first_line(rubric.mutant_path(name)), mutant.marks, frozenset(mutant.loses))
+        for name, mutant in rubric.mutants.items()
+    ]
+    return [*rows, *sorted(mutants, key=lambda row: -row.marks), Row("the template", "", 0, every)]
+
+
+def judged(rubric: Rubric, row: Row) -> Row:
+    """What that one earns, by a run."""
+    exercise = rubric.exercise
+    path = {"the solution": exercise.paths["solution"], "the template": exercise.paths["template"]}.get(row.name)
+    if path is None:
+        path = rubric.mutant_path(row.name)
+    if not path.is_file():
+        path = next(path for path in rubric.variant_paths if path.stem == row.name)
+    with Judge(Sandbox()) as judge:
+        others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
+        report = judge.judge(exercise, path.read_text(), others)
+    pairs = zip(rubric.checks, report.results, strict=True)
+    lost = frozenset(check.name for check, result in pairs if not result.passed)
+    return Row(row.name, row.says, report.earned, lost)
+
+
+def section(rubric: Rubric) -> str:
+    """The table of one exercise, in Markdown."""
+    titles = {check.name: check.title for check in rubric.checks}
+    lines = [f"## {rubric.exercise.name}: {rubric.points:g} points", "", "| | | marks | loses |", "|---|---|---|---|"]
+    for row in stated(rubric):
+        kept = [title for name, title in titles.items() if name not in row.loses]
+        lost = [title for name, title in titles.items() if name in row.loses]
+        if not kept:
+            loses = "everything"
+        elif len(kept) < len(lost):
+            loses = f"everything but: {'; '.join(kept)}"
+        else:
+            loses = "; ".join(lost)
+        name = row.name if row.name.startswith("the ") else f"`{row.name}`"
+        lines.append(
+            "|".join(f" {cell} " if cell else " " for cell in (name, row.says, f"{row.marks:g}", loses)).join("||")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """rubrics/README.md, all exercises."""
+    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
+
+
+def rubrics() -> Iterator[Rubric]:
+    """The hidden rubrics of all exercises that have one."""
+    for exercise in catalogue():
+        try:
+            yield hidden_rubric(exercise)
+        except NoRubric:
+            continue
+
+
+def main(names: Sequence[str]) -> int:
+    """Judge and write. Returns 0 when all earned what is stated, 1 when one did not, 2 for an unknown name."""
+    try:
+        chosen = [hidden_rubric(find(name)) for name in names] or list(rubrics())
+    except (UnknownExercise, NoRubric) as error:
+        print(error, file=sys.stderr)
+        return 2
+    rows = [(rubric, row) for rubric in chosen for row in stated(rubric)]
+    wrong = 0
+    for rubric, row in track(rows, description="judging"):
+        seen = judged(rubric, row)
+        if seen != row:
+            wrong += 1
+            differ = ", ".join(sorted(seen.loses ^ row.loses))
+            print(
+                f"{rubric.exercise.short_name} {row.name}: {seen.marks:g}, stated {row.marks:g}; differs in: {differ}"
+            )
+    if wrong:
+        print(f"{wrong} of {len(rows)} are not as stated: nothing written")
+        return 1
+    path = root() / "autograder" / "rubrics" / "README.md"
+    path.write_text(page())
+    print(f"{len(rows)} judged, all as stated; wrote {path}")
+    return 0
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
