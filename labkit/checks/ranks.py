@@ -72,7 +72,7 @@ class Submission:
     def modules(self) -> dict[str, str]:
         return {**self.others, self.exercise.name: self.source}
 
-    def used_by(self, function: Callable[..., Any], *, joined: bool = True) -> Reference:
+    def used_by(self, function: Callable[..., Any], *parts: Callable[..., Any], joined: bool = True) -> Reference:
         """A function of the rubric, to be called on ranks: for what takes more than one call, such as a class.
 
             def trained(batches):
@@ -80,12 +80,13 @@ class Submission:
                 ...
             run = ranks(4).call(submission.used_by(trained), batches)
 
-        Its text travels and nothing around it, so it imports what it needs. It runs beside the learner's code, which
-        can change whatever it sees: what it returns is the rank's word.
-        joined: the process group stands when it begins.
+        Its text travels and nothing around it, so it imports what it needs; `parts` are functions and classes of the
+        rubric that it calls. It runs beside the learner's code, which can change whatever it sees: what it returns is
+        the rank's word. joined: the process group stands when it begins.
         """
         driver = Exercise(f"checks/{function.__name__}")
-        text = "from __future__ import annotations\n\n" + textwrap.dedent(inspect.getsource(function))
+        texts = [textwrap.dedent(inspect.getsource(part)) for part in (*parts, function)]
+        text = "\n\n".join(["from __future__ import annotations", *texts])
         return Reference(Submission(driver, text, self.modules), function.__name__, joined)
 
 
