@@ -1,0 +1,561 @@
+"""Hidden rubric of data_loader: 24 points, 19 for the sampler and 5 for the loader.
+
+No check knows the order of an epoch: any one will do that is the same on every rank. What is compared is what ranks
+say with each other, with other numbers of ranks, and before with after a stop. The functions before the checks run on
+the ranks, beside the learner's module.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect
+
+FORBIDDEN = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
+"""What `labkit integrity` points at wherever it is named; it costs no marks by itself."""
+
+
+def legs(
+    size: int, plan: list[tuple[int, int, int | None, bool]], only: int | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """Training in legs: `(num_replicas, epoch, samples that each rank takes, go on from the leg before?)`.
+
+    only: this rank's sampler alone is made; else all are, here, one after the other.
+    """
+    import itertools
+    import json
+
+    from labkit.exercises import data_loader
+
+    told: list[dict[str, Any]] = []
+    for count, epoch, steps, goes_on in plan:
+        samples, states, lengths = [], [], []
+        for rank in range(count) if only is None else [only]:
+            sampler = data_loader.ShardedSampler(size, count, rank, **options)
+            if goes_on:
+                sampler.load_state_dict(json.loads(told[-1]["states"][0]))
+            sampler.set_epoch(epoch)
+            lengths.append(len(sampler))
+            dealing = iter(sampler)
+            samples.append([int(index) for index in itertools.islice(dealing, steps)])
+            states.append(json.dumps(sampler.state_dict(), sort_keys=True))
+        told.append({"samples": samples, "states": states, "lengths": lengths})
+    return told
+
+
+def here(submission: Submission, ranks: Ranks, size: int, *plan: Any, **options: Any) -> list[dict[str, Any]]:
+    """All replicas of each leg, in one process."""
+    told: list[dict[str, Any]] = ranks(1).call(submission.used_by(legs), [Args(size, list(plan), **options)]).values[0]
+    return told
+
+
+def flat(shares: list[list[int]]) -> list[int]:
+    return [index for share in shares for index in share]
+
+
+def in_turn(shares: list[list[int]]) -> list[int]:
+    """What the ranks have, one from each in turn."""
+    return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
+
+
+# Which samples --------------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=2,
+    title="every sample exactly once in an epoch",
+    look_at="sizes that do not divide, smaller than the number of ranks, and 0",
+)
+def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for size in (0, 1, draw.randrange(20, 60) * 6, draw.randrange(100, 300) * 12 + draw.choice([5, 7])):
+        counts = (1, 6, draw.choice([3, 4]), draw.randrange(7, 12))
+        told = here(submission, ranks, size, *((count, draw.randrange(9), None, False) for count in counts))
+        for count, leg in zip(counts, told, strict=True):
+            expect(sorted(flat(leg["samples"])), f"samples of {count} ranks, sorted").equals(list(range(size)))
+            wanted = [len(range(rank, size, count)) for rank in range(count)]
+            expect([len(share) for share in leg["samples"]], "samples on each rank").equals(wanted)
+            expect(leg["lengths"], "len of each rank's sampler").equals(wanted)
+
+
+def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> list[Any]:
+    """A rank's samples where its own random numbers are like no other's; and whether these stay what they were."""
+    import random
+
+    import numpy
+    import torch
+
+    from labkit.exercises import data_loader
+
+    def draws() -> list[float]:
+        return [random.random(), float(numpy.random.random()), torch.rand(1).item()]
+
+    def seeded() -> None:
+        random.seed(rank)
+        numpy.random.seed(rank)
+        torch.manual_seed(rank)
+
+    seeded()
+    wanted = draws()
+    seeded()
+    sampler = data_loader.ShardedSampler(size, num_replicas, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    samples = [int(index) for index in sampler]
+    return [samples, draws() == wanted]
+
+
+@check(
+    points=2,
+    title="one order, on all ranks and for any number of them",
+    look_at="what the order depends on, and how it is dealt out: one sample to each rank in turn",
+)
+def one_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size, epoch, seed = draw.choice([41, 47, 53, 61, 71, 77]), draw.randrange(9), draw.randrange(100)
+    alone = ranks(1).call(submission.used_by(on_rank), [Args(size, 1, 0, epoch, seed)]).values[0][0]
+    for count in (2, draw.choice([3, 5])):
+        given = [Args(size, count, rank, epoch, seed) for rank in range(count)]
+        shares = [samples for samples, _ in ranks(count).call(submission.used_by(on_rank), given).values]
+        expect(in_turn(shares), f"samples of {count} ranks, one from each in turn").equals(alone)
+
+
+@check(points=1, title="nothing is sent", look_at="how ranks come to know the order: each can make it by itself")
+def no_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size, count = 3 * draw.randrange(10, 20) + 1, 3
+    plan = [(count, 1, 4, False), (count, 1, None, True)]
+    run = ranks(count).call(submission.used_by(legs), [Args(size, plan, only=rank) for rank in range(count)])
+    had = [flat([share for leg in told for share in leg["samples"]]) for told in run.values]
+    expect(sorted(flat(had)), "samples before and after a stop").equals(list(range(size)))
+    called = sorted({event.operation for event in run.trace.collectives()})
+    expect(called, "collectives").equals([])
+    expect(sum(run.trace.messages_sent(rank) for rank in range(count)), "messages").equals(0)
+
+
+@check(
+    points=1,
+    title="what a rank draws for itself stays what it was",
+    look_at="whose generator the order is drawn from",
+)
+def undisturbed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    given = [Args(draw.randrange(10, 90), 2, 1, draw.randrange(9), draw.randrange(100))]
+    samples, same = ranks(1).call(submission.used_by(on_rank), given).values[0]
+    expect(len(samples) > 0 and same, "random numbers after an epoch are those without it").equals(True)
+
+
+@check(points=2, title="each epoch and each seed has an order of its own", look_at="set_epoch, and what it changes")
+def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size, count, seed = 3 * draw.randrange(20, 30) + 1, 3, draw.randrange(100)
+    numbers = [0, *draw.sample(range(1, 50), 3)]
+    told = here(submission, ranks, size, *((count, epoch, None, False) for epoch in (*numbers, *numbers)), seed=seed)
+    orders = [tuple(in_turn(leg["samples"])) for leg in told]
+    expect(len(set(orders[:4])), "different orders of four epochs").equals(4)
+    expect(orders[4:] == orders[:4], "the same epochs once more have the same orders").equals(True)
+    expect([sorted(order) == list(range(size)) for order in orders], "complete").equals([True] * 8)
+    # some make the seed of an epoch by adding them up, as the library does
+    other = here(submission, ranks, size, (count, numbers[0], None, False), seed=seed + 1000)
+    expect(tuple(in_turn(other[0]["samples"])) in orders, "another seed has one of these orders").equals(False)
+
+
+@check(
+    points=1,
+    title="samples are mixed over all ranks",
+    look_at="what is permuted: all samples, before they are dealt out",
+)
+def mixed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size, count = 600, 4
+    plan = [(count, epoch, None, False) for epoch in (0, 1)]
+    first, second = here(submission, ranks, size, *plan, seed=draw.randrange(99))
+    for leg in (first, second):
+        order = in_turn(leg["samples"])
+        expect(sorted(order), "samples, sorted").equals(list(range(size)))
+        neighbours = sum(abs(a - b) <= 4 for a, b in itertools.pairwise(order))
+        expect(neighbours, "of 599 pairs that follow each other, those at most 4 apart").at_most(60)
+    again = [len({*one} & {*other}) for one, other in zip(first["samples"], second["samples"], strict=True)]
+    expect(max(again), "of a rank's 150 samples, those that it has in the next epoch, too").at_most(90)
+
+
+@check(points=1, title="shuffle=False deals out in order", look_at="the order when nothing is to be mixed")
+def unshuffled(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count = draw.choice([3, 4, 7])
+    size = draw.randrange(5, 9) * count + draw.randrange(1, count)
+    leg = here(submission, ranks, size, (count, draw.randrange(5), None, False), shuffle=False)[0]
+    wanted = [list(range(rank, size, count)) for rank in range(count)]
+    expect(leg["samples"], "samples of each rank").equals(wanted)
+
+
+@check(
+    points=1,
+    title="drop_last: as many on every rank, and each epoch leaves out others",
+    look_at="how many are left out: fewer than there are ranks, and which",
+)
+def drop_last(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count = draw.choice([5, 6, 7])
+    size = draw.randrange(6, 12) * count + draw.randrange(2, count)
+    plan = [(count, epoch, None, False) for epoch in range(4)]
+    told = here(submission, ranks, size, *plan, drop_last=True)
+    missing = set()
+    for leg in told:
+        expect([len(share) for share in leg["samples"]], "samples on each rank").equals([size // count] * count)
+        expect(leg["lengths"], "len of each rank's sampler").equals([size // count] * count)
+        expect(len(set(flat(leg["samples"]))), "different samples").equals(size // count * count)
+        missing.add(tuple(sorted(set(range(size)) - set(flat(leg["samples"])))))
+    expect(len(missing), "different sets of samples that four epochs left out").at_least(2)
+
+
+# Stopping and going on ------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=2,
+    title="a run that stopped twice goes on where it was, and its next epoch is whole",
+    look_at="where the iteration begins after load_state_dict, and in later epochs",
+)
+def resume(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count, epoch = draw.choice([2, 3]), draw.randrange(1, 9)
+    size = draw.randrange(12, 20) * count + 1
+    plan = [(count, epoch, 3, False), (count, epoch, 4, True), (count, epoch, None, True), (count, epoch, None, False)]
+    run = ranks(count).call(submission.used_by(legs), [Args(size, plan, only=rank) for rank in range(count)])
+    for told in run.values:
+        *parts, whole = [leg["samples"][0] for leg in told]
+        expect(flat(parts), "samples of a rank in three legs, and without a stop").equals(whole)
+        expect(told[2]["lengths"], "len of its sampler after the second stop").equals([len(parts[2])])
+    states = [{told[leg]["states"][0] for told in run.values} for leg in (0, 1)]
+    expect([len(different) for different in states], "different states of the ranks at each stop").equals([1, 1])
+    plan = [(count, epoch, 5, False), (count, epoch + 1, None, True)]
+    following = here(submission, ranks, size, *plan)[1]["samples"]
+    expect(sorted(flat(following)), "samples of the epoch after the one that was stopped").equals(list(range(size)))
+
+
+@check(
+    points=2,
+    title="on other numbers of ranks, nothing is lost and nothing repeated",
+    look_at="what the state counts: samples of one rank, or of all together?",
+)
+def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for options in ({}, {"shuffle": False}):
+        size, epoch = draw.randrange(90, 130), draw.randrange(9)
+        counts = [draw.choice([4, 5, 8]), draw.choice([2, 3]), draw.choice([6, 7]), 1]
+        steps = [draw.randrange(1, 6), draw.randrange(1, 6), draw.randrange(1, 3), None]
+        plan = [(count, epoch, taken, leg > 0) for leg, (count, taken) in enumerate(zip(counts, steps, strict=True))]
+        told = here(submission, ranks, size, *plan, **options)
+        seen = sorted(index for leg in told for index in flat(leg["samples"]))
+        expect(seen, f"samples of one epoch on {counts} ranks, sorted").equals(list(range(size)))
+
+
+def at_the_ends(size: int, num_replicas: int) -> list[Any]:
+    """How many samples an epoch has after states from its beginning and its end, and the iterations that follow."""
+    import json
+
+    from labkit.exercises import data_loader
+
+    def made() -> Any:
+        return data_loader.ShardedSampler(size, num_replicas, num_replicas - 1)
+
+    sampler = made()
+    sampler.set_epoch(2)
+    at_first = json.loads(json.dumps(sampler.state_dict()))
+    whole = len(list(sampler))
+    at_last = json.loads(json.dumps(sampler.state_dict()))
+    again = len(list(sampler))
+    found = [whole, again]
+    for state in (at_first, at_last):
+        sampler = made()
+        sampler.load_state_dict(state)
+        found += [len(list(sampler)), len(list(sampler))]
+        sampler.set_epoch(3)
+        found.append(len(list(sampler)))
+    return found
+
+
+@check(
+    points=1,
+    title="states from before the first sample and from after the last",
+    look_at="the last round, in which only some ranks get a sample",
+)
+def ends(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count = draw.choice([3, 4])
+    share = draw.randrange(4, 9)
+    found = ranks(1).call(submission.used_by(at_the_ends), [Args(share * count + 1, count)]).values[0]
+    expect(found[:2], "samples of an epoch, and of the same one again").equals([share] * 2)
+    what = "samples of the iteration after loading, of the next one, and of the next epoch; state from the"
+    expect(found[2:5], f"{what} beginning").equals([share] * 3)
+    expect(found[5:], f"{what} end").equals([0, share, share])
+
+
+def read_too_far(size: int, num_replicas: int, given: int, taken: int) -> list[Any]:
+    """The state after `taken` samples of `given`, beside the one of a sampler that gave no more; twice."""
+    import itertools
+
+    from labkit.exercises import data_loader
+
+    found = []
+    state = None
+    for _ in range(2):
+        states = []
+        for steps, used in ((given, taken), (taken, None)):
+            sampler = data_loader.ShardedSampler(size, num_replicas, 0)
+            if state is not None:
+                sampler.load_state_dict(state)
+            dealing = iter(sampler)
+            list(itertools.islice(dealing, steps))
+            states.append(sampler.state_dict() if used is None else sampler.state_dict(taken=used))
+        found.append(states[0] == states[1])
+        state = states[1]
+    return found
+
+
+@check(
+    points=1,
+    title="state_dict(taken=...) is the state after so many samples",
+    look_at="what a loader that reads ahead has been given, and what was used of it",
+)
+def read_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    taken = draw.randrange(2, 6)
+    given = [Args(100, 3, taken + draw.randrange(1, 5), taken)]
+    found = ranks(1).call(submission.used_by(read_too_far), given).values[0]
+    expect(found, "equal to the state of a sampler that gave no more").equals([True, True])
+
+
+def refusals(device: str) -> list[list[str]]:
+    """What is raised for each bad argument; first, that good ones are taken."""
+    from labkit.exercises import data_loader
+
+    make, prefetch = data_loader.ShardedSampler, data_loader.PrefetchLoader
+    good = make(10, 2, 0)
+    assert len(list(good)) == 5
+    assert len(list(prefetch([1, 2, 3], device))) == 3
+    state = good.state_dict()
+    cases: dict[str, Any] = {
+        "dataset_size": lambda: make(-1, 2, 0),
+        "num_replicas": lambda: make(10, 0, 0),
+        "rank": lambda: make(10, 2, 2),
+        "epoch": lambda: good.set_epoch(-1),
+        "dataset_size ": lambda: make(11, 2, 0).load_state_dict(state),
+        "seed": lambda: make(10, 2, 0, seed=5).load_state_dict(state),
+        "device": lambda: prefetch([1, 2, 3], "nowhere"),
+        "prefetch_factor": lambda: prefetch([1, 2, 3], device, prefetch_factor=0),
+    }
+    found = []
+    for name, case in cases.items():
+        try:
+            case()
+            found.append([name.strip(), "no error", ""])
+        except Exception as error:
+            found.append([name.strip(), type(error).__name__, str(error)])
+    return found
+
+
+@check(
+    points=1,
+    title="bad arguments raise ValueError with the argument's name",
+    look_at="what is tested at the very beginning, and in load_state_dict",
+)
+def bad_arguments(submission: Submission, ranks: Ranks) -> None:
+    for name, error, message in ranks(1).call(submission.used_by(refusals), [Args("cpu")]).values[0]:
+        expect(error, f"a bad {name} raises").equals("ValueError")
+        expect(message, "message").contains(name)
+
+
+def python_memory(size: int, num_replicas: int) -> list[int]:
+    """Bytes that Python's own objects take at most at the start of an epoch; and how many samples it has."""
+    import itertools
+    import tracemalloc
+
+    from labkit.exercises import data_loader
+
+    tracemalloc.start()
+    sampler = data_loader.ShardedSampler(size, num_replicas, 1)
+    dealing = iter(sampler)
+    samples = list(itertools.islice(dealing, 3))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return [peak, len(samples)]
+
+
+@check(
+    points=1,
+    title="a rank makes Python numbers of its own samples, not of all",
+    look_at="what becomes a list: the order, or this rank's part of it",
+)
+def share_in_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size = draw.randrange(150_000, 200_000)
+    peak, samples = ranks(1).call(submission.used_by(python_memory), [Args(size, 10)]).values[0]
+    expect(samples, "samples of the first three").equals(3)
+    # a list of all has 40 bytes for each; an array of all, 8
+    expect(peak, "bytes at the start of an epoch").at_most(20 * size)
+
+
+# Prefetching ----------------------------------------------------------------------------------------------------------
+
+
+def prefetched(numbers: list[int], fails_after: int | None, factor: int) -> dict[str, Any]:
+    """What comes out of a loader, in two epochs, or that it does not come."""
+    import threading
+
+    import torch
+
+    from labkit.exercises import data_loader
+
+    class Broken(Exception):
+        pass
+
+    class Loader:
+        def __len__(self) -> int:
+            return len(numbers)
+
+        def __iter__(self) -> Any:
+            for count, number in enumerate(numbers):
+                if count == fails_after:
+                    raise Broken(number)
+                yield torch.full((2, 3), float(number)), {"label": [torch.tensor(number)], "name": str(number)}
+
+    found: dict[str, Any] = {"batches": [], "length": 0, "devices": []}
+
+    def use() -> None:
+        loader = data_loader.PrefetchLoader(Loader(), "cpu", prefetch_factor=factor)
+        found["length"] = len(loader)
+        for _ in range(2):
+            try:
+                for images, rest in loader:
+                    found["batches"].append([images[1, 2].item(), rest["label"][0].item(), rest["name"]])
+            except Broken as error:
+                found["batches"].append(["Broken", error.args[0], ""])
+        for images, rest in data_loader.PrefetchLoader(Loader(), "meta"):
+            found["devices"] += [images.device.type, rest["label"][0].device.type]
+            break
+
+    # for who waits for what will not come
+    user = threading.Thread(target=use, daemon=True)
+    user.start()
+    user.join(5)
+    return found
+
+
+@check(
+    points=1,
+    title="prefetch: every batch, in order, on the device, in each epoch",
+    look_at="tensors within lists and dicts; the second epoch",
+)
+def batches(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    numbers = draw.sample(range(100), 9)
+    found = ranks(1).call(submission.used_by(prefetched), [Args(numbers, None, draw.choice([1, 2, 20]))]).values[0]
+    wanted = [[float(number), number, str(number)] for number in numbers]
+    expect(found["batches"], "batches of two epochs").equals(wanted * 2)
+    expect(found["length"], "len(loader)").equals(9)
+    expect(found["devices"], "devices of the tensors in a batch for device='meta'").equals(["meta", "meta"])
+
+
+@check(
+    points=1,
+    title="prefetch: an error of the loader comes in its place",
+    look_at="what happens to an exception in the thread",
+)
+def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    numbers, good = draw.sample(range(100), 6), draw.randrange(1, 5)
+    given = [Args(numbers, good, draw.choice([1, 2, 20]))]
+    found = ranks(1).call(submission.used_by(prefetched), given).values[0]
+    wanted = [[float(number), number, str(number)] for number in numbers[:good]] + [["Broken", numbers[good], ""]]
+    expect(found["batches"], "batches and the loader's error, of two epochs").equals(wanted * 2)
+
+
+def held(factor: int, batches: int) -> dict[str, Any]:
+    """What a loader is asked for, and when; its first batch is held, then it is left."""
+    import threading
+
+    import torch
+
+    from labkit.exercises import data_loader
+
+    holding, enough = threading.Event(), threading.Event()
+    read: list[bool] = []
+
+    class Loader:
+        def __iter__(self) -> Any:
+            for number in range(batches):
+                if number == factor:
+                    # who reads on before the first batch is handed over comes in time for nothing
+                    holding.wait(1)
+                read.append(holding.is_set())
+                if len(read) == 1 + factor:
+                    enough.set()
+                yield torch.tensor(number)
+
+    before = threading.enumerate()
+    loader = data_loader.PrefetchLoader(Loader(), "cpu", factor)
+    found: dict[str, Any] = {"unasked": len(read)}
+    for _ in loader:
+        holding.set()
+        enough.wait(2)
+        threading.Event().wait(0.1)
+        found["ahead"], found["while_held"] = len(read) - 1, read[-1]
+        break
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in started:
+        thread.join(2)
+    found["threads"] = sum(thread.is_alive() for thread in started)
+    at_end = len(read)
+    threading.Event().wait(0.1)
+    return {**found, "later": len(read) - at_end}
+
+
+@check(
+    points=1,
+    title="prefetch: reads while you hold a batch",
+    look_at="who reads the next batch, and when: the thread, before it is asked for",
+)
+def ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    factor = draw.choice([1, 2, 3])
+    found = ranks(1).call(submission.used_by(held), [Args(factor, 50)]).values[0]
+    expect(found["ahead"], "batches read ahead while the first one is held").at_least(factor)
+    expect(found["while_held"], "the last of them was read while it was held").equals(True)
+
+
+@check(
+    points=1,
+    title="prefetch: no more than prefetch_factor, and nothing before it is iterated",
+    look_at="what the thread waits for when enough batches are ready",
+)
+def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    factor = draw.choice([1, 2, 4])
+    found = ranks(1).call(submission.used_by(held), [Args(factor, 50)]).values[0]
+    expect(found["unasked"], "batches read before anybody iterates").equals(0)
+    # one more may be in the reader's hands
+    expect(found["ahead"], "batches read ahead while the first one is held").at_most(factor + 1)
+
+
+@check(
+    points=1,
+    title="prefetch: who leaves early leaves no thread behind",
+    look_at="how the thread learns that nobody asks any more, while it waits",
+)
+def leaves(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50)]).values[0]
+    expect(found["threads"], "threads that go on after `break`").equals(0)
+    expect(found["later"], "batches read after it").equals(0)
+
+
+# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
+
+REPEATS = {"once", "one_order", "resume", "resume_elsewhere", "ends"}
+"""What is lost where samples come twice."""
+
+MUTANTS = {
+    "calls_the_library": Mutant(9, loses=REPEATS | {"no_messages", "epochs", "unshuffled", "share_in_memory", "ahead"}),
+    "each_rank_its_own_order": Mutant(11, loses=REPEATS - {"ends"} | {"no_messages", "epochs", "mixed", "drop_last"}),
+    "deals_out_blocks": Mutant(16, loses={"one_order", "no_messages", "unshuffled", "resume", "resume_elsewhere"}),
+    "shuffles_its_own_part": Mutant(19, loses={"one_order", "mixed", "resume_elsewhere"}),
+    "set_epoch_loses_the_place": Mutant(19, loses={"no_messages", "resume", "resume_elsewhere"}),
+    "forgets_the_epoch": Mutant(20, loses={"epochs", "mixed", "drop_last"}),
+    "every_epoch_is_cut_short": Mutant(21, loses={"resume", "ends"}),
+    # right on as many ranks as before
+    "counts_its_own_samples": Mutant(22, loses={"resume_elsewhere"}),
+    # what is sent lies in memory, too
+    "asks_rank_0": Mutant(22, loses={"no_messages", "share_in_memory"}),
+    "seeds_for_everybody": Mutant(23, loses={"undisturbed"}),
+    "makes_numbers_of_all": Mutant(23, loses={"share_in_memory"}),
+    "checks_nothing": Mutant(23, loses={"bad_arguments"}),
+    # what is in its buffer when the loader breaks is lost
+    "reads_ahead_without_a_thread": Mutant(22, loses={"ahead", "errors"}),
+    "reads_without_end": Mutant(23, loses={"bounded"}),
+    "swallows_errors": Mutant(23, loses={"errors"}),
+    "leaves_its_thread": Mutant(23, loses={"leaves"}),
+}
