@@ -14,6 +14,7 @@ Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `T
 
 from labkit.plots.chunks import chunk_grid
 from labkit.plots.curves import Curve, curves
+from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
 from labkit.plots.picture import Picture
@@ -29,9 +30,12 @@ __all__ = [
     "chunk_grid",
     "critical_path",
     "curves",
+    "doubling_steps",
+    "exchanges",
     "memory",
     "overlap",
     "ring_rounds",
     "timeline",
     "traffic_matrix",
+    "tree_steps",
 ]

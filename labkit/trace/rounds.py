@@ -8,9 +8,17 @@ from labkit.trace.events import Event
 from labkit.trace.messages import messages
 from labkit.trace.trace import Trace
 
+Round = list[tuple[int, int]]
+"""(source, destination) of each message that travels in it: global ranks."""
+
 
 def rounds(trace: Trace) -> int:
-    """The longest chain of messages in `trace`, each of which had to wait for the one before it; 0 without messages.
+    """The longest chain of messages in `trace`, each of which had to wait for the one before it; 0 without messages."""
+    return len(message_rounds(trace))
+
+
+def message_rounds(trace: Trace) -> list[Round]:
+    """The messages of `trace`, each in the first round in which it could travel.
 
     A rank sends one message at a time and receives one at a time, but may do both at once. A message also waits for
     what its sender had done before it sent, and its receiver before it asked for it: the one-port model of Bar-Noy &
@@ -19,18 +27,20 @@ def rounds(trace: Trace) -> int:
     out_of: dict[int, int] = defaultdict(int)
     into: dict[int, int] = defaultdict(int)
     done: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    """Of each rank's messages until now: when they were over there, and their round."""
-    longest = 0
+    """Of each rank's messages until now: when they were over there, and how many rounds were over then."""
+    found: list[Round] = []
     for sent, received in sorted(messages(trace), key=lambda pair: max(pair[0].start, pair[1].start)):
         waited_for = max(_over(done[sent.rank], sent), _over(done[received.rank], received))
-        number = 1 + max(waited_for, out_of[sent.rank], into[received.rank])
-        out_of[sent.rank] = into[received.rank] = number
-        done[sent.rank].append((sent.end, number))
-        done[received.rank].append((received.end, number))
-        longest = max(longest, number)
-    return longest
+        number = max(waited_for, out_of[sent.rank], into[received.rank])
+        if number == len(found):
+            found.append([])
+        found[number].append((sent.rank, received.rank))
+        out_of[sent.rank] = into[received.rank] = number + 1
+        done[sent.rank].append((sent.end, number + 1))
+        done[received.rank].append((received.end, number + 1))
+    return found
 
 
 def _over(done: list[tuple[float, int]], event: Event) -> int:
-    """The latest round that was over when the rank asked for `event`."""
+    """How many rounds were over when the rank asked for `event`."""
     return max((number for end, number in done if end <= event.start), default=0)
