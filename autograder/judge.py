@@ -97,7 +97,7 @@ class Judge:
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]
         if skipped:
             raise BrokenRubric(f"{rubric.path}: cannot be judged in a sandbox: {'; '.join(skipped)}")
-        if any(result.fault for result in report.results):
+        if any(result.fault and not result.of_the_machine for result in report.results):
             # a check met what it did not foresee: the submission's doing, provided that the solution passes
             self._try_solution(rubric, submission)
         return self._retried(rubric, submission, report)
@@ -109,11 +109,12 @@ class Judge:
         the same way. What passes is run a third time, and that decides: a submission that works in two of three runs
         has its marks, whether the machine was at fault or not.
         """
-        failed_again: set[str] = set()
+        failed_again: set[tuple[str, bool]] = set()
         results = []
         for check, result in zip(rubric.checks, report.results, strict=True):
             not_run = result.seen.startswith(NOT_RUN)
-            if not _may_be_chance(result) or result.stopped in failed_again or (not_run and failed_again):
+            ending = result.stopped, result.of_the_machine
+            if not _may_be_chance(result) or ending in failed_again or (not_run and failed_again):
                 results.append(result)
                 continue
 
@@ -123,9 +124,9 @@ class Judge:
 
             second = run_again()
             if not second.passed:
-                if not failed_again:
+                if not failed_again or second.of_the_machine:
                     self._require_the_solution(rubric, check, submission, report.seed)
-                failed_again.add(result.stopped)
+                failed_again.add(ending)
                 results.append(replace(result, retried="" if not_run else "failed in a fresh sandbox, too"))
             elif not_run or (second := run_again()).passed:
                 told = "run later, in a fresh sandbox" if not_run else "failed at first, then passed twice: it counts"
@@ -161,7 +162,10 @@ class Judge:
         with Judge(self._sandbox, self._timeout) as other:
             report = other._run(rubric, replace(submission, source=solution))
         if not report.passed:
-            faults = "\n".join(result.fault or result.text() for result in report.results if not result.passed)
+            lost = [result for result in report.results if not result.passed]
+            faults = "\n".join(result.fault or result.text() for result in lost)
+            if all(result.of_the_machine for result in lost):
+                raise CannotJudge(f"the solution cannot be judged either\n{faults}")
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
 
 
@@ -170,6 +174,8 @@ def _may_be_chance(result: CheckResult) -> bool:
     run = result.run
     if result.passed or result.skipped:
         return False
+    if result.of_the_machine:
+        return True
     if result.seen.startswith(NOT_RUN) or isinstance(run, ProcessRun):
         return True
     if run is None:

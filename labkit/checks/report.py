@@ -42,6 +42,8 @@ class CheckResult:
     """Which chunks were wrong on which rank, where that is known."""
     fault: str = ""
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
+    of_the_machine: bool = False
+    """That error was one such as no memory or no more files where it is judged: nobody's answer, until it repeats."""
     retried: str = ""
     """What came of running it again, where a failure may have been chance; shown to learners."""
 

@@ -82,6 +82,9 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> Ch
         return replace(lost, skipped=str(reason))
     except (InvalidJob, CannotJudge):
         raise
+    except (OSError, MemoryError) as error:
+        seen = f"the check could not be carried out ({type(error).__name__})"
+        return replace(lost, seen=seen, fault=traceback.format_exc(), of_the_machine=True)
     except Exception as error:  # a value that the check did not foresee: its author's fault, and no reason to stop
         seen = f"a result that the check could not read ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc())

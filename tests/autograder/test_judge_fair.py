@@ -15,7 +15,7 @@ from autograder.grading import builds_on, judge_notebook
 from autograder.judge import Judge
 from autograder.sandbox import Sandbox, Usage
 from labkit import exercises
-from labkit.checks import Budget, CannotJudge, CheckFailed, Patience, Ranks, Submission, check_exercise
+from labkit.checks import Budget, CannotJudge, CheckFailed, CheckResult, Patience, Ranks, Submission, check_exercise
 from labkit.clusters import RankResult, Run
 from labkit.clusters.warm import WarmProcess
 
@@ -102,6 +102,42 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
     assert first.retried == "failed in a fresh sandbox, too"
     assert second.run is not None and second.run.stopped == "timeout after 0.5 s"
     assert third.seen == fourth.seen == "not run: 2 calls before had to be stopped (timeout after 0.5 s)"
+
+
+OUT_OF_FILES = """
+
+@check(points=1, title="opens files")
+def opens_files(submission, ranks):
+    here = Path(__file__).with_suffix(".tries")
+    tries = len(here.read_text()) if here.exists() else 0
+    here.write_text("x" * (tries + 1))
+    if tries in FAILS:
+        raise OSError(24, "Too many open files")
+    run = ranks(2).call(submission.pass_it_on, [__import__("torch").ones(1)] * 2)
+    if "twice" in run.ranks[0].output:
+        raise MemoryError
+"""
+
+
+@sandboxed
+def test_an_error_of_the_machine_where_it_is_judged_is_nobodys_marks(tree: Path) -> None:
+    exercise = exercises.find(second_exercise.NAME)
+    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    text = f"from pathlib import Path\n{rubric.read_text()}{OUT_OF_FILES}"
+
+    def judged(fails: str, module: str) -> CheckResult:
+        rubric.with_suffix(".tries").unlink(missing_ok=True)
+        rubric.write_text(text.replace("FAILS", fails))
+        with Judge(Sandbox()) as judge:
+            return judge.judge(exercise, module).results[-1]
+
+    once = judged("[0]", RIGHT)
+    assert (once.earned, once.retried) == (1.0, "failed at first, then passed twice: it counts")
+    with pytest.raises(CannotJudge, match="the solution fails the check 'opens files', too"):
+        judged("range(99)", RIGHT)
+    # of this submission alone, every time: its own doing
+    theirs = judged("[]", RIGHT.replace("    ### BEGIN", "    print('twice')\n    ### BEGIN"))
+    assert (theirs.earned, theirs.retried) == (0.0, "failed in a fresh sandbox, too")
 
 
 def test_a_budget_bounds_all_calls_together() -> None:
