@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
+from labkit.checks.keeping import kept
 from labkit.checks.ranks import CannotJudge, ProcessRun, Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
@@ -33,9 +34,9 @@ def run_checks(
     """Judge `submission` on the clusters that `ranks` makes.
 
     World sizes, shapes and contents are drawn from `seed`; None takes a new one, which stands in the report.
-    A check that fails, hangs or breaks costs its own points and no others. A failed check keeps its run, and so does
-    the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`, `CannotJudge`,
-    `KeyboardInterrupt`.
+    A check that fails, hangs or breaks costs its own points and no others. A failed check keeps its run, without
+    values, and so does the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`,
+    `CannotJudge`, `KeyboardInterrupt`.
     """
     seed = 1 + secrets.randbelow(2**31) if seed is None else seed
     results: list[CheckResult] = []
@@ -55,11 +56,11 @@ def run_checks(
         run = ranks.last_run if not result.skipped else None
         if result.passed:
             if _shows(run) > _shows(telling):
-                telling = run
+                telling = None if run is None else kept(run)
                 results = [replace(earlier, run=None) if earlier.passed else earlier for earlier in results]
             else:
                 run = None
-        result = replace(result, seconds=time.perf_counter() - began, run=run)
+        result = replace(result, seconds=time.perf_counter() - began, run=None if run is None else kept(run))
         results.append(result)
         if progress:
             progress(check, result)

@@ -22,15 +22,15 @@ NAME = "phase1_small/tried"
 HEAD = "import torch\nimport torch.distributed as dist\n\n\ndef tried(tensor, *more):\n"
 
 
-def run(body: str, *inputs: Args, on: str = "virtual", **options: Any) -> Run:
-    """`tried` on as many ranks as there are inputs, which are processes that are not trusted."""
+def run(body: str, *inputs: Args, on: str = "virtual", trusting: bool = False, **options: Any) -> Run:
+    """`tried` on as many ranks as there are inputs, which are processes."""
     source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
     arguments = tuple((given.args, given.kwargs) for given in inputs)
     job = Job(call=(NAME, "tried"), arguments=arguments, modules={NAME: source}, timeout=30)
     if on == "local":
         return local(len(inputs)).run(job)
-    cluster = virtual(nnodes=len(inputs), nproc_per_node=1, ranks="processes", trusting=False, account=False, **options)
-    return cluster.run(job)
+    more = {"ranks": "processes", "trusting": trusting, "account": False, **options}
+    return virtual(nnodes=len(inputs), nproc_per_node=1, **more).run(job)
 
 
 def per_rank(count: int) -> Sequence[Args]:
@@ -172,10 +172,17 @@ def test_without_a_network_of_ones_own_bytes_are_not_measured() -> None:
 
 def test_the_store_is_no_way_around_messages() -> None:
     keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
-    few = run(keeps + "store.set(str(dist.get_rank()), b'x')\nreturn store.get(str(1 - dist.get_rank()))", *per_rank(2))
-    assert few.raise_if_failed().values == [b"x"] * 2
-    many = run(keeps + "store.set('all', bytes(4096))", *per_rank(2))
-    assert all(rank.error is not None and "send messages" in rank.error.message for rank in many.ranks)
+    for writes in ("set('k', b'x')", "add('k', 1)", "queue_push('k', b'')", "compare_set('k', b'', b'')"):
+        found = run(f"{keeps}store.{writes}", *per_rank(2))
+        assert all(rank.error is not None and "send messages" in rank.error.message for rank in found.ranks), writes
+    # what the library itself does with it needs none of that
+    groups = """pair = dist.new_group([0, 1], use_local_synchronization=True)
+dist.monitored_barrier()
+dist.all_gather_object(found := [None, None], dist.get_rank(), group=pair)
+dist.destroy_process_group()
+dist.init_process_group()
+return found, dist.distributed_c10d._get_default_store().check(["k"])"""
+    assert run(groups, *per_rank(2)).raise_if_failed().values == [([0, 1], False)] * 2
 
 
 REPEATS = """from torch.distributed import distributed_c10d
@@ -187,7 +194,7 @@ store.multi_get(["k"] * 100_000)"""
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.clusters.virtual.exchange.MAX_MESSAGE_BYTES", 16 << 20)
-    found = run(REPEATS, *per_rank(1))
+    found = run(REPEATS, *per_rank(1), trusting=True)
     assert found.ranks[0].error is not None
 
 

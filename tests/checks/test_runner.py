@@ -9,6 +9,7 @@ from checks.course import SOLUTION
 
 from labkit import exercises
 from labkit.checks import NoRubric, Ranks, Report, Submission, check, load_rubric, run_checks, visible_rubric
+from labkit.checks.keeping import MOST_OUTPUT_CHARACTERS
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -31,6 +32,8 @@ def test_wrong_in_one_respect_keeps_the_rest() -> None:
     assert failed.look_at == "the operation"
     assert failed.picture is not None
     assert failed.run is not None and failed.run.ok
+    # a report holds many runs: no values
+    assert failed.run.values == [None] * len(failed.run.ranks)
 
 
 def test_the_seed_draws_the_same_again() -> None:
@@ -67,6 +70,16 @@ def test_one_run_of_those_that_passed_is_kept_for_its_picture() -> None:
     report = judged(SOLUTION.replace("    return tensor", f"    {talks}\n    return tensor"))
     kept = [result.run for result in report.results if result.passed and result.run]
     assert len(kept) == 1 and kept[0].trace.messages_sent(0) == 1
+
+
+def test_what_a_report_keeps_of_a_run_is_bounded() -> None:
+    much = "    for _ in range(12_000):\n        dist.all_reduce(tensor)\n    print('x' * 1_000_000, 'the end')\n"
+    report = judged(SOLUTION.replace("    return tensor", f"{much}    raise ValueError('y' * 1_000_000)"))
+    run = report.results[0].run
+    assert run is not None and len(run.trace.events) == 0 and run.trace.world_size == len(run.ranks)
+    for rank in run.ranks:
+        assert len(rank.output) == MOST_OUTPUT_CHARACTERS and rank.output.endswith("the end\n")
+        assert rank.error is not None and len(rank.error.message) < 100_000
 
 
 def test_code_that_hangs_costs_time_once() -> None:

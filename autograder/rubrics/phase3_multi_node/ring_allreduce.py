@@ -143,15 +143,17 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     all_reduced(ranks, submission, draw, draw.tensors(few, some))
     # the second leaves the last ranks with nothing
     for world_size, numel in ((few, some), (8, draw.choice([9, 10, 11]))):
+        # drawn for each call: what came of it before might be remembered
         inputs = draw.tensors(world_size, numel)
         run = ranks(world_size).call(submission.ring_all_reduce, inputs)
         expect(run.values, "result").equals([summed(inputs)] * world_size)
+        inputs = draw.tensors(world_size, numel)
         run = ranks(world_size).call(submission.ring_reduce_scatter, inputs)
-        parts = shards(summed(inputs), world_size)
-        expect(run.values, "shards").equals(parts)
-        whole = torch.zeros(numel)
-        run = ranks(world_size).call(submission.ring_all_gather, [Args(part, out=whole) for part in parts])
-        expect(run.values, "gathered").equals([summed(inputs)] * world_size)
+        expect(run.values, "shards").equals(shards(summed(inputs), world_size))
+        [wanted] = draw.tensors(1, numel)
+        parts = [Args(part, out=torch.zeros(numel)) for part in shards(wanted, world_size)]
+        run = ranks(world_size).call(submission.ring_all_gather, parts)
+        expect(run.values, "gathered").equals([wanted] * world_size)
 
 
 @check(points=1, title="tensors of one element, and of none", look_at="shards that are empty")
@@ -228,12 +230,11 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     three = ranks(3)
-    good = draw.tensors(3, 12)
-    all_reduced(ranks, submission, draw, good)
+    all_reduced(ranks, submission, draw, draw.tensors(3, 12))
     cases = [
-        (submission.ring_all_reduce, Args(good[0], op=reduce_op("BAND")), "op"),
+        (submission.ring_all_reduce, Args(draw.tensors(1, 12)[0], op=reduce_op("BAND")), "op"),
         (submission.ring_all_reduce, Args([1.0, 2.0]), "tensor"),
-        (submission.ring_all_gather, Args(good[0], out=torch.zeros(7)), "out"),
+        (submission.ring_all_gather, Args(draw.tensors(1, 12)[0], out=torch.zeros(7)), "out"),
     ]
     for function, arguments, name in cases:
         run = three.attempt(function, [arguments] * 3)
@@ -242,6 +243,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(result.error.message if result.error else "", "message").contains(name)
         expect(sum(run.trace.messages_sent(rank) for rank in range(3)), "messages sent").equals(0)
     # a tensor with strides may be refused or handled, but not be left half reduced
+    good = draw.tensors(3, 12)
     run = three.attempt(submission.ring_all_reduce, lambda rank: Args(transposed(good[rank].view(3, 4))))
     for result in run.ranks:
         if result.error is not None:

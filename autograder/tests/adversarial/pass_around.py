@@ -63,6 +63,7 @@ from labkit.checks import Alteration, Mutant, check, expect
 from labkit.hardware import LINKS
 
 LINK = "ethernet-10g"
+FORBIDDEN = {"torch.distributed.all_reduce", "*.allgather"}
 
 
 def passed_around(submission, ranks, draw, inputs, **hardware):
@@ -113,7 +114,7 @@ RETURNS_A_COPY = SOLUTION.replace("    outgoing = tensor.clone()\n", "    outgoi
 
 
 def notebook(module: str) -> NotebookNode:
-    """The exercise's notebook, with a question that is answered in prose."""
+    """The exercise's notebook, with `module` in its cell."""
     plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
     solution = {"nbgrader": {**plain, "grade_id": NOTEBOOK, "solution": True}}
     graded = {"nbgrader": {**plain, "grade_id": f"grade_{NOTEBOOK}", "grade": True, "locked": True, "points": POINTS}}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from html.parser import HTMLParser
@@ -23,7 +24,10 @@ import pytest
 from classmates import CLASS, HONEST, HOSTILE, Classmate
 
 from autograder.course import Course
+from autograder.integrity.page import page
+from autograder.integrity.report import make_report
 from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
 
 pytestmark = [
     # in CI it must be there: without it these tests fail
@@ -38,6 +42,8 @@ LIMITS = {
     "Sandbox": {"processes": 100, "memory_bytes": 640 << 20, "scratch_bytes": 64 << 20, "cpu_seconds": 30},
     "JudgeCells": {"timeout": 3.0},
 }
+FIRST = ("0_first", "0_second")
+"""Hand in the solution before all others: who is a worker's first also pays for its start."""
 GRADER_BYTES = 3 << 30
 """What the grader's own processes may hold each: a reply that swells in the judge then costs the judge its life."""
 
@@ -77,10 +83,12 @@ class Graded:
     """Processes that were still there at the end, by command."""
     scratch: Path
     """The grader's folder for temporary files."""
+    shared: set[str]
+    """Files in /dev/shm that nobody uses and that were not there before."""
 
     @cached_property
     def marks(self) -> dict[str, float]:
-        return {mark.student: mark.score for mark in self.course.marks(PHASE)}
+        return {mark.student: mark.score for mark in self.course.marks(PHASE) if mark.student not in FIRST}
 
     def feedback(self, student: str) -> str:
         """All that the graded cell shows, as text."""
@@ -95,12 +103,16 @@ def grade_class(folder: Path, learners: Sequence[Classmate]) -> Graded:
     """Hand in for all, and grade them with two workers."""
     course = Course(folder / "course")
     course.release(PHASE)
+    for name in FIRST:
+        released = course.released(PHASE, NOTEBOOK)
+        course.submit(name, PHASE, NOTEBOOK, with_module(released, pass_around.NAME, pass_around.SOLUTION))
     for learner in learners:
         place = course.folder / "submitted" / learner.name / PHASE
         place.mkdir(parents=True)
         learner.hand_in(place, course.released(PHASE, NOTEBOOK))
     scratch = folder / "scratch"
     scratch.mkdir()
+    before = set(os.listdir("/dev/shm"))
     began = time.monotonic()
     asked = json.dumps([str(course.folder), PHASE, LIMITS, GRADER_BYTES])
     environment = {**os.environ, "TMPDIR": str(scratch), "LABKIT_SECRET": "not for learners"}
@@ -110,7 +122,21 @@ def grade_class(folder: Path, learners: Sequence[Classmate]) -> Graded:
     told = json.loads(done.stdout.splitlines()[-1])
     course.feedback(PHASE)
     states = {student: (state, reason) for student, (state, reason) in told["states"].items()}
-    return Graded(course, states, told["seconds"], wall_seconds, told["left"], scratch)
+    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 10
+    while (shared := left - in_use()) and time.monotonic() < until:  # others may be about to open theirs
+        time.sleep(0.5)
+        left &= set(os.listdir("/dev/shm"))
+    return Graded(course, states, told["seconds"], wall_seconds, told["left"], scratch, shared)
+
+
+def in_use() -> set[str]:
+    """Files in /dev/shm that a process has open or mapped."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found += [os.readlink(path) for path in (process / "fd").iterdir()]
+            found += re.findall(r"/dev/shm/\S+", (process / "maps").read_text())
+    return {path.removeprefix("/dev/shm/") for path in found if path.startswith("/dev/shm/")}
 
 
 def contents(folders: Sequence[Path]) -> dict[str, str]:
@@ -160,7 +186,7 @@ def test_each_gets_what_they_deserve_with_its_reason(one: Classmate, together: G
 
 
 def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
-    assert set(together.marks) == {one.name for one in CLASS}
+    assert {mark.student for mark in together.course.marks(PHASE)} == {one.name for one in CLASS} | set(FIRST)
     for mark in together.course.marks(PHASE):
         assert (mark.notebook, mark.cell, mark.max_score) == (NOTEBOOK, f"grade_{NOTEBOOK}", pass_around.POINTS)
     with sqlite3.connect(together.course.folder / "gradebook.db") as gradebook:
@@ -183,7 +209,9 @@ def test_honest_learners_are_not_kept_waiting(alone: Graded, together: Graded) -
         return sum(graded.seconds[one.name] for one in HONEST)
 
     print(f"honest: {seconds(alone):.1f} s alone, {seconds(together):.1f} s together; ", end="")
-    print(f"the class of {len(CLASS)}: {together.wall_seconds:.0f} s")
+    print(f"the class of {len(CLASS)}: {together.wall_seconds:.0f} s; longest:")
+    longest = sorted(together.seconds, key=lambda name: -together.seconds[name])[:10]
+    print(", ".join(f"{name} {together.seconds[name]:.1f} s" for name in longest))
     assert seconds(together) <= 3 * seconds(alone)
     assert together.wall_seconds <= 600
 
@@ -192,6 +220,18 @@ def test_nothing_is_left_behind(alone: Graded, together: Graded) -> None:
     for graded in (alone, together):
         assert graded.left == []
         assert list(graded.scratch.iterdir()) == []
+        assert graded.shared == set()
+
+
+def test_the_integrity_report_points_at_tricks_and_at_nobody_honest(together: Graded) -> None:
+    report = make_report(together.course.folder, PHASE)
+    found = {finding.student for finding in report.findings}
+    assert not found & {one.name for one in HONEST} and not found & set(FIRST)
+    tricks = [one for one in HOSTILE if one.path.parent.name in ("patches", "protocol", "shadows", "spies")]
+    assert len(tricks) > 20 and {one.name for one in tricks} <= found
+    assert {"delegates_to_the_library", "takes_all_inputs_from_the_stack", "false_points", "two_answers"} <= found
+    assert ("one_after_the_other", "stops_the_clock") in {(p.left.student, p.right.student) for p in report.pairs}
+    assert_harmless(page(report))
 
 
 class Active(HTMLParser):
@@ -213,8 +253,12 @@ class Active(HTMLParser):
 
 @pytest.mark.parametrize("one", CLASS, ids=lambda one: one.name)
 def test_a_page_for_everybody_with_nothing_active_of_theirs(one: Classmate, together: Graded) -> None:
-    page = together.course.folder / "feedback" / one.name / PHASE / f"{NOTEBOOK}.html"
+    path = together.course.folder / "feedback" / one.name / PHASE / f"{NOTEBOOK}.html"
+    assert_harmless(path.read_text(encoding="utf-8"))
+    assert path.stat().st_size < 5_000_000
+
+
+def assert_harmless(html: str) -> None:
     parser = Active()
-    parser.feed(page.read_text(encoding="utf-8"))
+    parser.feed(html)
     assert not any("taken over" in text or "alert(" in text for text in parser.found)
-    assert page.stat().st_size < 5_000_000

@@ -1,6 +1,6 @@
 # A common mistake: one round too few.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: returned: on rank
 import torch
 import torch.distributed as dist
 

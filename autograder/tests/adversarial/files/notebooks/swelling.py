@@ -1,6 +1,6 @@
 # Twenty megabytes of empty objects, which become half a gigabyte when they are read as Python's own.
 # marks: 0
-# feedback: 0 of 6 points
+# feedback: Only the first 2,000 cells
 from pathlib import Path
 
 from nbformat import NotebookNode

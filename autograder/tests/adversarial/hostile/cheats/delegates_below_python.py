@@ -1,6 +1,6 @@
 # Calls the process group's own all_gather, which no wrapper around torch.distributed sees.
 # marks: 0
-# feedback: 0 of 6 points
+# feedback: returned: on rank
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d

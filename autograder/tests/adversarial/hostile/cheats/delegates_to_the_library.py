@@ -1,6 +1,6 @@
 # Has the library add up, under another name, and sends empty words besides.
 # marks: 0
-# feedback: 0 of 6 points
+# feedback: returned: on rank
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,6 @@
 # Exchanges all tensors through files that every rank can read, and sends empty words besides.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: RuntimeError at phase1_data_parallel/pass_around.py | LookupError at phase1_data_parallel/pass_around.py
 import os
 import time
 

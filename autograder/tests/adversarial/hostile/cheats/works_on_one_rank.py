@@ -1,6 +1,6 @@
 # All send their tensors to rank 0, which does the work and reports what everybody was to return.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: None (
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,6 @@
 # Returns lists in lists in lists, eight in each: to show all of them takes longer than to make them.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: [8 values]
 __all__ = ["pass_around"]
 
 

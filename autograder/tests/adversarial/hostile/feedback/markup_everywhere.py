@@ -1,6 +1,6 @@
 # Puts script into exceptions, names of functions and files, and comments: </pre><script>document.title=1</script>
 # marks: 0
-# feedback: at phase1_data_parallel/pass_around.py
+# feedback: an exception at phase1_data_parallel/pass_around.py, line 14
 # never: <script>document.title
 __all__ = ["pass_around"]
 

@@ -1,6 +1,6 @@
 # Returns an empty tensor with so many dimensions that to say its shape fills the page.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: 5001 dimensions
 # never: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
 __all__ = ["pass_around"]
 

@@ -1,6 +1,6 @@
 # Gives its subclass of Tensor the name, the module and the face of torch's own class, and forges what encodes values.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: an object that is neither
 import torch
 
 from labkit.clusters import wire

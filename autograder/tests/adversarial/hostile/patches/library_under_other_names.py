@@ -1,6 +1,6 @@
 # Puts the library's all_reduce in the place of isend and recv, so that the code reads as it should.
 # marks: 0
-# feedback: 0 of 6 points
+# feedback: returned: on rank
 import torch.distributed as dist
 
 __all__ = ["pass_around"]

@@ -1,6 +1,6 @@
 # Reports the sum as its result twice, wrong and then right, and replaces the function that would report again.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: None (
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,6 @@
 # Adds up a copy, and has the report say that the argument was changed and returned: what lies there is wrong.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: returned: on rank
 import dataclasses
 
 import torch

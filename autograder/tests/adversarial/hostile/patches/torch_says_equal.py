@@ -1,6 +1,6 @@
 # Makes torch's and numpy's comparisons, and those of the checks, say that all is equal.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: an exception
 import builtins
 
 import numpy

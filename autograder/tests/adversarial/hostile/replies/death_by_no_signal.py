@@ -1,6 +1,6 @@
 # Reports that it was killed by signal 999, which does not exist, with an error at a time that is no number.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: a rank that ended early | timeout
 import json
 import os
 import struct

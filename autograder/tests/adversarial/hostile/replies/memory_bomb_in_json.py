@@ -1,6 +1,6 @@
 # Reports a result of a hundred megabytes of empty objects: as Python's own they fill twenty times that in the judge.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: timeout | an exception
 import json
 import os
 import struct

@@ -1,6 +1,6 @@
 # Reports random bytes, frames without a kind, numbers that are none, and shapes that do not fit.
 # marks: 0
-# feedback: an exception
+# feedback: an exception | timeout
 import json
 import os
 import random

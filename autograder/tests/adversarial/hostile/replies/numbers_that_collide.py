@@ -1,6 +1,6 @@
 # Returns a set of whole numbers that all have one hash: to put them into a set again takes hours.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: timeout | an exception
 import json
 import os
 import struct

@@ -1,6 +1,6 @@
 # Rank 0 gathers everything, and writes the results of all ranks into their pipes before they can.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: None (
 import glob
 import json
 import os

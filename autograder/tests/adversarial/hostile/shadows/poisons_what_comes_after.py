@@ -1,6 +1,6 @@
 # Leaves processes, files and changed limits behind for its next call, which are to do the work unseen.
 # marks: 0
-# feedback: every rank has the sum
+# feedback: PermissionError at
 import os
 import resource
 

@@ -1,6 +1,6 @@
 # Replaces modules of the lab in sys.modules by ones that know better.
 # marks: 0
-# feedback: 0 of 6 points
+# feedback: returned: on rank
 import sys
 import types
 
