@@ -23,7 +23,10 @@ from rich.table import Table
 
 from labkit.clusters.warm import shared
 
-PARTS = ("collectives",)
+PARTS = (
+    "collectives",
+    "samplers",
+)
 TARGET = 1.1
 
 

@@ -19,6 +19,7 @@ from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
 from labkit.plots.picture import Picture
 from labkit.plots.ring import ring_rounds
+from labkit.plots.shards import shards
 from labkit.plots.shares import bubbles, overlap
 from labkit.plots.timeline import timeline
 from labkit.plots.traffic import traffic_matrix
@@ -35,6 +36,7 @@ __all__ = [
     "memory",
     "overlap",
     "ring_rounds",
+    "shards",
     "timeline",
     "traffic_matrix",
     "tree_steps",

@@ -35,5 +35,8 @@ CAPACITY = "#D55E00"
 WRONG = "#D55E00"
 RIGHT = IDLE
 
+ORDER = "cividis"
+"""Where something stands in a row, first to last: matplotlib's map that colour-blind readers see alike."""
+
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Curves that compare methods, in the order in which they are drawn."""
