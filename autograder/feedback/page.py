@@ -92,9 +92,16 @@ class _Judged:
         )
 
     @property
+    def needing(self) -> list[CheckResult]:
+        """The checks that failed since they need what the first is about."""
+        first = self.first
+        return [r for r in self.failed if first and r is not first and r.cause == first.title]
+
+    @property
     def others(self) -> list[CheckResult]:
         """The checks that failed for other reasons."""
-        return [r for r in self.failed if r is not self.first and r not in self.alike and r not in self.not_run]
+        told = [self.first, *self.alike, *self.needing, *self.not_run]
+        return [result for result in self.failed if not any(result is other for other in told)]
 
     @property
     def not_run(self) -> list[CheckResult]:

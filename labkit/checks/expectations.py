@@ -31,11 +31,21 @@ class CheckFailed(Exception):
     """What a learner's code did is not what was expected."""
 
     def __init__(
-        self, expected: str, seen: str, look_at: str = "", picture: WrongChunks | None = None, told: str = ""
+        self,
+        expected: str,
+        seen: str,
+        look_at: str = "",
+        picture: WrongChunks | None = None,
+        told: str = "",
+        easier: Sequence[str] = (),
     ) -> None:
-        """seen: in full, for who may know the inputs. told: of it, what carries nothing of them out; empty: all."""
+        """seen: in full, for who may know the inputs. told: of it, what carries nothing of them out; empty: all.
+
+        easier: names of checks that are about the same and less, the easiest first.
+        """
         super().__init__(f"expected {expected}; seen {seen}")
         self.expected, self.seen, self.look_at, self.picture, self.told = expected, seen, look_at, picture, told
+        self.easier = tuple(easier)
 
 
 class NotMeasurable(Exception):
@@ -50,6 +60,7 @@ class Expectation:
     what: str
     look_at: str
     chunks: int | None
+    easier: Sequence[str] = ()
 
     def equals(self, expected: Any) -> None:
         """The same: for tensors dtype, shape and every element; for a list of them, on every rank."""
@@ -73,6 +84,11 @@ class Expectation:
         """Equal to one of these."""
         if not any(type(self.value) is type(option) and self.value == option for option in options):
             self._fail(" or ".join(map(_shown, options)))
+
+    def holds(self, otherwise: str) -> None:
+        """Is `True`; `otherwise` says in words what was seen when it is not."""
+        if self.value is not True:
+            raise CheckFailed(self.what, otherwise, self.look_at, told=otherwise, easier=self.easier)
 
     def contains(self, text: str) -> None:
         """A text with `text` in it."""
@@ -112,15 +128,19 @@ class Expectation:
     def _fail(self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "") -> NoReturn:
         prefix = f"{self.what}: " if self.what else ""
         told = told or seen or brief(self.value)
-        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture, told)
+        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture, told, self.easier)
 
 
-def expect(value: Any, what: str = "", *, look_at: str = "", chunks: int | None = None) -> Expectation:
+def expect(
+    value: Any, what: str = "", *, look_at: str = "", chunks: int | None = None, easier: Sequence[str] = ()
+) -> Expectation:
     """Begin an expectation. `what` names the value, `look_at` says where to look when it is wrong.
 
     chunks: with a list of tensors, one for each rank, draw which of this many chunks are wrong.
+    easier: names of checks that are about this value and nothing else, the easiest first. Where one of them has failed,
+    the learner is sent there, and not to what this check is about.
     """
-    return Expectation(value, what, look_at, chunks)
+    return Expectation(value, what, look_at, chunks, easier)
 
 
 def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:

@@ -44,6 +44,8 @@ class CheckResult:
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
     of_the_machine: bool = False
     """That error was one such as no memory or no more files where it is judged: nobody's answer, until it repeats."""
+    cause: str = ""
+    """Title of an easier check that failed before, where this one failed for no more than that."""
     retried: str = ""
     """What came of running it again, where a failure may have been chance; shown to learners."""
 

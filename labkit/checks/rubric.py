@@ -6,6 +6,9 @@
 
 Parameters are given by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
 
+Checks stand in the order in which they help: parts first, then what is made of them. Where a value is wrong that an
+easier check is about, `expect(values, "result", easier=["values"])` sends the learner to that check.
+
 A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. A hidden one states what wrong
 solutions earn, `MUTANTS = {"returns_a_copy": Mutant(23, loses={"in_place"})}`: the modules stand beside it, in
 `mutants/EXERCISE/NAME.py`, and other right solutions, which earn everything, in `variants/EXERCISE/NAME.py`. It may

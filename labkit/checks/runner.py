@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.keeping import kept
+from labkit.checks.patience import NOT_RUN
 from labkit.checks.ranks import CannotJudge, ProcessRun, Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
@@ -42,12 +43,16 @@ def run_checks(
     results: list[CheckResult] = []
     telling: Run | None = None
     first_seen: dict[str, CheckResult] = {}
+    failed: dict[str, str] = {}
     for check in rubric.checks:
         if progress:
             progress(check, None)
         ranks.last_run = None
         began = time.perf_counter()
-        result = _judge(check, submission, ranks, Draw(seed, check.name))
+        result = _judge(check, submission, ranks, Draw(seed, check.name), failed)
+        judged = not (result.skipped or result.of_the_machine or result.seen.startswith(NOT_RUN))
+        if judged and not result.passed:
+            failed[check.name] = check.title
         if result.stopped:
             earlier = first_seen.setdefault(result.stopped, result)
             if earlier is not result:
@@ -67,13 +72,16 @@ def run_checks(
     return Report(rubric.exercise.name, results, seed, title)
 
 
-def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw) -> CheckResult:
+def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, failed: Mapping[str, str]) -> CheckResult:
+    """failed: titles of the checks that have failed before, by name."""
     lost = CheckResult(check.title, check.points, earned=0.0, look_at=check.look_at)
     try:
         check(submission=submission, ranks=ranks, draw=draw)
     except CheckFailed as failure:
-        look_at = failure.look_at or check.look_at
+        cause = next((failed[name] for name in failure.easier if name in failed), "")
+        look_at = f"“{cause}” first: that fails, too, and this needs it" if cause else failure.look_at or check.look_at
         found = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
+        found = replace(found, cause=cause)
         return replace(found, picture=failure.picture)
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)

@@ -171,6 +171,14 @@ def test_what_nobody_wrote_is_no_comment() -> None:
     assert page(notebook, about()).count("From your instructor") == 2
 
 
+def test_what_needs_the_first_is_told_in_one_list() -> None:
+    first = CheckResult("the part", 2, 0, "3", "4", "the last round")
+    needs = CheckResult("large tensors", 1, 0, "5", "6", "“the part” first: it fails, too", cause="the part")
+    text = page(graded(CELL, first, needs, replace(needs, title="in place")), about())
+    assert "Look at this first: the part" in text and "2 more need the same" in text and "Also failed" not in text
+    assert text.count("the last round") == 1 and "large tensors, 0 of 1" in text and "it fails, too" not in text
+
+
 def test_all_passed() -> None:
     text = page(graded(CELL, replace(RESULTS[0])), about(score=2, max_score=2, late_penalty=0))
     assert text.startswith("<!DOCTYPE html>")

@@ -83,3 +83,11 @@ def test_a_rank_that_made_no_call_is_not_compared() -> None:
 def test_missing_ranks() -> None:
     assert failure(expect([torch.ones(2)]).equals, [torch.ones(2)] * 2).seen == "1 values"
     failure(expect(None).equals, [torch.ones(2)] * 2)
+
+
+def test_what_does_not_hold_is_said_in_words() -> None:
+    expect(True, "the links are busy").holds("they are idle")
+    for value in (False, 1, "True", None):
+        with pytest.raises(CheckFailed) as caught:
+            expect(value, "the links are busy").holds("they are idle")
+        assert (caught.value.expected, caught.value.seen) == ("the links are busy", "they are idle")

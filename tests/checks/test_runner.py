@@ -90,6 +90,22 @@ def test_code_that_hangs_costs_time_once() -> None:
     assert report.results[1].run is not None and report.results[1].run.stopped == "timeout after 0.5 s"
 
 
+def test_who_is_wrong_already_in_an_easier_check_is_sent_there(course: Path) -> None:
+    path = course / "labkit/checks/visible/phase1_small/largest.py"
+    pairs = """
+@check(points=1, title="the largest of two", look_at="the pair")
+def pairs(submission, ranks):
+    run = ranks(2).call(submission.largest, lambda rank: torch.full((2,), float(rank)))
+    expect(run.values, "largest", easier=["values"]).equals([torch.ones(2)] * 2)
+"""
+    path.write_text(path.read_text() + pairs)
+    first, *_, last = judged(SOLUTION.replace("MAX", "MIN")).results
+    assert first.look_at == "the operation" and (first.cause, last.cause) == ("", "the largest of all")
+    assert last.look_at == "“the largest of all” first: that fails, too, and this needs it"
+    *_, last = judged(SOLUTION.replace("return tensor", "return tensor if tensor.numel() > 2 else tensor + 1")).results
+    assert (last.look_at, last.cause, last.earned) == ("the pair", "", 0)
+
+
 def test_a_value_that_the_check_cannot_read_costs_its_points(course: Path) -> None:
     path = course / "labkit/checks/visible/phase1_small/largest.py"
     path.write_text(
