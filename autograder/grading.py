@@ -14,7 +14,7 @@ from autograder.judge import TIMEOUT, BrokenRubric, Judge, hidden_rubric, nothin
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 from labkit import exercises
-from labkit.checks import Report
+from labkit.checks import Report, Rubric
 
 UNTOUCHED = "This is the template as it was released: there is nothing to grade yet."
 EMPTY = "The exercise cell is empty or missing: there is nothing to grade."
@@ -39,7 +39,7 @@ def judge_notebook(
     own = {**(earlier or {}), **modules_of(notebook)}
     with Judge(sandbox, timeout) as judge:
         for cell in notebook.cells:
-            if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
+            if is_judged(cell):
                 reports[cell.metadata.nbgrader.grade_id] = _judge(cell, notebook, judge, own, notes, log)
     drawn = {cell: pictures(report) for cell, report in reports.items()}
     return Verdict(reports, tuple(notes), drawn)
@@ -62,6 +62,23 @@ def builds_on(notebook: NotebookNode) -> set[str]:
     return {earlier.name for name in graded for earlier in exercises.find(name).builds_on}
 
 
+def rubric_of(cell: NotebookNode) -> Rubric:
+    """The rubric of a graded cell. Raises `NoRubric`, and `BrokenRubric` when it cannot grade this cell."""
+    name = graded_exercise(cell)
+    if name is None:
+        raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
+    rubric = hidden_rubric(exercises.find(name))
+    if rubric.points != cell.metadata.nbgrader.points:
+        told = cell.metadata.nbgrader.points
+        raise BrokenRubric(f"{name}: the notebook says {told} points, its rubric {rubric.points:g} ({rubric.path})")
+    return rubric
+
+
+def is_judged(cell: NotebookNode) -> bool:
+    """Is it a cell whose marks a rubric gives? Answers that a person marks are not."""
+    return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
+
+
 def _judge(
     cell: NotebookNode,
     notebook: NotebookNode,
@@ -70,14 +87,8 @@ def _judge(
     notes: list[str],
     log: logging.Logger,
 ) -> Report:
-    name = graded_exercise(cell)
-    if name is None:
-        raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
-    exercise = exercises.find(name)
-    rubric = hidden_rubric(exercise)
-    if rubric.points != cell.metadata.nbgrader.points:
-        told = cell.metadata.nbgrader.points
-        raise BrokenRubric(f"{name}: the notebook says {told} points, its rubric {rubric.points:g} ({rubric.path})")
+    rubric = rubric_of(cell)
+    exercise = rubric.exercise
     work = exercise_cell(notebook, exercise.name)
     if work is None:
         raise BrokenRubric(f"the released notebook has no cell '{MAGIC} {exercise.name}'")

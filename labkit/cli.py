@@ -200,3 +200,7 @@ def _count(text: str) -> int:
 def _require_file(path: Path) -> None:
     if not path.is_file():
         raise CommandError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -47,6 +47,12 @@ def test_wrong_request_gets_one_clear_line(arguments: list[str], message: str) -
     assert "Traceback" not in done.stderr
 
 
+def test_the_module_is_the_command_too() -> None:
+    """It says nothing and returns 0 otherwise, as if all were well."""
+    done = subprocess.run([sys.executable, "-m", "labkit.cli", "chekc"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "invalid choice: 'chekc'" in done.stderr
+
+
 def test_check_of_a_file(tmp_path: Path) -> None:
     """The solution passes and the template fails, each as a file of the learner's."""
     solution = labkit("check", "ring_allreduce", "--file", ROOT / "solutions/phase3_multi_node/ring_allreduce.py")

@@ -22,14 +22,18 @@ from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
 from autograder.course import Course, CourseFailed
+from autograder.judge import BrokenRubric
 from autograder.sandbox import SandboxUnavailable
 from labkit import exercises
+from labkit.checks import NoRubric
 
 _REFUSED = (
     BrokenExtensions,
+    BrokenRubric,
     CourseFailed,
     KeyboardInterrupt,
     Locked,
+    NoRubric,
     OSError,
     PoolFailed,
     SandboxUnavailable,
@@ -53,7 +57,7 @@ def main(
     Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
-    stopped = _stop_for_sure()
+    stopped = _stop_for_sure(show.stopping)
 
     def on_line(line: Line) -> None:
         show.line(line)
@@ -78,7 +82,8 @@ def main(
                     nursery=nursery,
                 )
     except _REFUSED as problem:
-        return _reason(problem, f"{show.done} graded; run the same command again to go on.")
+        done = f"{show.done} graded; run the same command again to go on."
+        return _reason(problem, "Nothing was graded." if isinstance(problem, BrokenRubric | NoRubric) else done)
     for name in opened.nobody(assignment):
         print(f"labkit: not graded, no learner has such a name: {harmless(name)}", file=sys.stderr)
     if json:
@@ -110,12 +115,13 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
     return 0
 
 
-def _stop_for_sure() -> Callable[[], bool]:
+def _stop_for_sure(on_stop: Callable[[], None]) -> Callable[[], bool]:
     """Was there a Ctrl-C? Python loses the exception when it meets a finaliser, of which SQLAlchemy has many."""
     seen: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         seen.append(number)
+        on_stop()
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
@@ -128,7 +134,8 @@ def _reason(problem: BaseException, done: str) -> int:
     if isinstance(problem, KeyboardInterrupt):
         print(f"Stopped. {done}", file=sys.stderr)
         return 130
-    text = f"{problem}. {done}" if isinstance(problem, OSError) else str(problem)
+    more = isinstance(problem, OSError | BrokenRubric | NoRubric)
+    text = f"{problem}. {done}" if more else str(problem)
     print(f"labkit: {text}", file=sys.stderr)
     return 2
 

@@ -25,7 +25,7 @@ def grading_alone(course: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             who = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-            raise Locked(f"This course is being graded already, by {who}. Wait for it, or stop it. ({path})") from None
+            raise Locked(f"this course is being graded already, by {who}. Wait for it, or stop it. ({path})") from None
         os.ftruncate(handle, 0)
         began = datetime.now().astimezone().isoformat(" ", "seconds")
         os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename} since {began}".encode(), 0)

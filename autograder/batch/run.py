@@ -22,6 +22,7 @@ from autograder.batch.lock import grading_alone
 from autograder.batch.pool import Outcome, Pool
 from autograder.batch.store import Verdicts, Work
 from autograder.course import Course, CourseFailed, Mark
+from autograder.grading import is_judged, rubric_of
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 
@@ -71,17 +72,17 @@ def grade(
     workers: int | None = None,
     again: bool = False,
     only_errors: bool = False,
-    on_start: Callable[[int], None] = lambda count: None,
+    on_start: Callable[[Sequence[Work]], None] = lambda todo: None,
     on_line: OnLine = lambda line: None,
     nursery: Nursery | None = None,
 ) -> list[Line]:
     """Grade what `students` handed in for `assignment`; all learners when none is named.
 
     workers: processes that judge; one for each core when None. again: judge anew also what has a verdict that counts.
-    only_errors: only what ended in an error last time. on_start: told how many notebooks there are; on_line: told how
+    only_errors: only what ended in an error last time. on_start: told which notebooks there are; on_line: told how
     each went. nursery: one that has been started already.
-    Raises `Locked`, `SandboxUnavailable`, `BrokenExtensions`, `PoolFailed`, `CourseFailed`, and OSError when the disk
-    is full.
+    Raises `Locked`, `SandboxUnavailable`, `BrokenExtensions`, `BrokenRubric`, `NoRubric`, `PoolFailed`, `CourseFailed`,
+    and OSError when the disk is full.
     """
     with grading_alone(course.folder), one_engine():
         Sandbox(config=course.config).check()
@@ -90,7 +91,8 @@ def grade(
         todo = wanted(course, assignment, students)
         if only_errors:
             todo = [work for work in todo if verdicts.failure(work)]
-        on_start(len(todo))
+        _require_rubrics(course, assignment, {work.notebook for work in todo})
+        on_start(todo)
         if not todo:
             return []
         count = min(workers or default_workers(), len(todo))
@@ -102,6 +104,13 @@ def grade(
                     on_line(line)
                     lines.append(line)
             return sorted(with_hand_marks(course, assignment, lines), key=lambda line: line.work)
+
+
+def _require_rubrics(course: Course, assignment: str, notebooks: Iterable[str]) -> None:
+    """A rubric that grades nobody is told once, before anybody is judged."""
+    for notebook in sorted(notebooks):
+        for cell in filter(is_judged, course.released(assignment, notebook).cells):
+            rubric_of(cell)
 
 
 def with_hand_marks(course: Course, assignment: str, lines: Iterable[Line]) -> list[Line]:

@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from autograder.batch.run import ERROR, GRADED, WAITING, Line
+from autograder.batch.store import Work
 from autograder.batch.terminal import harmless
+
+_NAMED = 3
+"""So many learners are named when it takes longer than it looked."""
+
+
+class _Left(ProgressColumn):
+    """What `say` says now."""
+
+    def __init__(self, say: Callable[[], str]) -> None:
+        super().__init__()
+        self._say = say
+
+    def render(self, task: Task) -> Text:
+        return Text(self._say())
 
 
 class Show:
     """The course of one run, on `console`; where that is no terminal, one line for each notebook and no bar."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
         self.done = 0
         """Notebooks that are done with."""
-        self._began = time.monotonic()
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left:")
+        self._began = self._clock()
         self._progress = Progress(
-            *(TextColumn(column) if isinstance(column, str) else column for column in columns),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            _Left(self.left),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
+        self._task = self._progress.add_task("getting ready", total=None)
+        self._waited_for: list[Work] = []
+        self._started = self._last = self._began
 
     def __enter__(self) -> Show:
         self._progress.start()
@@ -41,13 +64,33 @@ class Show:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def start(self, count: int) -> None:
-        """`count` notebooks are to be graded."""
-        self._task = self._progress.add_task("grading", total=count)
+    def start(self, todo: Sequence[Work]) -> None:
+        """These notebooks are to be graded."""
+        self._waited_for = list(todo)
+        self._started = self._last = self._clock()
+        self._progress.update(self._task, description="grading", total=len(todo))
+
+    def stopping(self) -> None:
+        """Say that it is going to stop: ending what is being judged takes some seconds."""
+        self._progress.update(self._task, description="stopping")
+
+    def left(self) -> str:
+        """How long it will take, if the rest takes as long as what is done; whom it waits for when that was wrong."""
+        if not self.done or not self._waited_for:
+            return ""
+        rest = (self._last - self._started) / self.done * len(self._waited_for)
+        seconds = rest - (self._clock() - self._last)
+        if seconds > 0:
+            return f"left: {timedelta(seconds=math.ceil(seconds))}"
+        learners = dict.fromkeys(harmless(work.student, 30) for work in self._waited_for)
+        return f"waiting for {', '.join(learners)}" if len(learners) <= _NAMED else "left: ?"
 
     def line(self, line: Line) -> None:
         """One notebook is done with."""
         self.done += 1
+        self._last = self._clock()
+        if line.work in self._waited_for:
+            self._waited_for.remove(line.work)
         self._progress.advance(self._task)
         if line.state == ERROR:
             self._console.print(escape(f"{_who(line)}: {_first_line(line.reason)}"), style="red", soft_wrap=True)
@@ -71,7 +114,7 @@ class Show:
             who = ", ".join(_who(line) for line in errors if line.reason == reason)
             console.print(escape(f"{who}:\n{_paragraph(reason)}"), style="red", soft_wrap=True)
         if ran:
-            wall = time.monotonic() - self._began
+            wall = self._clock() - self._began
             console.print(f"{sum(line.judged for line in lines)} judged in {wall:.1f} s", highlight=False)
         name = escape(harmless(assignment))
         waiting = sum(line.state == WAITING for line in lines)

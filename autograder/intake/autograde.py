@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import os
 import re
 import secrets
 import shutil
@@ -21,6 +22,7 @@ from nbconvert.exporters import NotebookExporter
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
 from traitlets import Int
 
 from autograder.intake.collect import COLLECTED, is_student
@@ -81,6 +83,11 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         """Take the submission in, before nbgrader looks at it."""
         self._take_in(student_id, assignment_id)
         wanted: bool = super().init_destination(assignment_id, student_id)
+        if wanted:
+            # nbgrader makes no new page where one is: learners would go on reading the old marks
+            course = self.coursedir
+            pages = course.format_path(course.feedback_directory, student_id, assignment_id)
+            shutil.rmtree(pages, ignore_errors=True)
         return wanted
 
     def _take_in(self, student: str, assignment: str) -> None:
@@ -146,7 +153,22 @@ def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id:
         return None
 
 
+def existing_timestamp(course: CourseDirectory, folder: str) -> datetime | None:
+    """nbgrader's, without its warning for each submission of which nothing tells when it was handed in."""
+    try:
+        if os.stat(os.path.join(folder, STAMPS[0])).st_size == 0:
+            return None
+    except OSError:
+        return None
+    told: datetime | None = _stock_timestamp(course, folder)
+    return told
+
+
+_stock_timestamp = CourseDirectory.get_existing_timestamp
+
+
 def install() -> None:
     """Make `nbgrader autograde` and the formgrader read submissions by way of us; nbgrader has no setting for it."""
     autogradeapp.Autograde = api.Autograde = AutogradeReceived
+    CourseDirectory.get_existing_timestamp = existing_timestamp
     api.NbGraderAPI.get_submitted_timestamp = submitted_timestamp

@@ -17,6 +17,7 @@ from autograder.integrity.report import NothingToCompare, Report, make_report, p
 from labkit import exercises
 
 _ROWS = 20
+_NAMES = 8
 
 
 def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool) -> int:
@@ -41,8 +42,12 @@ def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool)
 def show(report: Report, console: Console) -> None:
     """Tables for a terminal, the most alike first."""
     console.print(f"{report.submissions} submissions. What to look at, for you to judge; nothing here changes a mark.")
-    for reason, count in report.left_out.items():
-        console.print(Text(f"  not compared: {count} ({reason})"))
+    for reason, names in report.left_out.items():
+        named = ", ".join(printable(name) for name in names[:_NAMES])
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        console.print(Text(f"  not compared, {reason}: {named}{more}"), soft_wrap=True)
+    for folder in report.without:
+        console.print(Text(f"  0 submissions for {report.phase} in {printable(folder)}"), soft_wrap=True)
     if report.pairs:
         table = Table(title="Rare passages in common", title_justify="left")
         for name in ("exercise", "submission", "submission"):

@@ -54,7 +54,10 @@ def page(report: Report) -> str:
 
 def _opening(report: Report) -> str:
     earlier = f", beside {report.earlier} of earlier courses" if report.earlier else ""
-    out = "".join(f"<li>{count}: {_safe(reason)}</li>" for reason, count in report.left_out.items())
+    out = "".join(
+        f"<li>{len(names)}, {_safe(reason)}: {', '.join(map(_safe, names))}</li>"
+        for reason, names in report.left_out.items()
+    )
     left = f"<p>Modules that were not compared:</p><ul>{out}</ul>" if out else ""
     hidden = " Names are hidden; code and comments may still tell them." if report.anonymous else ""
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import unicodedata
 from collections import Counter, defaultdict
@@ -92,8 +93,10 @@ class Report:
     """Modules of earlier courses that were compared too."""
     findings: Sequence[Finding]
     pairs: Sequence[Pair]
-    left_out: Mapping[str, int]
-    """Modules that were not compared, by reason."""
+    left_out: Mapping[str, Sequence[str]]
+    """Whose modules were not compared, by reason; one name for each module."""
+    without: Sequence[str] = ()
+    """Folders of earlier courses in which nothing was handed in for this."""
     more_pairs: int = 0
     anonymous: bool = False
 
@@ -135,10 +138,16 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
 
     Raises NothingToCompare; ValueError when a rubric's FORBIDDEN is not a set of names.
     """
+    if not course.is_dir():
+        raise NothingToCompare(f"there is no folder {course}")
     try:
         release = read_release(course / "release" / phase)
     except IntakeFailed as problem:
-        raise NothingToCompare(str(problem)) from None
+        there = sorted({path.parent.name for path in (course / "release").glob("*/*.ipynb")})
+        like = difflib.get_close_matches(phase, there, 1)
+        if phase in there or not like:
+            raise NothingToCompare(str(problem)) from None
+        raise NothingToCompare(f"{phase} is not released in {course}; did you mean {like[0]}?") from None
     if not (course / "submitted").is_dir():
         raise NothingToCompare(f"{course} has no submitted/: run `nbgrader collect {phase}` first")
     exercises_only = blank(release)
@@ -147,14 +156,18 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
         raise NothingToCompare(f"nothing was handed in for {phase} in {course / 'submitted'}")
     students = sorted({notebook.student for notebook in handed_in})
     folders = Counter(folder.resolve().name for folder in also)
+    without = []
     for folder in also:
         label = folder.resolve().name
-        handed_in += submissions(folder, phase, exercises_only, label if folders[label] == 1 else str(folder))
+        earlier = list(submissions(folder, phase, exercises_only, label if folders[label] == 1 else str(folder)))
+        handed_in += earlier
+        if not earlier:
+            without.append(str(folder))
 
     given = {name: read_cells(nbformat.writes(notebook).encode()).cells for name, notebook in release.notebooks.items()}
     findings = [f for notebook in handed_in if not notebook.course for f in _cells(notebook, given[notebook.name])]
     pairs: list[Pair] = []
-    left_out: Counter[str] = Counter()
+    left_out: dict[str, list[str]] = defaultdict(list)
     more = 0
     for name, released in exercises_only.notebooks.items():
         ours = [notebook for notebook in handed_in if notebook.name == name]
@@ -164,9 +177,16 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
             found = looked.pairs()
             pairs += found[:MAX_PAIRS]
             more += max(len(found) - MAX_PAIRS, 0)
-    earlier = len({(notebook.course, notebook.student) for notebook in handed_in if notebook.course})
     report = Report(
-        phase, len(students), earlier, _counted(findings), pairs, dict(left_out), more_pairs=more, anonymous=anonymous
+        phase,
+        len(students),
+        len({(notebook.course, notebook.student) for notebook in handed_in if notebook.course}),
+        _counted(findings),
+        pairs,
+        {reason: sorted(names) for reason, names in left_out.items()},
+        without,
+        more_pairs=more,
+        anonymous=anonymous,
     )
     return _without_names(report) if anonymous else report
 
@@ -196,7 +216,9 @@ def _cells(notebook: Notebook, given: Sequence[SubmittedCell]) -> list[Finding]:
 class _Exercise:
     """All modules that were handed in for one exercise."""
 
-    def __init__(self, course: Material, released: str, notebooks: Sequence[Notebook], left_out: Counter[str]) -> None:
+    def __init__(
+        self, course: Material, released: str, notebooks: Sequence[Notebook], left_out: dict[str, list[str]]
+    ) -> None:
         self._name = course.exercise.name
         untouched = (_bare(released), _bare(course.template))
         self._left_out = left_out
@@ -204,9 +226,9 @@ class _Exercise:
         for notebook in notebooks:
             source = notebook.modules.get(self._name, "")
             if not source.strip():
-                left_out["empty or missing"] += 1
+                left_out["empty or missing"].append(_name(notebook))
             elif _bare(source) in untouched:
-                left_out["the template as it was released"] += 1
+                left_out["the template as it was released"].append(_name(notebook))
             else:
                 taken.append((notebook, source))
         texts = [*course.known, *(source for _, source in taken)]
@@ -227,7 +249,7 @@ class _Exercise:
             if one.notebook.course:
                 continue
             if one.reading.problem:
-                self._left_out["could not be read as Python"] += 1
+                self._left_out["could not be read as Python"].append(_name(one.notebook))
                 found.append(self._finding(one, "unread", "", one.reading.problem))
             for reach in one.reading.reaches:
                 if (reach.rule, reach.what) not in self._allowed:
@@ -246,9 +268,9 @@ class _Exercise:
         own = [similar.own_fingerprints(one.reading, self._known) for one in readable]
         ours = sum(not one.notebook.course for one in readable)
         likenesses, totals = similar.alike(own, ours)
-        little = sum(total < similar.ENOUGH for total in totals[:ours])
+        little = [one for one, total in zip(readable, totals[:ours], strict=False) if total < similar.ENOUGH]
         if little:
-            self._left_out["too little that is not everybody's"] += little
+            self._left_out["too little that is not everybody's"] += [_name(one.notebook) for one in little]
         found: list[Pair] = []
         for likeness in likenesses:
             left, right = readable[likeness.left], readable[likeness.right]
@@ -272,6 +294,10 @@ def _side(one: _Module) -> Side:
     return Side(one.notebook.student, one.notebook.course, one.source)
 
 
+def _name(notebook: Notebook) -> str:
+    return f"{notebook.student} ({notebook.course})" if notebook.course else notebook.student
+
+
 def _bare(source: str) -> list[str]:
     return [line.rstrip() for line in source.splitlines() if line.strip()]
 
@@ -291,7 +317,8 @@ def _with(finding: Finding, **changed: Any) -> Finding:
 
 def _without_names(report: Report) -> Report:
     """The same with `learner 07` for names, in an order that tells nothing."""
-    names = {f.student for f in report.findings} | {s.student for p in report.pairs for s in (p.left, p.right)}
+    told = {name for names in report.left_out.values() for name in names}
+    names = {f.student for f in report.findings} | {s.student for p in report.pairs for s in (p.left, p.right)} | told
     order = sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "replace")).digest())
     new = {name: f"learner {number:0{len(str(len(order)))}d}" for number, name in enumerate(order, start=1)}
 
@@ -308,7 +335,8 @@ def _without_names(report: Report) -> Report:
         report.earlier,
         findings,
         pairs,
-        report.left_out,
+        {reason: sorted(new[name] for name in names) for reason, names in report.left_out.items()},
+        report.without,
         report.more_pairs,
         anonymous=True,
     )

@@ -10,5 +10,6 @@ class SandboxUnavailable(RuntimeError):
 def refusal(reason: str) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"No sandbox for learners' code: {reason}. Nothing was graded. "
-        "Install bubblewrap and allow user namespaces, or grade code that you trust with --Sandbox.allow_none=True."
+        "Install bubblewrap and allow user namespaces. To grade code that you trust without one, set "
+        "`c.Sandbox.allow_none = True` in nbgrader_config.py of the course's folder."
     )

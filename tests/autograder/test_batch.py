@@ -21,8 +21,10 @@ from autograder.batch.run import Line, grade
 from autograder.batch.store import Verdicts, Work
 from autograder.batch.terminal import harmless
 from autograder.course import Course
+from autograder.judge import BrokenRubric
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
+from labkit.checks import NoRubric
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
 
@@ -102,17 +104,39 @@ def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: P
     assert Verdicts(course.folder).latest(Work("twice", PHASE, NOTEBOOK)) is not None
 
 
-def test_a_broken_rubric_is_an_error_and_no_mark(course: Course, tree: Path) -> None:
+def test_what_is_broken_for_all_is_told_once_and_before_anybody_is_judged(course: Course, tree: Path) -> None:
     hand_in(course, "learner", RIGHT)
     rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
     text = rubric.read_text()
-    rubric.write_text(text.replace("points=1", "points=2"))
+    started: list[object] = []
+    broken = {
+        text.replace("points=1", "points=2"): "the notebook says 3 points, its rubric 4",
+        "def broken(:\n": f"the rubric {rubric} cannot be used: SyntaxError: .*line 1",
+        "undefined_thing\n": f"the rubric {rubric} cannot be used: NameError",
+    }
+    for replaced, why in broken.items():
+        rubric.write_text(replaced)
+        with pytest.raises(BrokenRubric, match=why):
+            grade(course, PHASE, on_start=started.append)
+    rubric.unlink()
+    with pytest.raises(NoRubric, match=f"{NAME} has no checks"):
+        grade(course, PHASE, on_start=started.append)
+    assert not started and marks(course) == {} and not (course.folder / "verdicts").exists()
+
+
+def test_what_fails_in_judging_is_an_error_and_no_mark(course: Course) -> None:
+    hand_in(course, "learner", RIGHT)
+    release = course.folder / "release" / PHASE / f"{NOTEBOOK}.ipynb"
+    text = release.read_text()
+    without = nbformat.reads(text, as_version=4)
+    without.cells = [cell for cell in without.cells if "%%exercise" not in cell.source]
+    nbformat.write(without, release)
     [line] = grade(course, PHASE)
-    assert line.state == "error" and "the notebook says 3 points, its rubric 4" in line.reason
+    assert line.state == "error" and "the released notebook has no cell" in line.reason
     assert marks(course) == {}
     failure = Verdicts(course.folder).failure(line.work)
     assert failure is not None and failure.reason == line.reason and failure.attempts == 1
-    rubric.write_text(text)
+    release.write_text(text)
     assert states(grade(course, PHASE, only_errors=True)) == {"learner": ("graded", True, 3.0)}
     assert Verdicts(course.folder).failure(line.work) is None
     assert grade(course, PHASE, only_errors=True) == []

@@ -99,6 +99,35 @@ def test_the_table_says_why_there_are_no_points() -> None:
     assert "graded: SyntaxError at x.py, line 3\\x1b[2J" in text
 
 
+def test_the_bar_names_whom_it_waits_for_when_its_guess_was_wrong() -> None:
+    file, now = io.StringIO(), [0.0]
+    show = Show(Console(file=file, width=200, force_terminal=True), clock=lambda: now[0])
+    grace, eve = (Work(name, PHASE, NOTEBOOK) for name in ("grace\x1b[2J", "eve"))
+    with show:
+        assert show.left() == ""
+        show.start([ADA, grace, eve])
+        assert show.left() == ""
+        now[0] = 10.0
+        show.line(Line(ADA, GRADED, 1.0, 3.0))
+        assert show.left() == "left: 0:00:20"
+        now[0] = 25.0
+        assert show.left() == "left: 0:00:05"
+        now[0] = 31.0
+        assert show.left() == "waiting for grace\\x1b[2J, eve"
+        show.line(Line(grace, GRADED, 1.0, 3.0))
+        show.line(Line(eve, GRADED, 1.0, 3.0))
+        assert show.left() == ""
+    assert "getting ready" in file.getvalue() and "3/3" in file.getvalue()
+
+
+def test_the_bar_says_at_once_that_it_stops() -> None:
+    file = io.StringIO()
+    with Show(Console(file=file, width=200, force_terminal=True)) as show:
+        show.start([ADA])
+        show.stopping()
+    assert "stopping" in file.getvalue()
+
+
 def test_what_to_do_next() -> None:
     assert f"Next: `nbgrader generate_feedback {PHASE} --force`" in shown(Line(ADA, GRADED, 1.0, 3.0))
     assert f"`labkit autograde {PHASE} --retry`" in shown(Line(ADA, ERROR, reason="the disk is full"))

@@ -152,7 +152,7 @@ def test_everybody_can_find_their_way(shown: Page) -> None:
 def test_a_mark_that_was_changed_by_hand_is_told() -> None:
     notebook = graded()
     notebook.cells[2].metadata.nbgrader.score = 7.0
-    assert "has changed this to <b>7</b> points" in page(notebook, about())
+    assert "has changed this from 2 to <b>7</b> points" in page(notebook, about())
 
 
 def test_a_cell_that_was_left_empty() -> None:

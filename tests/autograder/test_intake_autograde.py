@@ -83,6 +83,13 @@ def test_whatever_lies_in_a_folder_each_learner_gets_a_mark(course: Course) -> N
     course.feedback(PHASE)
     page = (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").read_text()
     assert "The submission is empty." in page
+    # a page with old marks is taken away, and nobody is warned of what is as it should be
+    course.record(PHASE, "nothing", [NOTEBOOK])
+    assert not (course.folder / "feedback" / "nothing" / PHASE).exists()
+    assert (course.folder / "feedback" / "links" / PHASE).exists()
+    course.feedback(PHASE)
+    assert (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").exists()
+    assert "timestamp" not in course.autograde(PHASE, "bad_time")
     formgrader = NbGraderAPI(CourseDirectory(root=str(course.folder)))
     assert formgrader.get_autograded_students(PHASE) >= learners
     # a submission without nbgrader's stamps does not stop the feedback of the others

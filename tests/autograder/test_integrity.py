@@ -241,7 +241,8 @@ def test_a_pair_is_told_with_its_passages_and_its_page_is_safe(pair: Path) -> No
     assert {found.left.student[:3], found.right.student[:3]} == {"zoë", "<b>"}
     assert found.share > 0.9 and found.passages
     assert [text for _, _, text in found.comments] == [f"{SCRIPT} my own words"]
-    assert report.left_out["the template as it was released"] == report.left_out["empty or missing"] == 1
+    assert report.left_out["the template as it was released"] == ["untouched"]
+    assert report.left_out["empty or missing"] == ["empty"]
     html = page(report)
     assert "my own words" in html and "default-src 'none'" in html
     assert "\x1b" not in html and "\\u001b" in html
@@ -254,6 +255,7 @@ def test_names_can_be_hidden(pair: Path) -> None:
     report = make_report(pair, PHASE, anonymous=True)
     text = page(report) + json.dumps(report.to_json())
     assert "zo" not in text.replace("zoom", "") and "learner 1" in text
+    assert all(name.startswith("learner ") for names in report.left_out.values() for name in names)
 
 
 def test_earlier_courses_are_compared_too(pair: Path, tmp_path: Path) -> None:
@@ -280,13 +282,23 @@ def test_links_and_pipes_in_a_submission_are_not_followed(course: Path, tmp_path
     assert [(f.student, f.kind) for f in report.findings] == [("cid", "file")]
 
 
-def test_the_command_writes_page_and_data(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["integrity", PHASE, "--course", str(pair)]) == 0
+def test_the_command_writes_page_and_data(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    assert cli.main(["integrity", PHASE, "--course", str(pair), "--also", str(nothing)]) == 0
     shown = capsys.readouterr().out
+    assert "not compared, empty or missing: empty\n" in shown and f"0 submissions for {PHASE} in {nothing}\n" in shown
     assert "zoë" in shown and "for you to judge" in shown and "\x1b[31m" not in shown
     data = json.loads((pair / "integrity" / f"{PHASE}.json").read_text())
     assert data["pairs"][0]["share"] > 0.9 and "source" not in data["pairs"][0]["left"]
     assert (pair / "integrity" / f"{PHASE}.html").is_file()
+
+
+def test_a_mistyped_assignment_is_told(pair: Path) -> None:
+    with pytest.raises(NothingToCompare, match=f"did you mean {PHASE}"):
+        make_report(pair, PHASE.replace("_", "", 1))
+    with pytest.raises(NothingToCompare, match="there is no folder"):
+        make_report(pair / "nowhere", PHASE)
 
 
 def test_without_a_release_it_says_what_to_do(tmp_path: Path) -> None:
