@@ -24,10 +24,10 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
 
-from autograder.batch.export import Grade, Table
-from autograder.batch.late import LatePenalties
 from autograder.intake.autograde import AutogradeReceived
 from autograder.intake.collect import is_student
+from autograder.marks.export import Grade, Table
+from autograder.marks.late import LatePenalties
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 

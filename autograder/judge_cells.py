@@ -15,8 +15,8 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Float
 
-from autograder.batch.store import Verdicts, Work
-from autograder.batch.work import Desk
+from autograder.desk.store import Verdicts, Work
+from autograder.desk.work import Desk
 from autograder.feedback import outputs
 from autograder.intake import Limits
 from autograder.judge import TIMEOUT

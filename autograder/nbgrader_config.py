@@ -49,13 +49,13 @@ c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"
 c.Autograde.autograde_preprocessors = [
     "autograder.judge_cells.JudgeCells",
     "nbgrader.preprocessors.SaveAutoGrades",
-    "autograder.batch.late.LatePenalties",
+    "autograder.marks.late.LatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
 # What handing in late costs: nothing, unless `c.LateRule.percent_per_day` says otherwise. Settings of one course stand
 # best in course/nbgrader_config.py; see docs/grading.md
-c.AssignLatePenalties.plugin_class = "autograder.batch.late.LateRule"
+c.AssignLatePenalties.plugin_class = "autograder.marks.late.LateRule"
 
 # Feedback pages are our own, see autograder/feedback/page.py
 c.GenerateFeedback.exporter_class = "autograder.feedback.page.FeedbackExporter"

@@ -12,8 +12,6 @@ from types import FrameType
 
 from rich.console import Console
 
-from autograder.batch.export import FORMATS
-from autograder.batch.late import BrokenExtensions
 from autograder.batch.launch import Nursery
 from autograder.batch.lock import Locked
 from autograder.batch.pool import PoolFailed
@@ -23,6 +21,8 @@ from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
 from autograder.course import Course, CourseFailed
 from autograder.judge import BrokenRubric
+from autograder.marks.export import FORMATS
+from autograder.marks.late import BrokenExtensions
 from autograder.sandbox import SandboxUnavailable
 from labkit import exercises
 from labkit.checks import NoRubric

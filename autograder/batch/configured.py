@@ -7,7 +7,7 @@ import logging
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
-from autograder.batch.work import Desk
+from autograder.desk.work import Desk
 from autograder.intake import Limits
 from autograder.intake.autograde import AutogradeReceived
 from autograder.judge_cells import JudgeCells

@@ -24,9 +24,9 @@ from typing import Any
 from traitlets.config import Config
 
 from autograder.batch.configured import configured_desk
-from autograder.batch.store import Work
-from autograder.batch.work import Desk
 from autograder.course import Course
+from autograder.desk.store import Work
+from autograder.desk.work import Desk
 from autograder.intake import IntakeFailed
 from autograder.intake.stamps import FORMAT
 from autograder.judge import BrokenRubric

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.batch.launch import Nursery
-from autograder.batch.store import Kept, Work
+from autograder.desk.store import Kept, Work
 from autograder.verdict import Verdict
 
 ATTEMPTS = 2

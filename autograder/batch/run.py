@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import nbformat
 
 from autograder.batch.gradebook import one_engine
-from autograder.batch.late import EXTENSIONS, read_extensions
 from autograder.batch.launch import Nursery
 from autograder.batch.lock import grading_alone
 from autograder.batch.pool import Outcome, Pool
-from autograder.batch.store import Verdicts, Work
 from autograder.course import Course, CourseFailed, Mark
+from autograder.desk.store import Verdicts, Work
 from autograder.grading import is_judged, rubric_of
+from autograder.marks.late import EXTENSIONS, read_extensions
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autograder.batch.run import ERROR, GRADED, WAITING, Line
-from autograder.batch.store import Work
 from autograder.batch.terminal import harmless
+from autograder.desk.store import Work
 
 _NAMED = 3
 """So many learners are named when it takes longer than it looked."""

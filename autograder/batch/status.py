@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from autograder.batch.configured import configured_desk
 from autograder.batch.run import ERROR, GRADED, WAITING, Line, wanted, why_nothing, with_hand_marks
-from autograder.batch.store import Verdicts, Work
-from autograder.batch.work import Desk
 from autograder.course import Course
+from autograder.desk.store import Verdicts, Work
+from autograder.desk.work import Desk
 
 
 def status_of(course: Course, assignment: str, students: Sequence[str] = ()) -> list[Line]:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from autograder.batch.store import FOLDER, Verdicts, Work
+from autograder.desk.store import FOLDER, Verdicts, Work
 from autograder.feedback.code import visible
 from labkit import exercises
 

@@ -18,9 +18,9 @@ import second_exercise
 
 from autograder.batch.lock import Locked, grading_alone
 from autograder.batch.run import Line, grade
-from autograder.batch.store import Verdicts, Work
 from autograder.batch.terminal import harmless
 from autograder.course import Course
+from autograder.desk.store import Verdicts, Work
 from autograder.judge import BrokenRubric
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module

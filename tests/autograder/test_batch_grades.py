@@ -14,11 +14,11 @@ import pytest
 import second_exercise
 from nbgrader.api import Gradebook
 
-from autograder.batch.export import FORMATS
-from autograder.batch.late import BrokenExtensions, LateRule, read_extensions
 from autograder.batch.run import grade
 from autograder.batch.status import status_of
 from autograder.course import CONFIG_FILE, Course
+from autograder.marks.export import FORMATS
+from autograder.marks.late import BrokenExtensions, LateRule, read_extensions
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from autograder.batch.run import ERROR, GRADED, Line, why_nothing
 from autograder.batch.show import Show
-from autograder.batch.store import Work
 from autograder.course import Course
+from autograder.desk.store import Work
 from autograder.judge import BrokenRubric, hidden_rubric
 from autograder.verdict import Verdict
 from labkit import exercises

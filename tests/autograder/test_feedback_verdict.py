@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.batch.store import Kept, Verdicts, Work
+from autograder.desk.store import Kept, Verdicts, Work
 from autograder.feedback import for_learner
 from autograder.verdict import Verdict
 from labkit.checks import CheckResult, Report

@@ -28,7 +28,10 @@ from labkit import exercises
 from labkit.checks.rubric import visible_path
 
 _SILENT = {
-    "autograder": {"batch", "integrity", "intake", "rubrics", "tests", "course.py", "demo.py", "submissions.py"},
+    "autograder": {
+        *("batch", "desk", "integrity", "intake", "marks", "rubrics", "tests"),
+        *("course.py", "demo.py", "mutants.py", "submissions.py"),
+    },
     "labkit": {"notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"},
 }
 """Folders and files of each package that have no say in a verdict, or whose say stands in the key itself."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.batch.key import verdict_key
-from autograder.batch.store import Kept, Verdicts, Work
+from autograder.desk.key import verdict_key
+from autograder.desk.store import Kept, Verdicts, Work
 from autograder.grading import builds_on, judge_notebook, modules_of
 from autograder.intake import Intake, Limits, read_release, receive
 from autograder.intake.collect import COLLECTED

@@ -15,7 +15,7 @@ from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import ExportPlugin
 
-from autograder.batch.store import Verdicts, Work
+from autograder.desk.store import Verdicts, Work
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes text that begins so for a formula, and runs it."""
