@@ -18,6 +18,7 @@ from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
 from labkit.plots.picture import Picture
+from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
 from labkit.plots.shards import shards
 from labkit.plots.shares import bubbles, overlap
@@ -35,6 +36,7 @@ __all__ = [
     "exchanges",
     "memory",
     "overlap",
+    "rendezvous",
     "ring_rounds",
     "shards",
     "timeline",

@@ -31,7 +31,7 @@ def reads(variables: dict[str, str | None]) -> Any:
     return {"rank": config.rank, "world_size": config.world_size, "local_rank": config.local_rank}
 
 
-@check(points=2, title="from_env reads rank, world size and local rank", look_at="which variable each field comes from")
+@check(points=3, title="from_env reads rank, world size and local rank", look_at="which variable each field comes from")
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     rank, local_rank = draw.randrange(4, 8), draw.randrange(4)
     variables = TORCHRUN | {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
@@ -99,7 +99,7 @@ def joins_again() -> Any:
 
 
 @check(
-    points=2,
+    points=3,
     title="cleanup may be called twice, and the group made again",
     look_at="what setup_distributed remembers of a group that has ended",
 )
@@ -140,7 +140,7 @@ def order(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     title="rank_zero_first: a block that fails on rank 0 leaves nobody waiting",
     look_at="whether rank 0 comes to the barrier when an exception goes through its yield",
 )
@@ -152,7 +152,7 @@ def failing(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     title="all_reduce_metrics: the same means on every rank",
     look_at="what is added up, and by what it is divided; the order of names; ranks of weight 0",
 )
@@ -173,7 +173,7 @@ def means(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     title="all_reduce_metrics: one collective, however many metrics",
     look_at="how many tensors are sent: one holds all the sums",
 )
