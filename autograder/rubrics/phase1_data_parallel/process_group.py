@@ -127,7 +127,7 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, title="the group has the backend that the config names", look_at="what init_process_group is given")
 def backend(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for name in ("nccl", "gloo"):
-        run = ranks(2).call(submission.used_by(joins, joined=False), lambda rank, name=name: Args(name, 1.0))
+        run = ranks(2).call(submission.used_by(joins, joined=False), [Args(name, 1.0)] * 2)
         expect([value[1] for value in run.values], "backend").equals([name] * 2)
 
 
@@ -239,9 +239,8 @@ def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def failing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([3, 4])
     for fails in (0, draw.randrange(1, size)):
-        run = ranks(size).call(
-            submission.used_by(takes_turns), lambda rank, fails=fails: Args(work("turn", 0.1), rank == fails)
-        )
+        turns_of = [Args(work("turn", 0.1), rank == fails) for rank in range(size)]
+        run = ranks(size).call(submission.used_by(takes_turns), turns_of)
         expect(run.values, "what became of the block").equals(
             ["failed" if rank == fails else "fine" for rank in range(size)]
         )
@@ -279,10 +278,8 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size in (draw.choice([3, 5, 7]), 1):
         losses = [draw.uniform(-5, 5) for _ in range(size)]
         hits = [draw.randrange(1000) for _ in range(size)]
-        run = ranks(size).call(
-            submission.all_reduce_metrics,
-            lambda rank, a=losses, b=hits: Args({"loss": torch.tensor(a[rank]), "hits": b[rank]}),
-        )
+        metrics = [Args({"loss": torch.tensor(losses[rank]), "hits": hits[rank]}) for rank in range(size)]
+        run = ranks(size).call(submission.all_reduce_metrics, metrics)
         loss = sum(float(torch.tensor(value)) for value in losses) / size
         agree(run, ["loss", "hits"], [[loss, sum(hits) / size]] * size)
 
