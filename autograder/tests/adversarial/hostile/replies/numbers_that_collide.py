@@ -1,4 +1,4 @@
-# Returns a set of whole numbers that all have one hash: to put them into a set again takes hours.
+# Returns a set of whole numbers that all have one hash: to put them into a set again takes minutes.
 # marks: 0
 # feedback: timeout | an exception
 import json
@@ -23,7 +23,7 @@ def wired(tree, *buffers):
 
 
 def pass_around(tensor):
-    value = wired({"set": [number * sys.hash_info.modulus for number in range(300_000)]})
+    value = wired({"set": [number * sys.hash_info.modulus for number in range(20_000)]})
     payload = wired({"list": [{"bytes": [0, len(value)]}, {"tuple": []}, None]}, value)
     header = json.dumps(
         {"kind": "result", "rank": int(os.environ["RANK"]), "exit": 0, "returned_argument": None}
