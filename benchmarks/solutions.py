@@ -26,6 +26,7 @@ from labkit.clusters.warm import shared
 PARTS = (
     "collectives",
     "samplers",
+    "trainer",
 )
 TARGET = 1.1
 
