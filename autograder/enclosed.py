@@ -6,16 +6,20 @@ nobody's marks: `CannotJudge`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from autograder.sandbox import Enclosure, Sandbox, SandboxUnavailable
 from labkit.checks import CannotJudge, CheckFailed
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.local import local
-from labkit.clusters.virtual import virtual
+from labkit.clusters.virtual import KeptRanks, virtual
 from labkit.clusters.warm import WarmProcess, WarmProcessDied
 
 
@@ -27,12 +31,25 @@ class Enclosed:
         self._enclosure: Enclosure | None = None
         self._memory_kills = 0
         """Of its processes, so far."""
+        self._kept: KeptRanks | None = None
+        self._given: set[tuple[int, int]] = set()
+        """Tensors that were handed to the ranks that are kept."""
+        self.keeps_ranks = True
+        """Virtual ranks are the same processes from one call of a check to its next."""
 
     def close(self) -> None:
         """End the sandbox and all that is in it; the next call opens another one."""
+        self.forget()
         if self._enclosure is not None:
             self._enclosure.close()
             self._enclosure, self._memory_kills = None, 0
+
+    def forget(self) -> None:
+        """End the virtual ranks that are kept: the next call is made on ranks that know nothing of earlier ones."""
+        self._given.clear()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def virtual(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
         """Virtual ranks, processes whose messages are routed here; they have no say in their time.
@@ -42,7 +59,11 @@ class Enclosed:
         options = {"account": False, "trusting": False, **hardware}
 
         def make(warm: WarmProcess) -> Cluster:
-            return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", warm=warm, **options)
+            kept = None
+            if self.keeps_ranks:
+                kept = self._kept = self._kept or KeptRanks(warm)
+            more = {**options, "warm": warm, "kept": kept}
+            return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", **more)
 
         return _Inside(self, make, nnodes, nproc_per_node)
 
@@ -68,6 +89,11 @@ class Enclosed:
 
     def run(self, make: Callable[[WarmProcess], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""
+        given = set(_contents(job.arguments))
+        if given & self._given:
+            # ranks that have seen these tensors may know by now what comes of them, without a message
+            self.forget()
+        self._given |= given
         used = self._enclosure is not None
         enclosure = self._open()
         try:
@@ -97,6 +123,20 @@ class Enclosed:
             except SandboxUnavailable as problem:
                 raise CannotJudge(str(problem)) from None
         return self._enclosure
+
+
+def _contents(value: Any) -> Iterator[tuple[int, int]]:
+    """What tells the tensors in arguments apart; the same for the same numbers in another shape or dtype."""
+    if isinstance(value, Tensor):
+        flat = (torch.view_as_real(value) if value.is_complex() else value).flatten()
+        # of one value only, such as a buffer for the result: everybody can guess it
+        if not flat.eq(flat[:1]).all():
+            yield value.numel(), zlib.crc32(flat.detach().to(torch.float32).numpy().tobytes())
+    elif isinstance(value, Mapping):
+        yield from _contents(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _contents(item)
 
 
 @dataclass(frozen=True)

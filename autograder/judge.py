@@ -120,7 +120,7 @@ class Judge:
 
             def run_again(check: Check = check) -> CheckResult:
                 self.close()
-                return self._run(replace(rubric, checks=[check]), submission, report.seed).results[0]
+                return self._run_on(replace(rubric, checks=[check]), submission, report.seed, keep=False).results[0]
 
             second = run_again()
             if not second.passed:
@@ -148,6 +148,31 @@ class Judge:
         return self._run(visible_rubric(submission.exercise), submission).passed
 
     def _run(self, rubric: Rubric, submission: Submission, seed: int | None = None) -> Report:
+        """Judge on ranks that are kept for the calls of one check; what fails there is judged again on fresh ones.
+
+        So nothing that a submission has left in Python or torch costs it marks which it would have earned alone. Nor
+        does a second try earn any by luck: what fails and then passes must pass twice, each time in a fresh sandbox.
+        """
+        report = self._run_on(rubric, submission, seed, keep=True)
+        results = list(report.results)
+        doubtful = [i for i, result in enumerate(results) if _has_failed(result) and not _may_be_chance(result)]
+        for _ in range(2):
+            if doubtful:
+                self.close()
+                part = replace(rubric, checks=[rubric.checks[i] for i in doubtful])
+                again = self._run_on(part, submission, report.seed, keep=False)
+                for i, result in zip(doubtful, again.results, strict=True):
+                    results[i] = result
+                doubtful = [i for i in doubtful if results[i].passed]
+        return replace(report, results=results)
+
+    def _run_on(self, rubric: Rubric, submission: Submission, seed: int | None, keep: bool) -> Report:
+        self._enclosed.keeps_ranks = keep
+
+        def at_check(check: Check, result: CheckResult | None) -> None:
+            # what one check has left in the ranks is not there for another
+            self._enclosed.forget()
+
         ranks = Ranks(
             self._enclosed.virtual,
             processes=self._enclosed.processes,
@@ -155,7 +180,7 @@ class Judge:
             memory_peak=self._enclosed.memory_peak,
             patience=Patience(self._timeout, self._budget),
         )
-        return run_checks(rubric, submission, ranks, seed=seed)
+        return run_checks(rubric, submission, ranks, seed=seed, progress=at_check)
 
     def _try_solution(self, rubric: Rubric, submission: Submission) -> None:
         solution = rubric.exercise.source("solution")[0]
@@ -167,6 +192,10 @@ class Judge:
             if all(result.of_the_machine for result in lost):
                 raise CannotJudge(f"the solution cannot be judged either\n{faults}")
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
+
+
+def _has_failed(result: CheckResult) -> bool:
+    return not (result.passed or result.skipped or result.seen.startswith(NOT_RUN))
 
 
 def _may_be_chance(result: CheckResult) -> bool:

@@ -19,12 +19,15 @@ from labkit.clusters.virtual.desk import Alteration, Rules, allowance, serve
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
+from labkit.clusters.virtual.kept import ENTRY, KeptRanks
 from labkit.clusters.warm import Session, WarmProcess, shared
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
 _LEFT_SECONDS = 5.0
 """For what ranks have asked before they ended; nobody waits for it any more."""
+_LEFT_BY_KEPT_SECONDS = 1.0
+"""For ranks that are kept to say that they have done with this call."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class VirtualCluster:
     """Of one message, where ranks are processes."""
     warm: WarmProcess | None = None
     """Where processes come from; this kernel's own warm process when None."""
+    kept: KeptRanks | None = None
+    """Processes that stay from call to call, used in place of fresh ones."""
     kind: Literal["virtual"] = "virtual"
 
     @property
@@ -79,7 +84,9 @@ class VirtualCluster:
         if self.ranks == "processes":
             rules = Rules(self.trusting, [works_of(arguments) for arguments in job.arguments], self.alteration)
             return self._told(
-                _run_processes(warm, job, placed, self._options(placed), self.faults, rules, on_output, on_state)
+                _run_processes(
+                    self.kept or warm, job, placed, self._options(placed), self.faults, rules, on_output, on_state
+                )
             )
         run = warm.run(
             "labkit.clusters.virtual.host:main",
@@ -150,7 +157,7 @@ def _check_faults(given: Sequence[Fault], placed: Topology) -> None:
 
 
 def _run_processes(
-    warm: WarmProcess,
+    warm: WarmProcess | KeptRanks,
     job: Job,
     placed: Topology,
     options: dict[str, Any],
@@ -172,20 +179,30 @@ def _run_processes(
     )
     scheduler.start()
     try:
-        run = warm.run(
-            "labkit.clusters.virtual.remote:main",
-            job if handed is None else handed.job,
-            options=options,
-            ranks=[[rank] for rank in range(placed.world_size)],
-            environments=[torchrun_environment(placed, rank) for rank in range(placed.world_size)],
-            sockets=[theirs for _, theirs in pairs],
-            on_output=on_output,
-            on_state=on_state,
-            timeout=job.timeout,
-        )
+        sent = job if handed is None else handed.job
+        environments = [torchrun_environment(placed, rank) for rank in range(placed.world_size)]
+        theirs = [end for _, end in pairs]
+        if isinstance(warm, KeptRanks):
+            run = warm.run(sent, options=options, environments=environments, sockets=theirs, on_output=on_output)
+        else:
+            run = warm.run(
+                ENTRY,
+                sent,
+                options=options,
+                ranks=[[rank] for rank in range(placed.world_size)],
+                environments=environments,
+                sockets=theirs,
+                on_output=on_output,
+                on_state=on_state,
+                timeout=job.timeout,
+            )
     finally:
-        for _, theirs in pairs:
-            theirs.close()
+        for _, end in pairs:
+            end.close()
+        if isinstance(warm, KeptRanks):
+            scheduler.join(_LEFT_BY_KEPT_SECONDS)
+            if scheduler.is_alive():
+                warm.close()
         # the ranks' ends are closed now, here and there, so the scheduler sees the end of every rank
         scheduler.join(_LEFT_SECONDS)
         allowed.end()
@@ -237,6 +254,7 @@ def virtual(
     trusting: bool = True,
     alteration: Alteration | None = None,
     warm: WarmProcess | None = None,
+    kept: KeptRanks | None = None,
 ) -> VirtualCluster:
     """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
 
@@ -273,4 +291,4 @@ def virtual(
         raise InvalidJob('alteration needs ranks="processes": messages of threads go from hand to hand')
     if fake and ranks == "processes":
         raise InvalidJob('fake=True needs ranks="threads": fake tensors are shared by all ranks')
-    return VirtualCluster(placed, ranks, tuple(faults), account, fake, trusting, alteration, warm)
+    return VirtualCluster(placed, ranks, tuple(faults), account, fake, trusting, alteration, warm, kept)

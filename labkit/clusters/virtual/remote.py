@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from labkit.clusters import arguments, handing, torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import futures, rehearsal, store, streams
+from labkit.clusters.virtual import futures, kept, rehearsal, store, streams
 from labkit.clusters.virtual.accounting import Ledger, report_to_accounts
 from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.exchange import Line
@@ -23,7 +24,7 @@ from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.remote_endpoint import SocketEndpoint
-from labkit.clusters.warm import Reporter
+from labkit.clusters.warm import Reporter, fresh
 from labkit.hardware import Topology
 from labkit.trace import Trace
 
@@ -45,8 +46,26 @@ def prepare_forks() -> None:
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
-    """Run `job` as rank `index`, over `sock`: entry point in a fresh process."""
+    """Run `job` as rank `index`, over `sock`: entry point in a fresh process.
+
+    With the option `kept`, be a rank of one call after the other, which arrive over `sock`.
+    """
     assert sock is not None
+    if not options.get("kept"):
+        _perform(job, index, options, reporter, sock)
+        return
+    for ordered, rank, how, environment, line in kept.orders(sock):
+        os.environ.update(environment)
+        _perform(ordered, rank, how, reporter, line)
+        here.endpoint = here.clock = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        torch_versions.forget_inits()
+        store.forget_attempts()
+        line.close()
+
+
+def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket) -> None:
     topology = Topology.from_plain(options["topology"])
     if job.call is not None:
         job = handing.receive(sock, job, index, topology.world_size)
@@ -68,5 +87,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         os._exit(result.exit or 0)
     if job.trace:
         reporter.trace(Trace(topology.world_size, clock="modelled", memory=ledger.samples()))
+    # who is told the result may take the call for over
+    fresh.flush()
     reporter.result(handing.told(result))
     endpoint.end(result.error is not None or result.exit != 0)

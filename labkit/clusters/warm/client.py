@@ -71,7 +71,7 @@ class WarmProcess:
     ) -> None:
         self._command_prefix = list(command_prefix)
         self._environment = environment
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._launch = launch or self._as_child
         self._process: Launched | None = None
@@ -144,7 +144,7 @@ class WarmProcess:
         began = time.monotonic()
         with held():
             session = self.open(asked, sockets)
-            collector = Collector(ranks, timeout, on_output, self._max_bytes)
+            collector = Collector(ranks, timeout, on_output, self.max_bytes)
             try:
                 telling, hanging = Telling([collector], on_state), Hanging(job, [collector], on_state)
                 stopped = _receive(session, collector, telling, hanging, timeout)

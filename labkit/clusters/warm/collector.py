@@ -167,9 +167,13 @@ class Collector:
         """Has a process ended otherwise than well, so far?"""
         return any(status != 0 for status in self._exits.values())
 
-    def start_over(self, on_output: OnOutput | None) -> None:
-        """What comes from now on is of another cell, in the same processes."""
+    def start_over(
+        self, on_output: OnOutput | None, timeout: float | None = None, world_size: int | None = None
+    ) -> None:
+        """What comes from now on is of another cell, in the same processes; of a job of `world_size` ranks."""
         self._on_output = on_output
+        self._timeout = timeout
+        self._world_size = world_size or self._world_size
         self._received_bytes = 0
         self._output = {rank: KeptOutput() for rank in self._output}
         self._results.clear()
@@ -184,6 +188,11 @@ class Collector:
     def results(self) -> Mapping[int, RankResult]:
         """What ranks have reported so far."""
         return self._results
+
+    @property
+    def malformed(self) -> Mapping[int, str]:
+        """Processes whose reports are not read any more, and why."""
+        return self._malformed
 
     @property
     def exits(self) -> Mapping[int, int | None]:

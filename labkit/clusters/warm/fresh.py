@@ -161,7 +161,7 @@ def run(request: Request, index: int, descriptors: Descriptors, began: float, ow
     except BaseException:  # nothing may escape into the supervisor's code, of which this process is a copy
         traceback.print_exc()
     finally:
-        _flush()
+        flush()
         # without the interpreter's own end: it would tear down process groups whose peers are gone, and wait for them
         os._exit(exit_code)
 
@@ -225,7 +225,8 @@ def _line_buffered(descriptor: int) -> io.TextIOWrapper:
     return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Let out what was printed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -225,8 +225,16 @@ class Supervisor:
             self._obey(header, payload)
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """What the client may ask for: `input` and `interrupt` of one process, `stacks` and the `end` of all."""
+        """What the client may ask for: `input` and `interrupt` of one process, `stacks` and the `end` of all.
+
+        `limit` says after how many seconds from now all are stopped; None: never.
+        """
         kind = header["kind"]
+        if kind == "limit":
+            self._deadlines.pop("timeout", None)
+            if header["seconds"] is not None:
+                self._deadlines["timeout"] = time.monotonic() + header["seconds"]
+            return
         if kind == "stacks":
             self._report_stacks()
             return

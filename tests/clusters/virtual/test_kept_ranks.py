@@ -1,0 +1,101 @@
+"""Rank processes that stay for one call after the other: what they do is what fresh ones do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.clusters import Job, Run
+from labkit.clusters.virtual import KeptRanks, virtual
+from labkit.clusters.warm import WarmProcess, WarmProcessDied
+
+WORK = """import os, torch, torch.distributed as dist
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+mine = torch.rand(3) + rank
+pair = dist.new_group(sorted({0, size - 1}))
+dist.all_reduce(mine)
+if rank in (0, size - 1):
+    dist.broadcast(mine, 0, group=pair)
+(os.getpid(), os.environ["WORLD_SIZE"], mine)"""
+
+
+DEADLOCK = """import torch, torch.distributed as dist
+dist.init_process_group()
+dist.recv(torch.ones(1), 1 - dist.get_rank())"""
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmProcess]:
+    warm = WarmProcess()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def kept(warm: WarmProcess) -> Iterator[KeptRanks]:
+    kept = KeptRanks(warm)
+    yield kept
+    kept.close()
+
+
+def run(source: str, size: int, warm: WarmProcess, kept: KeptRanks | None, timeout: float = 60.0) -> Run:
+    cluster = virtual(nnodes=size, nproc_per_node=1, ranks="processes", warm=warm, kept=kept)
+    return cluster.run(Job(source=source, timeout=timeout))
+
+
+def test_calls_of_any_size_are_as_on_fresh_processes(warm: WarmProcess, kept: KeptRanks) -> None:
+    pids: dict[int, int] = {}
+    for size in (3, 2, 5, 5, 1, 4):
+        here, fresh = run(WORK, size, warm, kept), run(WORK, size, warm, None)
+        assert here.trace == fresh.trace
+        for rank, (value, expected) in enumerate(zip(here.values, fresh.values, strict=True)):
+            assert value[1] == expected[1] == str(size) and value[2].equal(expected[2])
+            assert pids.setdefault(rank, value[0]) == value[0] != expected[0]
+    assert kept.calls == 6
+
+
+def test_modules_and_names_of_an_earlier_call_are_gone(warm: WarmProcess, kept: KeptRanks) -> None:
+    assert run("left = 1\nleft", 2, warm, kept).values == [1, 1]
+    assert run("'left' in globals()", 2, warm, kept).values == [False, False]
+
+
+def test_what_is_printed_belongs_to_its_call(warm: WarmProcess, kept: KeptRanks) -> None:
+    for number in range(3):
+        found = run(f"print('call', {number})", 2, warm, kept)
+        assert [result.output for result in found.ranks] == [f"call {number}\n"] * 2
+
+
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import os\nos._exit(3)", "Exit"),
+        ("import os\nos.kill(os.getpid(), 9)", "SIGKILL"),
+        ("while True: pass", "Timeout"),
+        (DEADLOCK, "DeadlockError"),
+    ],
+)
+def test_nothing_is_kept_after_a_call_that_failed(failing: str, told: str, warm: WarmProcess, kept: KeptRanks) -> None:
+    before = run("import os\nos.getpid()", 2, warm, kept).values
+    failed = run(failing, 2, warm, kept, timeout=2.0)
+    assert not failed.ok and failed.first_failure is not None and failed.first_failure.error is not None
+    assert failed.first_failure.error.type == told
+    assert kept.calls == 0
+    after = run("import os\nos.getpid()", 2, warm, kept)
+    assert after.ok and not set(before) & set(after.values)
+
+
+def test_a_process_that_ended_between_two_calls_is_told(warm: WarmProcess, kept: KeptRanks) -> None:
+    pids = run("import os\nos.getpid()", 2, warm, kept).values
+    os.kill(pids[1], signal.SIGKILL)
+    try:
+        found = run("1", 2, warm, kept)
+    except WarmProcessDied:
+        pass
+    else:  # it had not ended yet when it was sent the call
+        assert not found.ok
+    assert run("1", 2, warm, kept).values == [1, 1]
