@@ -72,10 +72,13 @@ def curves(
 
 
 def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
-    """A method's colour and mark once, then what hollow and filled mean."""
+    """A method's colour and mark once, then what hollow, filled and dotted mean."""
     handles = []
+    beside_points = False
     for index, label in enumerate(labels):
-        only_formula = all(curve.clock == "formula" for curve in series if curve.label == label)
+        of_label = {curve.clock for curve in series if curve.label == label}
+        only_formula = of_label == {"formula"}
+        beside_points |= "formula" in of_label and not only_formula
         marker = "" if only_formula else "os^Dv"[index % 5]
         colour = palette.SERIES[index % len(palette.SERIES)]
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle=":" if only_formula else "", label=label))
@@ -86,6 +89,8 @@ def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
         handles.append(
             Line2D([], [], color="black", marker="o", linestyle="--", markerfacecolor="white", label="modelled")
         )
+    if beside_points:
+        handles.append(Line2D([], [], color="black", linestyle=":", label="formula"))
     return handles
 
 

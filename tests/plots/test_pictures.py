@@ -154,6 +154,9 @@ def test_curves_tell_modelled_from_measured() -> None:
     assert modelled.get_linestyle() != measured.get_linestyle()
     assert modelled.get_markerfacecolor() == "white" != measured.get_markerfacecolor()
     assert [t.get_text() for t in picture.legends[0].get_texts()] == ["ring", "bound", "measured", "modelled"]
+    of_ring = Curve("ring", [2, 8], [1.0, 3.0], "formula")
+    beside = curves([Curve("ring", [2, 8], [1.1, 3.1]), of_ring], x="ranks", y="s")
+    assert [t.get_text() for t in beside.legends[0].get_texts()] == ["ring", "modelled", "formula"]
     with pytest.raises(ValueError, match="3 x and 1 y"):
         curves([Curve("ring", [1, 2, 3], [1])], x="ranks", y="s")
 
