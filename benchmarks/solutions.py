@@ -24,6 +24,7 @@ from rich.table import Table
 from labkit.clusters.warm import shared
 
 PARTS = (
+    "process_group",
     "collectives",
     "samplers",
     "trainer",
