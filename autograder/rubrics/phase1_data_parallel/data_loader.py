@@ -457,8 +457,11 @@ def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(found["batches"], "batches and the loader's error, of two epochs").equals(wanted * 2)
 
 
-def held(factor: int, batches: int) -> dict[str, Any]:
-    """What a loader is asked for, and when; its first batch is held, then it is left."""
+def held(factor: int, batches: int, patience: float) -> dict[str, Any]:
+    """What a loader is asked for, and when; its first batch is held, then it is left.
+
+    patience: seconds for which the loader waits, before the last batch that may lie ready, for the first to be held.
+    """
     import threading
 
     import torch
@@ -472,8 +475,8 @@ def held(factor: int, batches: int) -> dict[str, Any]:
         def __iter__(self) -> Any:
             for number in range(batches):
                 if number == factor:
-                    # who reads on before the first batch is handed over comes in time for nothing
-                    holding.wait(1)
+                    # who must read on before the first batch is handed over reads too early
+                    holding.wait(patience)
                 read.append(holding.is_set())
                 if len(read) == 1 + factor:
                     enough.set()
@@ -504,7 +507,7 @@ def held(factor: int, batches: int) -> dict[str, Any]:
 )
 def ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 3])
-    found = ranks(1).call(submission.used_by(held), [Args(factor, 50)]).values[0]
+    found = ranks(1).call(submission.used_by(held), [Args(factor, 50, 3.0)]).values[0]
     expect(found["ahead"], "batches read ahead while the first one is held").at_least(factor)
     expect(found["while_held"], "the last of them was read while it was held").equals(True)
 
@@ -516,7 +519,7 @@ def ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 4])
-    found = ranks(1).call(submission.used_by(held), [Args(factor, 50)]).values[0]
+    found = ranks(1).call(submission.used_by(held), [Args(factor, 50, 0.0)]).values[0]
     expect(found["unasked"], "batches read before anybody iterates").equals(0)
     # one more may be in the reader's hands
     expect(found["ahead"], "batches read ahead while the first one is held").at_most(factor + 1)
@@ -528,7 +531,7 @@ def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="how the thread learns that nobody asks any more, while it waits",
 )
 def leaves(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50)]).values[0]
+    found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50, 0.0)]).values[0]
     expect(found["threads"], "threads that go on after `break`").equals(0)
     expect(found["later"], "batches read after it").equals(0)
 
