@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Beside:
-    """One piece of work, done by both. Seconds are medians."""
+    """One piece of work, done by both. Seconds are medians, where the part says nothing else."""
 
     work: str
     solution: float

@@ -1,8 +1,8 @@
 """The exercises' solutions beside the library: the same work, values equal or not, time side by side.
 
 A part is a module `solutions_NAME.py` beside this one, whose `measure(repetitions, quick)` gives a `Beside` for each
-piece of work. Both do it in turns, on the same ranks; times are medians. Where the algorithm is the same, a solution
-is to take at most 1.1 times the library's time; elsewhere the ratio is told and nothing is asked of it.
+piece of work. Both do it in turns, on the same ranks; times are medians, or what the part says. Where the algorithm is
+the same, a solution is to take at most 1.1 times the library's time; elsewhere the ratio is told and nothing is asked.
 
     python benchmarks/solutions.py [collectives ...] [--repetitions 20] [--quick]
 
