@@ -61,18 +61,6 @@ def test_check_of_a_file(tmp_path: Path) -> None:
     assert template.returncode == 1, template.stdout + template.stderr
 
 
-def test_check_of_a_phase(tmp_path: Path) -> None:
-    """What the learner has begun is checked; the rest is named."""
-    phase = tmp_path / "phase1_data_parallel"
-    phase.mkdir()
-    (phase / "collectives.py").write_text((ROOT / "templates/phase1_data_parallel/collectives.py").read_text())
-    done = labkit("check", "phase1_data_parallel", LABKIT_WORKSPACE=str(tmp_path))
-    assert done.returncode == 1, done.stderr
-    summary = [line for line in done.stdout.splitlines() if line.startswith(("process_group:", "collectives:"))]
-    assert summary[-1].startswith("collectives: 0 of ")
-    assert summary[-1].endswith("points (your module, on virtual ranks)")
-
-
 def test_help_does_not_load_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "labkit", "--help"], capture_output=True, text=True, timeout=60

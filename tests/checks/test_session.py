@@ -51,8 +51,16 @@ def test_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     right.write_text(SOLUTION)
     assert command.main("largest", file=right) == 0
     assert "largest: 3 of 3 points (your file, on virtual ranks)" in capsys.readouterr().out
-    assert command.main("phase1_small") == 1
+    assert command.main("largest") == 1
     assert "you have not saved a module yet" in capsys.readouterr().out
+
+
+def test_the_shell_checks_what_is_begun_of_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main("phase1_small") == 1
+    assert capsys.readouterr().out.startswith("largest: not begun: run its notebook, or copy templates/phase1_small/")
+    exercises.find("largest").save(SOLUTION)
+    assert command.main("phase1_small") == 0
+    assert capsys.readouterr().out.endswith("\n\nlargest: 3 of 3 points (your module, on virtual ranks)\n")
 
 
 def test_the_shell_with_nothing_to_check(capsys: pytest.CaptureFixture[str], course: Path) -> None:
