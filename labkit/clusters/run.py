@@ -148,6 +148,7 @@ class Run:
             lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
             if error.locals:
                 lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
+            lines += [f"    called in {name}, line {line}: {text}" for _, line, name, text in error.frames[-2:-1]]
             places: dict[str, list[int]] = {}
             for rank in alike:
                 places.setdefault(self._error(rank).where, []).append(rank)

@@ -22,7 +22,8 @@ def step_through(draw: Callable[[int], Picture], last: int, *, start: int = 0, n
     def bundle(step: int) -> tuple[dict[str, str], dict[str, Any]]:
         return draw(step).mimebundle()
 
-    slider = ipywidgets.IntSlider(value=start, min=0, max=last, description=name)
+    style = {"description_width": "initial"}  # else a name of two words is cut off
+    slider = ipywidgets.IntSlider(value=start, min=0, max=last, description=name, style=style)
     display(slider)
     data, metadata = bundle(start)
     handle = display(data, raw=True, metadata=metadata, display_id=True)

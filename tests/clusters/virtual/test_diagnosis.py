@@ -128,6 +128,12 @@ def test_the_rank_that_failed_comes_first_and_the_others_are_consequences() -> N
     assert "x = float32[4]" in result.diagnosis()
 
 
+def test_a_helper_that_waits_is_named_with_the_line_that_called_it() -> None:
+    message = run("def receive(source):\n    dist.recv(x, source)\nreceive((rank + 1) % n)").diagnosis()
+    assert "at Cell In[7], line 6" in message.splitlines()[0]
+    assert "called in <module>, line 7: receive((rank + 1) % n)" in message
+
+
 def test_many_ranks_are_folded() -> None:
     result = run("dist.recv(x, (rank + 1) % n)", ranks=64)
     message = result.diagnosis()
