@@ -148,7 +148,11 @@ class Run:
             lines += [f"    {text}" for *_, text in error.frames[-1:] if text]
             if error.locals:
                 lines.append("    " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
-            lines += [f"    called in {name}, line {line}: {text}" for _, line, name, text in error.frames[-2:-1]]
+            lines += [
+                f"    called in {name}, line {line}: {text}"
+                for file, line, name, text in error.frames[-2:-1]
+                if file == error.frames[-1][0]  # else a check called it, not the learner
+            ]
             places: dict[str, list[int]] = {}
             for rank in alike:
                 places.setdefault(self._error(rank).where, []).append(rank)
