@@ -130,9 +130,10 @@ def _edit(options: argparse.Namespace) -> int:
 
 def _autograde(options: argparse.Namespace) -> int:
     _require_autograder("grading")
-    from autograder.batch.launch import Nursery
+    from autograder.batch.launch import Nursery, begin
 
-    nursery = None if options.status else Nursery()  # the workers' imports go on beside the next one
+    if not options.status:
+        begin()  # the imports of what sandboxes are forked from go on beside the next ones
     from autograder.batch import command
 
     return command.main(
@@ -144,7 +145,7 @@ def _autograde(options: argparse.Namespace) -> int:
         only_errors=options.retry,
         status=options.status,
         json=options.json,
-        nursery=nursery,
+        nursery=None if options.status else Nursery(forked=True),
     )
 
 

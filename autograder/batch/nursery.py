@@ -1,7 +1,8 @@
 """`python -m autograder.batch.nursery`: a process that has everything imported, and the workers that it forks.
 
 Importing torch and nbgrader takes three seconds; done once, a further worker, or one in the place of a dead one, costs
-a hundredth. What workers run is the grader's own code: learners' code runs in the sandboxes that they open.
+a hundredth. `labkit autograde` forks it from itself, so there it costs nothing more. What workers run is the grader's
+own code: learners' code runs in the sandboxes that they open.
 
 On the control socket comes one message for each worker that is wanted, with the worker's own socket; back goes one
 message for each that has ended. On a worker's socket go lines of JSON: a piece of work in, its outcome out.
@@ -31,7 +32,7 @@ from autograder.intake import IntakeFailed
 from autograder.intake.stamps import FORMAT
 from autograder.judge import BrokenRubric
 from autograder.sandbox import SandboxUnavailable
-from autograder.sandbox.template import close_all
+from autograder.sandbox.template import close_all, shared
 from labkit.checks import NoRubric
 from labkit.clusters.warm.processes import die_with_parent
 
@@ -67,7 +68,10 @@ def main(parent: int, descriptor: int) -> None:
                     os.kill(workers[asked["kill"]], signal.SIGKILL)
                 continue
             with socket.socket(fileno=descriptors[0]) as connection:
-                nursery, pid = os.getpid(), os.fork()
+                nursery = os.getpid()
+                # one import of torch for the sandboxes of all workers
+                with shared():
+                    pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -9,13 +9,16 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from autograder.sandbox.inside.order import Order
 from autograder.sandbox.room import Gone, OnArrival, Room, received, talk
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
+
+_END_SECONDS = 10.0
 
 
 class Template:
@@ -28,6 +31,13 @@ class Template:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
+        self._shared = False
+        """Is it that of the process from which this one was forked, with its consent?"""
+
+    def start(self) -> None:
+        """Start it unless it stands: it imports torch while other things happen."""
+        with self._lock:
+            self._start()
 
     def fork(self, order: Order, control: socket.socket, errors: IO[bytes], on_arrival: OnArrival) -> Room:
         """A new sandbox, which serves `control` and prints into `errors`.
@@ -39,8 +49,10 @@ class Template:
                 with self._ask(order, control, errors) as told:
                     return received(told, on_arrival)
             except Gone:
-                # it has been killed, or did not start: once more
-                continue
+                # it has been killed, or did not start: once more, with one of this process's own
+                with self._lock:
+                    if self._shared:
+                        self._forget()
         raise refusal(f"bubblewrap does not work here: {self._last_words()}")
 
     def _ask(self, order: Order, control: socket.socket, errors: IO[bytes]) -> socket.socket:
@@ -58,7 +70,7 @@ class Template:
         return ours
 
     def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._shared or (self._process is not None and self._process.poll() is None):
             return
         self._forget()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
@@ -85,10 +97,13 @@ class Template:
         if self._control is not None:
             self._control.close()
         if self._process is not None:
-            self._process.wait()
+            # it may have more to import before it sees that nobody wants it, or serve others that were forked from here
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
         if self._errors is not None:
             self._errors.close()
         self._process = self._control = self._errors = None
+        self._shared = False
 
     def _last_words(self) -> str:
         with self._lock:
@@ -101,12 +116,22 @@ class Template:
         """In a forked child: the template is its parent's, and must see its parent's end."""
         if self._control is not None:
             self._control.close()
+        self.share_after_fork()
+        self._control, self._shared = None, False
+
+    def share_after_fork(self) -> None:
+        """In a child that is forked to do its parent's work: ask the parent's template for sandboxes.
+
+        It ends when both have.
+        """
         self._lock = threading.Lock()
-        self._process = self._control = self._errors = None
+        self._shared = self._control is not None
+        self._process = self._errors = None
 
 
 _templates: dict[tuple[str, ...], Template] = {}
 _making = threading.Lock()
+_sharing = False
 
 
 def template() -> Template:
@@ -121,6 +146,17 @@ def template() -> Template:
         return _templates[command]
 
 
+@contextmanager
+def shared() -> Iterator[None]:
+    """Processes that are forked meanwhile use the templates of this one, as they stand."""
+    global _sharing
+    _sharing = True
+    try:
+        yield
+    finally:
+        _sharing = False
+
+
 def close_all() -> None:
     for one in list(_templates.values()):
         one.close()
@@ -130,7 +166,10 @@ def _after_fork() -> None:
     global _making
     _making = threading.Lock()
     for one in _templates.values():
-        one.forget_after_fork()
+        if _sharing:
+            one.share_after_fork()
+        else:
+            one.forget_after_fork()
 
 
 atexit.register(close_all)
