@@ -5,6 +5,8 @@ from __future__ import annotations
 import linecache
 from collections import defaultdict
 
+from IPython.core.interactiveshell import InteractiveShell
+
 from labkit.clusters import RankFailed, RankResult, Run, hangs
 from labkit.clusters.run import ranges
 
@@ -106,13 +108,20 @@ def _finding(line: str) -> str:
 
 def _call(frame: tuple[str, int, str, str]) -> str:
     file, number, _, text = frame
-    return f"  {file}, line {number}: {text}"
+    # a rank that was given a function of the notebook has no text of the cell that it stands in
+    return f"  {_cell(file)}, line {number}: {text or linecache.getline(file, number).strip()}"
+
+
+def _cell(file: str) -> str:
+    """`Cell In[3]` for the temporary name that IPython gives a cell's code; any other name as it is."""
+    shell = InteractiveShell.instance() if InteractiveShell.initialized() else None
+    return " ".join((shell and shell.compile.format_code_name(file)) or [file])
 
 
 def _excerpt(file: str, number: int, function: str, text: str) -> list[str]:
     """The line that failed, among its neighbours."""
     inside = f", in {function}" if function != "<module>" else ""
-    lines = [f"  {_GREEN}{file}, line {number}{_END}{inside}"]
+    lines = [f"  {_GREEN}{_cell(file)}, line {number}{_END}{inside}"]
     for near in range(max(1, number - _LINES_BEFORE), number + _LINES_AFTER + 1):
         line = linecache.getline(file, near).rstrip()
         if near == number:

@@ -167,8 +167,8 @@ class PrefetchLoader(Generic[Batch]):
 
         # TODO 4. `read` runs in the thread. Each time that there is `room`, and unless the reader is `leaving`, it puts
         # `(copies.make(the next batch), None)` into `ready`. Whatever it catches, StopIteration too, is its last item:
-        # `(None, error)`. Outside, take items from `ready`, make room again, and yield the batch or raise the error.
-        # However you leave, by the end, an error or `break`, let the thread end and wait for it.
+        # `(None, error)`. Outside, take items from `ready`, make room again, yield `copies.hand_over(batch)` or raise
+        # the error. However you leave, by the end, an error or `break`, let the thread end and wait for it.
         ### BEGIN SOLUTION
         def read() -> None:
             try:

@@ -63,3 +63,10 @@ def test_a_run_that_the_lab_stopped_says_where_each_rank_was():
         "[3] Timeout: still running after 5 s",
         "[4] was stopped",
     ]
+
+
+def test_functions_of_the_notebook_are_named_by_their_cells(kernel):
+    kernel.run("from labkit import Job, virtual\ndef inner():\n    raise ValueError('no')\ndef outer():\n    inner()")
+    lines = kernel.run("virtual(nproc_per_node=2).run(Job.calling(outer)).raise_if_failed()").error.splitlines()
+    assert re.fullmatch(r"  Cell In\[\d+\], line 5: inner\(\)", lines[1])
+    assert re.fullmatch(r"  Cell In\[\d+\], line 3, in inner", lines[2])
