@@ -354,5 +354,5 @@ print(trusting.available)
 """
     done = subprocess.run([sys.executable, "-c", script], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     refusal, trusting = done.stdout.splitlines()
-    assert "bwrap" in refusal and "Install bubblewrap" in refusal and "--Sandbox.allow_none=True" in refusal
+    assert "bwrap" in refusal and "Install bubblewrap" in refusal and "c.Sandbox.allow_none = True" in refusal
     assert trusting == "False"
