@@ -54,7 +54,7 @@ def interrupt_soon(live: LiveRanks, source: str) -> Run:
         begun.add(rank)
         if len(begun) == live.world_size:
             # from a thread that is not the main one, as a front end's Stop button does it
-            threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
+            threading.Timer(1.0, lambda: os.kill(os.getpid(), 2)).start()
 
     with pytest.raises(Interrupted) as caught:
         live.run(Job(source=source, filename="Cell In[7]"), on_output=on_output)
