@@ -23,6 +23,7 @@ def message_rounds(trace: Trace) -> list[Round]:
     A rank sends one message at a time and receives one at a time, but may do both at once. A message also waits for
     what its sender had done before it sent, and its receiver before it asked for it: the one-port model of Bar-Noy &
     Kipnis, "Designing broadcasting algorithms in the postal model" (1994), with all messages of one length.
+    In a measured trace, where a message may leave before its receiver asks for it, a round too many may be found.
     """
     out_of: dict[int, int] = defaultdict(int)
     into: dict[int, int] = defaultdict(int)

@@ -120,7 +120,8 @@ def counted(run: Run, what: str, messages: int, nbytes: int, allowed: int) -> No
     own_messages(run)
     expect(sum(run.trace.messages_sent(rank) for rank in range(n)), f"{what}: messages").equals(messages)
     expect(sum(run.trace.bytes_sent(rank) for rank in range(n)), f"{what}: bytes in all").equals(nbytes)
-    expect(rounds(run.trace), f"{what}: rounds, one after the other").at_most(allowed)
+    if run.trace.clock == "modelled":  # between real processes a message may leave long before it is asked for
+        expect(rounds(run.trace), f"{what}: rounds, one after the other").at_most(allowed)
 
 
 @check(
