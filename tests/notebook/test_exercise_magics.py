@@ -136,5 +136,5 @@ def test_a_slider_leaves_a_picture_for_those_without_a_kernel(kernel):
         "step_through(lambda round: ring_rounds(4, round), last=6)"
     )
     slider, picture = outputs.displays
-    assert slider["text/plain"] == "IntSlider(value=0, description='round', max=6)"
+    assert slider["text/plain"].startswith("IntSlider(value=0, description='round', max=6")
     assert "image/png" in picture and "after 0 of 6 rounds" in picture["text/plain"]

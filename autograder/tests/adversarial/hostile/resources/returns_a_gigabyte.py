@@ -1,6 +1,6 @@
 # Returns a gigabyte of zeros, as large as the limit on its memory lets it.
 # marks: 0
-# feedback: an exception | MemoryError at | memory: | timeout
+# feedback: an object that is neither a plain tensor nor a number | an exception | MemoryError at | memory: | timeout
 import torch
 
 __all__ = ["pass_around"]

@@ -13,6 +13,8 @@ SOUGHT = b"".join([b"who waits while ", b"another one sends"])
 
 def found():
     for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) == os.getpid():  # which holds the text that is sought
+            continue
         try:
             with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
                 for line in maps:
