@@ -136,5 +136,6 @@ def test_a_slider_leaves_a_picture_for_those_without_a_kernel(kernel):
         "step_through(lambda round: ring_rounds(4, round), last=6)"
     )
     slider, picture = outputs.displays
-    assert slider["text/plain"].startswith("IntSlider(value=0, description='round', max=6")
+    whole_name = "style=SliderStyle(description_width='initial')"
+    assert slider["text/plain"] == f"IntSlider(value=0, description='round', max=6, {whole_name})"
     assert "image/png" in picture and "after 0 of 6 rounds" in picture["text/plain"]

@@ -12,21 +12,27 @@ SOUGHT = b"".join([b"who waits while ", b"another one sends"])
 
 
 def found():
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        if int(pid) == os.getpid():  # which holds the text that is sought
-            continue
-        try:
-            with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
-                for line in maps:
-                    area, rights = line.split()[:2]
-                    start, end = (int(text, 16) for text in area.split("-"))
-                    if rights.startswith("rw") and end - start < 16 << 20:
-                        memory.seek(start)
-                        if SOUGHT in (memory.read(end - start) or b""):
-                            return True
-        except (OSError, ValueError, OverflowError):
-            continue
-    return False
+    return any(int(pid) != os.getpid() and holds(pid) for pid in filter(str.isdigit, os.listdir("/proc")))
+
+
+def holds(pid):
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            return any(SOUGHT in area(memory, line) for line in maps)
+    except OSError:
+        return False
+
+
+def area(memory, line):
+    where, rights = line.split()[:2]
+    start, end = (int(text, 16) for text in where.split("-"))
+    if not rights.startswith("rw") or end - start >= 16 << 20:
+        return b""
+    try:
+        memory.seek(start)
+        return memory.read(end - start) or b""
+    except (OSError, ValueError, OverflowError):
+        return b""
 
 
 def pass_around(tensor):
