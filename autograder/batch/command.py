@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -57,19 +58,18 @@ def main(
     Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
-    stopped = _stop_for_sure(show.stopping)
-
-    def on_line(line: Line) -> None:
-        show.line(line)
-        if stopped():
-            raise KeyboardInterrupt
-
     try:
         opened = Course(_folder(course))
         if status:
             lines = status_of(opened, assignment, students)
         else:
-            with show:
+            with _stopping_for_sure(show.stopping) as stopped, show:
+
+                def on_line(line: Line) -> None:
+                    show.line(line)
+                    if stopped():
+                        raise KeyboardInterrupt
+
                 lines = grade(
                     opened,
                     assignment,
@@ -115,7 +115,8 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
     return 0
 
 
-def _stop_for_sure(on_stop: Callable[[], None]) -> Callable[[], bool]:
+@contextlib.contextmanager
+def _stopping_for_sure(on_stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Was there a Ctrl-C? Python loses the exception when it meets a finaliser, of which SQLAlchemy has many."""
     seen: list[int] = []
 
@@ -124,9 +125,14 @@ def _stop_for_sure(on_stop: Callable[[], None]) -> Callable[[], bool]:
         on_stop()
         raise KeyboardInterrupt
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)
-    return lambda: bool(seen)
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _reason(problem: BaseException, done: str) -> int:

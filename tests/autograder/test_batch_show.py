@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from pathlib import Path
 
 import nbformat
@@ -42,6 +43,11 @@ def said(tree: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tup
     code = main(["autograde", *arguments, *course, "--status"])
     shown = capsys.readouterr()
     return code, " ".join((shown.out + shown.err).split())
+
+
+def test_ctrl_c_means_afterwards_what_it_meant_before(tree: Path) -> None:
+    assert main(["autograde", PHASE, "--course", str(tree)]) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_what_is_not_there_is_named(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

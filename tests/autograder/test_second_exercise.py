@@ -49,7 +49,7 @@ for path in map(Path, modules):
     course.submit(path.stem, phase, notebook, with_module(released, name, path.read_text()))
 course.autograde(phase)
 course.feedback(phase)
-marks = {mark.student: [mark.score, mark.max_score] for mark in course.marks(phase)}
+marks = {mark.student: [mark.score, mark.max_score] for mark in course.marks(phase) if mark.notebook == notebook}
 print(json.dumps({"written": written.split(), "checked": checked, "marks": marks}))
 """
 

@@ -108,7 +108,7 @@ def doubling_rounds(world_size: int) -> int:
 
 
 def shape(draw: Draw) -> tuple[int, ...]:
-    return draw.choice([(draw.randrange(2, 200),), (draw.randrange(2, 9), draw.randrange(2, 20))])
+    return draw.choice([(draw.randrange(8, 200),), (draw.randrange(2, 9), draw.randrange(4, 20))])
 
 
 # Values ---------------------------------------------------------------------------------------------------------------

@@ -112,8 +112,8 @@ def shards(tensor: Tensor, count: int) -> list[Tensor]:
 
 
 def shape(draw: Draw, world_size: int) -> tuple[int, ...]:
-    """A size that divides by the number of ranks, as one or two dimensions."""
-    length = draw.randrange(2, 40) * world_size
+    """A size that divides by the number of ranks, as one or two dimensions; half a shard is a message to alter, too."""
+    length = draw.randrange(4, 40) * world_size
     return draw.choice([(length,), (draw.randrange(2, 5), length)])
 
 
@@ -125,7 +125,7 @@ def shape(draw: Draw, world_size: int) -> tuple[int, ...]:
 )
 def reduce_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size in (draw.choice([3, 4]), draw.choice([5, 6, 8])):
-        inputs, rank = draw.tensors(world_size, draw.randrange(2, 40) * world_size), draw.randrange(world_size)
+        inputs, rank = draw.tensors(world_size, draw.randrange(4, 40) * world_size), draw.randrange(world_size)
         run = ranks(world_size, alteration=Alteration(rank)).call(submission.ring_reduce_scatter, inputs)
         made_of_messages(run, rank, shards(summed(inputs), world_size), "shards")
 
@@ -133,7 +133,7 @@ def reduce_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, title="all-gather: all shards, in order, on every rank", look_at="where each arriving shard is put")
 def all_gather(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size in (draw.choice([3, 4]), draw.choice([5, 6, 8])):
-        inputs, rank = draw.tensors(world_size, draw.randrange(2, 40)), draw.randrange(world_size)
+        inputs, rank = draw.tensors(world_size, draw.randrange(4, 40)), draw.randrange(world_size)
         run = ranks(world_size, alteration=Alteration(rank)).call(submission.ring_all_gather, inputs)
         made_of_messages(run, rank, [torch.cat(inputs)] * world_size, "gathered")
 
