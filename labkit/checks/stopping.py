@@ -20,7 +20,7 @@ from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
-_LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError")
+_LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError")
 _OPERATIONS = (
     "send", "isend", "recv", "irecv", "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather",
     "scatter", "reduce_scatter", "all_to_all", "monitored_barrier",
@@ -40,6 +40,7 @@ _MEANING = {
     "MemoryError": "More memory was asked for than there is.",
     "OutOfMemoryError": "More memory was asked for than the GPU has.",
     "MismatchError": "Two ranks asked for what does not go together: other sizes, dtypes or operations.",
+    "ProtocolError": "It sent what no rank may send, or more than all of them may.",
     "SystemExit": "The rank left before its function had returned.",
     "PermissionError": "Submissions may not do this where they are graded.",
 }

@@ -117,6 +117,25 @@ def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytes
     flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1
+    assert found.ranks[0].error.type == "ProtocolError" and "all ranks of a run" in found.ranks[0].error.message
+
+
+def test_who_used_up_what_all_may_send_is_blamed_and_not_who_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    body = """if dist.get_rank() == 0:
+    kept = [dist.isend(torch.ones(300_000), 1) for _ in range(3)]  # which nobody receives
+    dist.send(tensor, 1, tag=1)
+else:
+    dist.recv(tensor, 0, tag=1)
+    dist.isend(torch.ones(200_000), 0)
+    dist.barrier()
+return 1"""
+    found = run(body, *per_rank(2))
+    first = found.first_failure
+    assert first is not None and first.rank == 0 and first.error is not None
+    assert first.error.type == "ProtocolError" and "it sent 3" in first.error.message
+    other = found.ranks[1].error
+    assert other is not None and other.consequence and "rank 0 has used up" in other.message
 
 
 def test_a_message_that_is_altered_shows_in_what_is_made_of_it_and_nowhere_else() -> None:

@@ -219,11 +219,17 @@ def _run_processes(
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
 
 
-def _dropped(result: RankResult, why: str | None) -> RankResult:
-    """A rank that was dropped has failed, also when it had reported its result before it learnt of that."""
-    if why is None or result.error is not None or result.exit != 0:
+def _dropped(result: RankResult, why: RankError | None) -> RankResult:
+    """A rank that was dropped has failed by what the scheduler says, unless it says more itself.
+
+    It may have reported its result before it learnt of that, and else knows only that its line was cut.
+    """
+    own = result.error
+    if why is None or (result.exit != 0 if own is None else not own.consequence):
         return result
-    return replace(result, error=RankError("ProtocolError", f"the scheduler was sent what it refuses: {why}"), exit=1)
+    if own is None:
+        return replace(result, error=why, exit=1)
+    return replace(result, error=replace(own, type=why.type, message=why.message, consequence=why.consequence))
 
 
 def _waited(result: RankResult, at_work: int | None) -> RankResult:

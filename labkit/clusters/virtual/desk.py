@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from labkit.clusters import wire
+from labkit.clusters.run import RankError
 from labkit.clusters.virtual import key_values
 from labkit.clusters.virtual.collectives import REDUCTIONS
 from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.exchange import Allowance, Line, ProtocolError
+from labkit.clusters.virtual.exchange import ENDED, Allowance, Line, ProtocolError, UsedUp
 from labkit.clusters.virtual.faults import Killed
 from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
@@ -80,10 +81,7 @@ def allowance(rules: Rules) -> Allowance:
 
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, allowance: Allowance) -> None:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; they are closed then."""
-    desks = [
-        _Desk(engine, rank, Line(connection, allowance), rules, allowance)
-        for rank, connection in enumerate(connections)
-    ]
+    desks = [_Desk(engine, rank, connection, rules, allowance) for rank, connection in enumerate(connections)]
     try:
         while (rank := engine.next_rank()) is not None:
             desks[rank].turn()
@@ -95,8 +93,11 @@ def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, al
 class _Desk:
     """Where the scheduler answers one rank."""
 
-    def __init__(self, engine: Engine, rank: int, line: Line, rules: Rules, allowance: Allowance) -> None:
-        self.line = line
+    def __init__(
+        self, engine: Engine, rank: int, connection: socket.socket, rules: Rules, allowance: Allowance
+    ) -> None:
+        self._share = allowance.share(rank)
+        self.line = Line(connection, self._share)
         self._engine = engine
         self._rank = rank
         self._allowance = allowance
@@ -115,6 +116,9 @@ class _Desk:
 
     def turn(self) -> None:
         """It is this rank's turn: answer it until it sleeps or ends."""
+        if self._rank in self._engine.dropped:
+            self._drop()
+            return
         try:
             while True:
                 if self._resume is None:
@@ -136,11 +140,25 @@ class _Desk:
                 self.line.send(answer)
         except Exception as error:  # whatever a rank sends, it must not end the scheduler, on which all others depend
             if not self._allowance.ended:
-                self._engine.dropped[self._rank] = str(error)[:200]
-            self._engine.end(self._rank, failed=True)
-            # the rank reads an end of file and cannot go on
-            with suppress(OSError):
-                self.line.hang_up()
+                self._blame(error)
+            self._drop()
+
+    def _blame(self, error: Exception) -> None:
+        """Who is dropped for this: this rank, and first of all one that has left nothing for others to send."""
+        dropped = self._engine.dropped
+        refused = RankError("ProtocolError", f"{ENDED}: {str(error)[:200]}")
+        if isinstance(error, UsedUp) and error.rank != self._rank:
+            dropped.setdefault(error.rank, refused)
+            why = f"{ENDED}: rank {error.rank} has used up what all ranks may send"
+            dropped[self._rank] = RankError("PeerFailed", why, consequence=True)
+        else:
+            dropped[self._rank] = refused
+
+    def _drop(self) -> None:
+        self._engine.end(self._rank, failed=True)
+        # the rank reads an end of file and cannot go on
+        with suppress(OSError):
+            self.line.hang_up()
 
     def _next_call(self) -> Any:
         """What the rank says next, or None when it has ended."""
@@ -151,7 +169,7 @@ class _Desk:
             if not isinstance(said, list) or not said:
                 raise ProtocolError("calls come in a list")
             self._calls.extend(said)
-        self._allowance.take(0)  # when the run is over, what is left of many calls is not worth an answer
+        self._share.take(0)  # when the run is over, what is left of many calls is not worth an answer
         return self._calls.popleft()
 
     def _needs_no_answer(self, call: list[Any]) -> bool:
@@ -237,11 +255,11 @@ class _Desk:
         return _SLEEP if self._steps_aside() else None
 
     def _post(self, handle: int, request: Request, at: float | None) -> None:
-        self._allowance.take(_REQUEST_BYTES if self._trusting else _REQUEST_BYTES_OF_ANYBODY)
+        self._share.take(_REQUEST_BYTES if self._trusting else _REQUEST_BYTES_OF_ANYBODY)
         if isinstance(request, StoreCall):
-            self._allowance.take(_ITEM_BYTES * (len(request.keys) + len(request.values)))
+            self._share.take(_ITEM_BYTES * (len(request.keys) + len(request.values)))
         elif isinstance(request, Collective):
-            self._allowance.take(_ITEM_BYTES * len(request.tensors))
+            self._share.take(_ITEM_BYTES * len(request.tensors))
         if at is not None and not self._trusting:
             at = max(at, self._engine.clock[self._rank])
         if self._alteration is not None and isinstance(request, Send):

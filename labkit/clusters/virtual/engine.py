@@ -27,6 +27,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
+from labkit.clusters.run import RankError
 from labkit.clusters.standing import Standing
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.faults import Fault, Faults
@@ -56,8 +57,8 @@ class Engine:
         self.waiting: dict[int, Request] = {}
         self.gone: int | None = None
         """Where ranks are processes: the first one that was gone in the midst of its turn."""
-        self.dropped: dict[int, str] = {}
-        """Where ranks are processes: those that said what they may not say, and what was wrong with it."""
+        self.dropped: dict[int, RankError] = {}
+        """Where ranks are processes: those that said what they may not say, or for which others left no room to."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()

@@ -18,6 +18,7 @@ from labkit.clusters import wire
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_TEXT_BYTES = 1 << 20
 """Three bytes of it can stand for a list, which takes twenty times as much."""
+ENDED = "the scheduler ended this rank"
 _PREFIX = struct.Struct("<IQ")
 """Bytes of the text, and of all buffers."""
 
@@ -26,33 +27,60 @@ class ProtocolError(ValueError):
     """The other end sent something that does not belong here."""
 
 
+class UsedUp(ProtocolError):
+    """The ranks of a run have sent what all of them may. `rank` has sent the most."""
+
+    def __init__(self, rank: int, sent: int, allowed: int) -> None:
+        super().__init__(f"it sent {sent} bytes, of {allowed} that all ranks of a run may send together")
+        self.rank = rank
+
+
 class Allowance:
-    """So many bytes may come in, on all lines that share it."""
+    """So many bytes may come in from all ranks of a run together."""
 
     def __init__(self, nbytes: int) -> None:
-        self._left = nbytes
+        self.nbytes = self.left = nbytes
+        self.shares: list[Share] = []
 
-    def take(self, nbytes: int) -> None:
-        """Raises `ProtocolError` when there are not so many left."""
-        if nbytes > self._left:
-            raise ProtocolError(f"a message of {nbytes} bytes, {self._left} are left of what a run may send")
-        self._left -= nbytes
+    def share(self, rank: int) -> Share:
+        """Through which this rank takes of it."""
+        self.shares.append(Share(self, rank))
+        return self.shares[-1]
 
     def end(self) -> None:
         """From now on not even nothing may come in."""
-        self._left = -1
+        self.left = -1
 
     @property
     def ended(self) -> bool:
-        return self._left < 0
+        return self.left < 0
+
+
+class Share:
+    """What one rank takes of an allowance."""
+
+    def __init__(self, whole: Allowance, rank: int) -> None:
+        self.rank = rank
+        self.taken = 0
+        """With what it was refused."""
+        self._whole = whole
+
+    def take(self, nbytes: int) -> None:
+        """Raises `UsedUp` when there are not so many left, which need not be this rank's doing."""
+        whole = self._whole
+        self.taken += nbytes
+        if nbytes > whole.left:
+            most = max([self, *whole.shares], key=lambda share: share.taken)
+            raise UsedUp(most.rank, most.taken, whole.nbytes)
+        whole.left -= nbytes
 
 
 class Line:
     """One end of the connection."""
 
-    def __init__(self, connection: socket.socket, allowance: Allowance | None = None) -> None:
+    def __init__(self, connection: socket.socket, share: Share | None = None) -> None:
         self._connection = connection
-        self._allowance = allowance
+        self._share = share
         self._reader = connection.makefile("rb")
 
     def send(self, message: Any) -> None:
@@ -66,8 +94,8 @@ class Line:
         text_bytes, buffer_bytes = _PREFIX.unpack(prefix)
         if text_bytes > MAX_TEXT_BYTES or text_bytes + buffer_bytes > MAX_MESSAGE_BYTES:
             raise ProtocolError(f"a message of {text_bytes} + {buffer_bytes} bytes")
-        if self._allowance is not None:
-            self._allowance.take(text_bytes + buffer_bytes)
+        if self._share is not None:
+            self._share.take(text_bytes + buffer_bytes)
         body = self._reader.read(text_bytes + buffer_bytes)
         return decode(body, text_bytes) if len(body) == text_bytes + buffer_bytes else None
 

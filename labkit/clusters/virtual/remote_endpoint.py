@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.endpoint import refuse_after_fork
-from labkit.clusters.virtual.exchange import Line
+from labkit.clusters.virtual.exchange import ENDED, Line
 from labkit.clusters.virtual.faults import Killed, LinkDown
 from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.key_values import StoreCall
@@ -124,7 +124,10 @@ class SocketEndpoint:
 
     def _send(self) -> None:
         said, self._unsaid = self._unsaid, []
-        self._line.send(said)
+        try:
+            self._line.send(said)
+        except (BrokenPipeError, ConnectionResetError):
+            raise diagnosis.PeerFailed(ENDED) from None
 
     def _answer(self) -> Any:
         return self._line.receive()
@@ -134,7 +137,7 @@ class SocketEndpoint:
         self._send()
         answer = self._answer()
         if answer is None:
-            raise diagnosis.PeerFailed("the scheduler ended this rank")
+            raise diagnosis.PeerFailed(ENDED)
         if answer[0] == "killed":
             raise Killed
         if answer[0] == "error":

@@ -54,11 +54,11 @@ def test_what_is_no_message_is_refused(text: bytes) -> None:
 
 
 def test_sizes_are_refused_before_anything_is_read() -> None:
-    for text, buffers, allowance in ((1 << 30, 0, None), (2, 1 << 40, None), (2, 1000, Allowance(100))):
+    for text, buffers, share in ((1 << 30, 0, None), (2, 1 << 40, None), (2, 1000, Allowance(100).share(0))):
         ours, theirs = socket.socketpair()
         ours.sendall(struct.pack("<IQ", text, buffers))
         with pytest.raises(ProtocolError):
-            Line(theirs, allowance).receive()
+            Line(theirs, share).receive()
 
 
 def rehearsed() -> bool:

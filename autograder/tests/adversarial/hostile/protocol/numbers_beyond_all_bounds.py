@@ -1,6 +1,6 @@
 # Asks for messages of 10**400 elements with tags of as many digits, and computes 10**400 operators.
 # marks: 0
-# feedback: PeerFailed at | timeout
+# feedback: ProtocolError at | timeout
 import torch.distributed as dist
 
 from labkit.clusters.virtual.isolation.current import here

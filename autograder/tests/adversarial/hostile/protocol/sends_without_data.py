@@ -1,6 +1,6 @@
 # Has the right number of bytes counted with no data behind them.
 # marks: 0
-# feedback: PeerFailed at | timeout
+# feedback: ProtocolError at | timeout
 import torch.distributed as dist
 
 from labkit.clusters.virtual.isolation.current import here

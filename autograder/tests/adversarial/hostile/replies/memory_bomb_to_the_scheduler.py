@@ -1,6 +1,6 @@
 # Tells the scheduler a hundred megabytes of empty objects in the place of one call.
 # marks: 0
-# feedback: BrokenPipeError at | ConnectionResetError at | PeerFailed at | timeout at
+# feedback: BrokenPipeError at | ConnectionResetError at | ProtocolError at | timeout at
 import struct
 
 from labkit.clusters.virtual.isolation.current import here

@@ -1,6 +1,6 @@
 # Sends a message of 64 MiB again and again that nobody will ever receive: the judge is to keep them all.
 # marks: 0
-# feedback: BrokenPipeError at | ConnectionResetError at | PeerFailed at | timeout
+# feedback: ProtocolError at | timeout
 import torch
 import torch.distributed as dist
 
