@@ -97,11 +97,11 @@ class _Parcel:
         self._end = 0
 
         def place(tensor: Tensor) -> dict[str, Any]:
-            start = -(-self._end // _ALIGNMENT) * _ALIGNMENT
-            self._places[id(tensor)] = start
-            self._end = start + tensor.numel() * tensor.element_size()
-            tensors.append(tensor)
-            return {_SHARED: (start, tensor.dtype, tuple(tensor.shape))}
+            if id(tensor) not in self._places:  # given twice, it lies there once
+                self._places[id(tensor)] = start = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+                self._end = start + tensor.numel() * tensor.element_size()
+                tensors.append(tensor)
+            return {_SHARED: (self._places[id(tensor)], tensor.dtype, tuple(tensor.shape))}
 
         description = wire.dumps(_with_tensors(given, place))
         self.lengths = self._end, self._end + len(description)

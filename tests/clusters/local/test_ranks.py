@@ -86,6 +86,17 @@ def test_call_of_an_exercise_finds_the_process_group_and_gives_its_arguments_bac
     assert result.returned_argument == 0
 
 
+def test_a_tensor_that_is_given_twice_has_its_numbers_in_both_places() -> None:
+    ones, twos = torch.ones(2), torch.full((2,), 2.0)
+    job = Job(
+        call=("checks/texts", "texts"),
+        arguments=((([ones, twos, ones, twos],), {}),),
+        modules={"checks/texts": "def texts(tensors):\n    return [t.tolist() for t in tensors]"},
+    )
+    (values,) = local(nproc_per_node=1).run(job).raise_if_failed().values
+    assert values == [[1.0, 1.0], [2.0, 2.0]] * 2
+
+
 def test_state_is_fresh_and_random_numbers_are_each_ranks_own() -> None:
     source = "import numpy, random, torch\ntorch.lab_mark = getattr(torch, 'lab_mark', 0) + 1\n"
     source += "(torch.lab_mark, random.random(), float(numpy.random.rand()), torch.rand(1).item())"

@@ -1,0 +1,162 @@
+"""Gradient accumulation: the step of a large batch with the memory of a small one, and one message for all of it.
+
+A window is `steps` microbatches on each rank of the group. With n_i samples in a microbatch and g_i the gradient of
+their mean loss, the gradient over the whole window, on all ranks, is sum(n_i * g_i) / sum(n_i). Each rank adds up its
+own part of both sums while it computes; the ranks' parts are added up once, when the window ends. So activations are
+those of one microbatch, and messages are `steps` times rarer (Ott et al. 2018, "Scaling Neural Machine Translation").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+__all__ = ["GradientAccumulator"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a rank adds to the sum at a window's end: one tensor, `flat`, and views of its parts. All 0 at first."""
+
+    flat: Tensor
+    """1-D, at least float32, since a sum over many ranks needs more digits than bfloat16 has."""
+    parameters: Sequence[nn.Parameter]
+    """Those that are trained, tied ones once."""
+    gradient: Tensor
+    """The first part of `flat`: the gradients of all `parameters`, one after the other."""
+    parts: Sequence[Tensor]
+    """For each of `parameters` its part of `gradient`, in its shape."""
+    present: Tensor
+    """For each of `parameters`: 1 where this rank has a gradient."""
+    samples: Tensor
+    """One element, the last of `flat`."""
+
+
+class GradientAccumulator:
+    """Takes one optimizer step for each window of `steps` microbatches, as one process would on all their samples.
+
+    On every rank of `group`, in the same order:
+
+        for inputs, targets in microbatches:
+            accumulator.backward(loss_fn(model(inputs), targets), samples=len(targets))
+            accumulator.step()
+        accumulator.flush()
+
+    model: its weights must be equal on all ranks already; nothing is sent but at the end of a window. optimizer: of
+    parameters of `model`, made in the same way on every rank; its learning rate stays yours. max_norm: the largest norm
+    that the gradient of a window may have, all parameters together; None for any.
+    Raises ValueError when an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        steps: int,
+        max_norm: float | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        _check_arguments(model, optimizer, steps, max_norm, group)
+        self.model, self.optimizer, self.steps = model, optimizer, steps
+        self.max_norm, self.group = max_norm, group
+        self.microbatches = 0
+        """Of this window so far, as `step` has counted them: the same on every rank."""
+        self.samples = 0.0
+        """Of this window so far, on this rank."""
+        self.model.zero_grad()
+
+    def backward(self, loss: Tensor, samples: float = 1) -> Tensor:
+        """Add the gradient of one microbatch, `samples` times, to the parameters' `grad`. Nothing is sent.
+
+        loss: one element, the mean over the microbatch. samples: how many it has; left out, all microbatches count
+        alike. With 0 samples nothing is added, whatever the loss. Returns the loss without its graph, which is freed.
+        Raises ValueError for a loss that is not one number with a graph, and for samples below 0.
+        """
+        _check_loss(loss, samples)
+        # TODO 1. Autograd adds to a `grad` that is there already. How does a microbatch count as often as it has
+        # samples? The window's end has to know how many there were.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    def step(self) -> bool:
+        """End a microbatch, and the window with it if it is the last of `steps`. Returns True if the optimizer stepped.
+
+        Call it on every rank as often, also where a microbatch had no sample and `backward` was not called.
+        """
+        # TODO 2. Who ends a window is there already: `flush`.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    def flush(self) -> bool:
+        """End the window now, however many microbatches it has. Returns True if the optimizer stepped.
+
+        The optimizer sees the gradient of the mean over the window's samples, of all ranks, clipped to `max_norm`. A
+        parameter without a gradient on all ranks keeps `grad` None, so that the optimizer leaves it alone. Where the
+        gradient is not finite, or no rank had a sample, nothing is updated, on any rank. Afterwards the next window
+        begins, without gradients. If `step` was not called since the last one ended, nothing is done and nothing sent.
+        """
+        if self.microbatches == 0:
+            return False
+        message = self._message()
+
+        # TODO 3. Write this rank's part into the message, and add it up over the group: one all-reduce. `None` is not
+        # a gradient. Then divide, so that `message.gradient` is the mean's, and let `norm` be its norm, a float.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+        # TODO 4. Where the norm is finite: clip (scale all of it by at most 1, so that the norm becomes `max_norm`),
+        # hand each parameter its gradient, in its own dtype, or None if no rank had one, and let the optimizer step.
+        # Then, in any case, begin the next window. All ranks know the same here, so none has to ask another.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    def _message(self) -> Message:
+        """An empty one. Its views are part of `flat`: what is written into them is in the sum."""
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        dtype = reduce(torch.promote_types, (parameter.dtype for parameter in parameters), torch.float32)
+        sizes = [parameter.numel() for parameter in parameters]
+        device = next(self.model.parameters()).device
+        flat = torch.zeros(sum(sizes) + len(sizes) + 1, dtype=dtype, device=device)
+        gradient, present, samples = flat.split([sum(sizes), len(sizes), 1])
+        parts = [part.view(p.shape) for part, p in zip(gradient.split(sizes), parameters, strict=True)]
+        return Message(flat, parameters, gradient, parts, present, samples)
+
+
+def _check_arguments(
+    model: nn.Module, optimizer: Optimizer, steps: int, max_norm: float | None, group: ProcessGroup | None
+) -> None:
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"max_norm must be above 0, or None, got {max_norm!r}")
+    parameters = list(model.parameters())
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ValueError(f"model must have a parameter that is trained, got {type(model).__name__} without one")
+    if odd := [parameter.dtype for parameter in parameters if parameter.is_complex()]:
+        raise ValueError(f"model must have real parameters, got {odd[0]}")
+    if len(devices := {str(parameter.device) for parameter in parameters}) > 1:
+        raise ValueError(f"model must be on one device, got {', '.join(sorted(devices))}")
+    known = {id(parameter) for parameter in parameters}
+    foreign = [p for entry in optimizer.param_groups for p in entry["params"] if id(p) not in known]
+    if foreign:
+        raise ValueError(f"optimizer must hold parameters of model only, got {len(foreign)} others")
+
+
+def _check_loss(loss: Tensor, samples: float) -> None:
+    if not 0 <= samples < math.inf:
+        raise ValueError(f"samples must be 0 or more, got {samples!r}")
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        seen = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"loss must be a tensor of one element, got {seen}")
+    if samples and not loss.requires_grad:
+        raise ValueError(f"loss must have a graph to go back through, got {loss!r}")
