@@ -18,6 +18,7 @@ from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
+from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
 _LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError")
@@ -99,12 +100,12 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     if run.stopped:
         # without the number of seconds, which differs from check to check
         kind = run.stopped.split(" after ")[0]
-        timed_out = kind.startswith("timeout")
-        why = (
-            _where_it_stood(run.standings, submission)
-            if timed_out
-            else "The sandbox that it ran in was ended for this."
-        )
+        if kind.startswith("timeout"):
+            why = _where_it_stood(run.standings, submission)
+        elif kind.startswith(SCHEDULER_FAILED):
+            why = "This is an error of the lab itself: show it to your instructor."
+        else:
+            why = "The sandbox that it ran in was ended for this."
         where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
     elif error is not None:
         kind = _kind(error)

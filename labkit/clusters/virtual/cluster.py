@@ -16,6 +16,7 @@ from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankError, RankResult, Run
 from labkit.clusters.virtual import faults as fault_kinds
 from labkit.clusters.virtual.desk import Alteration, Rules, allowance, serve
+from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
@@ -214,6 +215,8 @@ def _run_processes(
     run = replace(run, ranks=[_dropped(result, engine.dropped.get(result.rank)) for result in run.ranks])
     if run.stopped.startswith("timeout"):
         run = replace(run, ranks=[_waited(result, engine.gone) for result in run.ranks])
+    if engine.failure:
+        run = replace(run, stopped=f"{SCHEDULER_FAILED}: {engine.failure}")
     # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
     run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run

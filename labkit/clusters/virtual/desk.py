@@ -48,6 +48,8 @@ _ITEM_BYTES = 512
 """The same of a key, a value, a tensor in it, which may be said in five bytes."""
 _MOST_GROUPS = 10_000
 """That a rank is in."""
+_MOST = 1 << 62
+"""Elements of a message, its tag, operators: numbers that fit where numbers of messages are kept."""
 _MOST_SECONDS = 1e9
 """That a rank sleeps at once: a clock must not come to the end of its numbers."""
 
@@ -217,7 +219,7 @@ class _Desk:
             case "is_done", [int() as handle] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: _SLEEP if self._steps_aside() else self._engine.is_done(self._rank, request)
-            case "compute", [float() as until, int() as operations] if until < math.inf:
+            case "compute", [float() as until, int() as operations] if until < math.inf and 0 <= operations < _MOST:
                 return lambda: self._compute(until, operations)
             case "work", [str() as name, float() as seconds] if (name, seconds) in self._works:
                 return lambda: self._engine.work(self._rank, name, seconds)
@@ -304,10 +306,11 @@ class _Desk:
                 kind = _dtype(dtype)
                 nbytes = numel * kind.itemsize
                 whole = data is None or (isinstance(data, bytes) and len(data) == nbytes)
-                if _is_index(to, size) and numel >= 0 and whole:
+                if _is_index(to, size) and 0 <= numel < _MOST and abs(tag) < _MOST and whole:
                     return Send(group, name[:20], line[:200], to, tag, kind, numel, nbytes, data)
             case ["receive", _, str() as name, str() as line, wanted, int() as tag, str() as dtype, int() as numel]:
-                if (wanted is None or _is_index(wanted, size)) and numel >= 0:
+                known = wanted is None or _is_index(wanted, size)
+                if known and 0 <= numel < _MOST and abs(tag) < _MOST:
                     return Receive(group, name[:20], line[:200], wanted, tag, _dtype(dtype), numel)
             case ["collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root,
                   list() as pieces, list() as expected, float() as timeout]:  # fmt: skip

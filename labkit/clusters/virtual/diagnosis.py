@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labkit.clusters.virtual.engine import Engine
 
 
+SCHEDULER_FAILED = "the lab's scheduler failed"
 _MOST_CALLS = 8
 """Of a meeting's different calls, so many are named."""
 
@@ -34,6 +35,10 @@ class PeerFailed(RuntimeError):
     consequence = True
 
 
+class SchedulerFailed(RuntimeError):
+    """The lab's own scheduler met an error of its own: no rank can go on, and none is at fault."""
+
+
 def explain(engine: Engine) -> dict[int, Exception]:
     """The error for each waiting rank, now that nothing more will happen."""
     unlike = engine.meetings.unlike()
@@ -43,6 +48,10 @@ def explain(engine: Engine) -> dict[int, Exception]:
     report = _report(engine, waits)
     engine.stuck = engine.stuck or [_standing(rank, request) for rank, request in sorted(engine.waiting.items())]
     return {rank: DeadlockError(report) for rank in waits}
+
+
+def scheduler_failed(what: str) -> SchedulerFailed:
+    return SchedulerFailed(f"{SCHEDULER_FAILED}, which is no fault of this program: {what}")
 
 
 def _standing(rank: int, request: Request) -> Standing:

@@ -21,10 +21,12 @@ A ring of 256 ranks posts a quarter of a million requests, so what lies on a mes
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from labkit.clusters.run import RankError
@@ -59,6 +61,8 @@ class Engine:
         """Where ranks are processes: the first one that was gone in the midst of its turn."""
         self.dropped: dict[int, RankError] = {}
         """Where ranks are processes: those that said what they may not say, or for which others left no room to."""
+        self.failure = ""
+        """The first error of the scheduler itself, and where it was: from then on no wait can end well."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()
@@ -101,12 +105,31 @@ class Engine:
                 time, _, act, subject = heappop(agenda)
                 if act is None:
                     return subject  # type: ignore[no-any-return]  # the entry of a rank, see `at`
-                act(time, subject)
+                try:
+                    act(time, subject)
+                except Exception as error:  # whoever asked for this, it must not leave all ranks without a scheduler
+                    self._has_failed(error)
             if not self.waiting:
                 return None
             now = max(self.clock)
-            for rank, error in diagnosis.explain(self).items():
-                self.fail(self.waiting[rank], error, now)
+            try:
+                errors = diagnosis.explain(self)
+            except Exception as error:
+                self._has_failed(error)
+                continue
+            for rank, why in errors.items():
+                self.fail(self.waiting[rank], why, now)
+
+    def _has_failed(self, error: Exception) -> None:
+        """All who wait hear of it, and all who will."""
+        if not self.failure:
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            self.failure = f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
+        for request in list(self.waiting.values()):
+            self._give_up(request)
+
+    def _give_up(self, request: Request) -> None:
+        self.fail(request, diagnosis.scheduler_failed(self.failure))
 
     def at(self, time: float, act: Act | None, subject: Any) -> None:
         """Put `act(time, subject)` on the agenda; without an act, `subject` is the rank that runs on."""
@@ -212,7 +235,10 @@ class Engine:
         if agenda and agenda[0][0] < clock:
             heappush(agenda, (clock, self._order, self._accept[request.__class__], request))
         else:
-            self._accept[request.__class__](clock, request)
+            try:
+                self._accept[request.__class__](clock, request)
+            except Exception as error:
+                self._has_failed(error)
         return request
 
     def is_done(self, rank: int, request: Request) -> bool:
@@ -222,6 +248,9 @@ class Engine:
         if request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank]):
             return True
         if request.done_at is None:
+            if self.failure:
+                self._give_up(request)
+                return True
             self._poll_in_vain(rank, request)
         return False
 
@@ -246,6 +275,9 @@ class Engine:
         After `timeout` seconds the request fails.
         """
         if request.done_at is None and request.error is None:
+            if self.failure:
+                self._give_up(request)
+                return False
             self.waiting[rank] = request
             if timeout < inf:
                 self.at(self.clock[rank] + timeout, self._time_out, (request, timeout))

@@ -26,6 +26,7 @@ _ERRORS: dict[str, type[Exception]] = {
         diagnosis.DeadlockError,
         diagnosis.PeerFailed,
         diagnosis.MismatchError,
+        diagnosis.SchedulerFailed,
         LinkDown,
         dist.DistStoreError,
         dist.QueueEmptyError,

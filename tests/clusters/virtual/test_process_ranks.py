@@ -12,7 +12,11 @@ import torch
 
 from labkit import Job, virtual
 from labkit.clusters.virtual import rehearsal, remote
+from labkit.clusters.virtual.diagnosis import SchedulerFailed
+from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.exchange import Allowance, Line, ProtocolError
+from labkit.clusters.virtual.requests import Receive
+from labkit.hardware import topology
 
 MESSAGE = ["post", 1, ("send", None, 2.5, float("inf"), b"abc", b""), [torch.arange(6).view(2, 3), torch.zeros(0, 3)]]
 
@@ -98,3 +102,46 @@ dist.get_rank(), torch.distributed.group.WORLD.group_name, torch.initial_seed() 
     assert by_processes.values == by_threads.values
     assert [rank.output for rank in by_processes.ranks] == ["True\n"] * 2
     assert by_processes.trace.groups == by_threads.trace.groups
+
+
+def test_an_error_of_the_scheduler_ends_the_run_and_is_nobodys_on_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("labkit.clusters.virtual.network.Network.route", fails)
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+x, rank = torch.ones(2), dist.get_rank()
+work = dist.isend(x, 1) if rank == 0 else None
+if rank == 1:
+    dist.recv(x, 0)
+elif rank == 2:
+    while not (waiting := dist.irecv(x, 3)).is_completed():
+        pass
+    waiting.wait()
+dist.barrier()"""
+    run = virtual(nproc_per_node=4, ranks="processes").run(Job(source=source, timeout=30))
+    assert run.stopped.startswith("the lab's scheduler failed: ZeroDivisionError in test_process_ranks.py, line ")
+    errors = [rank.error for rank in run.ranks if rank.error is not None]
+    assert [error.type for error in errors] == ["SchedulerFailed"] * 4
+    assert all("no fault of this program" in error.message for error in errors)
+    monkeypatch.undo()
+    assert virtual(nproc_per_node=2, ranks="processes").run(Job(source="1")).values == [1, 1]
+
+
+def test_what_is_on_the_agenda_may_fail_and_the_scheduler_goes_on() -> None:
+    engine = Engine(topology(nproc_per_node=2))
+    engine.groups["all"] = (0, 1)
+
+    def fails(time: float, subject: object) -> None:
+        raise OverflowError
+
+    assert engine.next_rank() == 0
+    request = engine.post(0, Receive("all", "recv", "", 1, 0, torch.float32, 3))
+    engine.at(0.0, fails, None)
+    assert engine.must_sleep(0, request)
+    # the other rank, then the one whose wait has ended
+    assert [engine.next_rank(), engine.next_rank(), engine.next_rank()] == [1, 0, None]
+    with pytest.raises(SchedulerFailed, match="OverflowError in test_process_ranks"):
+        engine.finish(0, request)
