@@ -61,16 +61,19 @@ def to_host(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
 
 
-def to_device(tensor: Tensor) -> Tensor:
-    """A copy on this rank's GPU of a tensor in host memory. Raises torch.OutOfMemoryError."""
-    device = memory.device()
-    if device is None:
-        return tensor.detach().to("cuda" if torch.cuda.is_available() else "cpu", copy=True)
-    device.account.must_fit(tensor.nbytes)
+def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
+    """A copy on this rank's GPU of a tensor in host memory. Raises torch.OutOfMemoryError.
+
+    device: on real ranks, where else it is to be.
+    """
+    modelled = memory.device()
+    if modelled is None:
+        return tensor.detach().to(device or ("cuda" if torch.cuda.is_available() else "cpu"), copy=True)
+    modelled.account.must_fit(tensor.nbytes)
     with torch_versions.no_modes():
         copy = tensor.detach().clone()
-    device.account.hold(copy, memory.OTHER)
-    device.endpoint.sleep(_copy_seconds(device.topology, tensor.nbytes))
+    modelled.account.hold(copy, memory.OTHER)
+    modelled.endpoint.sleep(_copy_seconds(modelled.topology, tensor.nbytes))
     return copy
 
 

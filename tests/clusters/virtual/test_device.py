@@ -80,6 +80,8 @@ def test_the_same_calls_work_on_real_ranks(tmp_path: Path) -> None:
         during, copy = labkit.memory_allocated(), labkit.to_host(x)
         labkit.write(copy, "{tmp_path}/x.pt")
         labkit.reset_peak_memory_stats()
+        back = labkit.to_device(copy, "cpu")
+        assert back.device.type == "cpu" and back.data_ptr() != copy.data_ptr()
         (during - before, labkit.max_memory_allocated(), labkit.to_device(copy)[0].item())
     """
     grown, most, value = local(1).run(Job(source=HEAD + dedent(source))).raise_if_failed().values[0]
