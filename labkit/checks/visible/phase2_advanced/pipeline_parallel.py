@@ -1,0 +1,248 @@
+"""Visible checks and hints of pipeline_parallel: stages of one weight, so that a wrong number can be followed by hand.
+
+Each stage multiplies by its weight, 1. Sample k of n is n * 10 ** k, and the loss is the mean of the outputs: so the
+gradient of every weight is 1111 for four samples, and 1101 says that sample 1 is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
+from labkit.clusters import Run
+
+
+def split(costs: list[float], num_stages: int) -> list[list[int]]:
+    """On a rank: cut layers of these costs; the numbers of each stage's layers."""
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel
+
+    layers = [nn.Identity() for _ in costs]
+    numbers = {id(layer): number for number, layer in enumerate(layers)}
+    return [[numbers[id(layer)] for layer in s] for s in pipeline_parallel.split_into_stages(layers, num_stages, costs)]
+
+
+def drawn(name: str, stages: int, microbatches: int, chunks: int) -> list[list[Any]]:
+    """On a rank: a schedule, as plain rows of time, rank, op, microbatch, chunk."""
+    from labkit.exercises import pipeline_parallel
+
+    return [list(action) for action in pipeline_parallel.get_pipeline_schedule(name, stages, microbatches, chunks)]
+
+
+def one_stage(frozen: bool) -> dict[str, Any]:
+    """On a rank: two microbatches through the second of two stages, y = 3 x, and back."""
+    import torch
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel
+
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 3.0)
+    module.requires_grad_(not frozen)
+    stage = pipeline_parallel.PipelineStage(module, 1, 2)
+    for k in range(2):
+        stage.forward(k, torch.full((1, 1), 10.0**k, requires_grad=True))
+    kept = [stage.in_flight]
+    gradients = []
+    for k in range(2):
+        gradients.append(stage.backward(k, torch.full((1, 1), 2.0)))
+        kept.append(stage.in_flight)
+    return {"inputs": gradients, "weight": module.weight.grad, "kept": kept}
+
+
+def piped(
+    name: str, samples: int, microbatches: int, chunks: int = 1, frozen: int = 0, group: Any = None, width: int = 1
+) -> dict[str, Any]:
+    """On a rank: one batch through the pipeline and back. The first `frozen` stages are not trained."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel as pp
+
+    class Weight(nn.Module):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()), requires_grad=number >= frozen)
+            self.most = 0
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.most = max(self.most, 1 + sum(stage.in_flight for stage in stages))
+            return inputs * self.weight
+
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    count = ranks * chunks
+    modules = [Weight(number) for number in range(rank, count, ranks)]
+    stages = [pp.PipelineStage(module, rank + ranks * c, count) for c, module in enumerate(modules)]
+    pipeline = pp.PipelineParallel(stages, pp.get_pipeline_schedule(name, ranks, microbatches, chunks), group)
+    values = torch.tensor([samples * 10.0**k for k in range(samples)])[:, None].expand(samples, width)
+    is_first, is_last = rank == 0, rank == ranks - 1
+    loss = pipeline.forward_backward(
+        values if is_first else None, torch.zeros(samples, 1) if is_last else None, lambda output, _: output.mean()
+    )
+    return {
+        "loss": None if loss is None else loss.item(),
+        "gradients": [None if m.weight.grad is None else m.weight.grad.item() for m in modules],
+        "most": max(module.most for module in modules),
+        "left": sum(stage.in_flight for stage in stages),
+    }
+
+
+def run_of(submission: Submission, ranks: Ranks, world_size: int, *given: Any, **more: Any) -> Run:
+    return ranks(world_size).call(submission.used_by(piped), [Args(*given, **more)] * world_size)
+
+
+def ones(samples: int) -> float:
+    """A one for each sample."""
+    return float("1" * samples)
+
+
+def expect_ones(run: Run, samples: int, chunks: int = 1, what: str = "") -> None:
+    world_size = len(run.values)
+    seen = [value["gradients"] for value in run.values]
+    expect(seen, f"gradients of the weights of ranks 0 to {world_size - 1}{what}, a one for each sample").equals(
+        [[ones(samples)] * chunks] * world_size
+    )
+
+
+@check(points=4, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
+def balanced(submission: Submission, ranks: Ranks) -> None:
+    cases = [([1, 1, 6], 2, 6), ([5, 1, 1, 1, 1, 1], 3, 5), ([2, 3, 4, 5, 6, 7, 8], 3, 14), ([4, 4], 1, 8)]
+    for costs, num_stages, best in cases:
+        (stages,) = ranks(1).call(submission.used_by(split), [Args(costs, num_stages)]).values
+        what = f"layers of cost {costs} in {num_stages} stages: "
+        expect([layer for stage in stages for layer in stage], what + "all layers").equals(list(range(len(costs))))
+        expect(len(stages), what + "stages").equals(num_stages)
+        expect(max(sum(costs[layer] for layer in stage) for stage in stages), what + "highest cost").equals(best)
+
+
+@check(
+    points=4,
+    title="1F1B: a backward as soon as there is one, few activations in flight",
+    look_at="_one_f_one_b: how many forwards come before the first backward",
+)
+def one_f_one_b(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for stages, microbatches in ((4, 6), (3, 2), (draw.choice([2, 5]), 5)):
+        given = [Args("1f1b", stages, microbatches, 1)]
+        (rows,) = ranks(1).call(submission.used_by(drawn), given).values
+        what = f"1F1B of {stages} ranks, {microbatches} microbatches: "
+        expect(len(rows), what + "actions").equals(2 * stages * microbatches)
+        for rank in range(stages):
+            warm_up = 0
+            for row in rows:
+                if row[1] == rank:
+                    if row[2] == "backward":
+                        break
+                    warm_up += 1
+            expect(warm_up, what + f"forwards of rank {rank} before its first backward").equals(
+                min(stages - rank, microbatches)
+            )
+        expect(max(row[0] for row in rows) + 1, what + "slots").equals(2 * (microbatches + stages - 1))
+
+
+@check(
+    points=3, title="interleaved: the bubble is divided by the chunks", look_at="_one_f_one_b: the warm-up with chunks"
+)
+def interleaved(submission: Submission, ranks: Ranks) -> None:
+    for stages, chunks, microbatches in ((2, 2, 4), (3, 2, 6), (2, 3, 5)):
+        (rows,) = ranks(1).call(submission.used_by(drawn), [Args("interleaved", stages, microbatches, chunks)]).values
+        what = f"interleaved, {stages} ranks with {chunks} chunks, {microbatches} microbatches: "
+        expect(len(rows), what + "actions").equals(2 * stages * chunks * microbatches)
+        idle = max(row[0] for row in rows) + 1 - 2 * chunks * microbatches
+        expect(idle, what + "idle slots of each rank").equals(2 * (stages - 1))
+
+
+@check(
+    points=3, title="a stage goes on with the chain rule, and forgets", look_at="PipelineStage.backward: what is kept"
+)
+def stage(submission: Submission, ranks: Ranks) -> None:
+    for frozen in (False, True):
+        (value,) = ranks(1).call(submission.used_by(one_stage), [Args(frozen)]).values
+        of = "a frozen stage" if frozen else "a stage"
+        expect(value["inputs"], f"{of}, y = 3 x: gradients of its inputs, for 2 from the next").equals(
+            [torch.full((1, 1), 6.0)] * 2
+        )
+        expect(value["kept"], f"{of}: microbatches kept after two forwards, one backward, two").equals([2, 1, 0])
+        if not frozen:
+            expect(value["weight"], "gradient of its weight, for inputs 1 and 10").equals(torch.full((1, 1), 22.0))
+
+
+@check(
+    points=4,
+    title="gradients and loss are those of one process",
+    look_at="forward_backward: what each stage is given, and each part's share of the loss",
+)
+def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    cases = [("gpipe", 3, 4, 1), ("1f1b", 3, 4, 1), ("1f1b", 4, 2, 1), ("1f1b", 1, 3, 1), ("interleaved", 2, 4, 2)]
+    for name, world_size, microbatches, chunks in cases:
+        run = run_of(submission, ranks, world_size, name, microbatches, microbatches, chunks)
+        expect_ones(run, microbatches, chunks, f" with {name}")
+        seen = [value["loss"] for value in run.values]
+        expect(seen, f"loss on each rank with {name}").equals([None] * (world_size - 1) + [ones(microbatches)])
+    pair = group_of([1, 2])
+    run = ranks(3).call(submission.used_by(piped), [None, *[Args("1f1b", 3, 3, group=pair)] * 2])
+    seen = [value["gradients"] for value in run.values[1:]]
+    expect(seen, "gradients in a group of ranks 1 and 2").equals([[ones(3)]] * 2)
+
+
+@check(
+    points=2,
+    title="microbatches of unequal sizes count by their samples",
+    look_at="the share of a microbatch in the loss; the mean of no sample",
+)
+def uneven(submission: Submission, ranks: Ranks) -> None:
+    for samples, microbatches in ((5, 2), (2, 3)):
+        run = run_of(submission, ranks, 2, "1f1b", samples, microbatches)
+        expect_ones(run, samples, what=f" for {samples} samples in {microbatches} microbatches")
+
+
+@check(points=2, title="activations are gone with their backward", look_at="what is kept of a microbatch, and how long")
+def in_flight(submission: Submission, ranks: Ranks) -> None:
+    for name, most in (("1f1b", [3, 2, 1]), ("gpipe", [5, 5, 5])):
+        run = run_of(submission, ranks, 3, name, 5, 5)
+        expect([value["left"] for value in run.values], f"microbatches kept after {name}").equals([0] * 3)
+        expect([value["most"] for value in run.values], f"microbatches kept at most with {name}").equals(most)
+
+
+@check(
+    points=3,
+    title="messages between neighbours, forth and back, and no others",
+    look_at="what is sent: one activation, one gradient; none for stages that are not trained",
+)
+def messages(submission: Submission, ranks: Ranks) -> None:
+    width, announced = 1000, 1000
+    run = run_of(submission, ranks, 3, "1f1b", 4, 4, width=width)
+    called = sorted({event.operation for event in run.trace.collectives()})
+    expect(called, "library collectives", look_at="a pipeline is made of sends and receives").equals([])
+    expect([run.trace.sends_to(rank) for rank in range(3)], "ranks that ranks 0-2 send to").equals([{1}, {0, 2}, {1}])
+    for rank, times in enumerate((1, 2, 1)):
+        sent = run.trace.bytes_sent(rank)
+        expect(sent, f"bytes sent by rank {rank}").at_least(times * 4 * 4 * width)
+        expect(sent, f"bytes sent by rank {rank}").at_most(times * (4 * 4 * width + announced))
+    run = run_of(submission, ranks, 3, "1f1b", 4, 4, frozen=1)
+    hint = "a first stage without trained weights wants no gradient"
+    seen = [value["gradients"] for value in run.values]
+    expect(seen, "gradients when rank 0 is frozen", look_at=hint).equals([[None], [1111.0], [1111.0]])
+    expect(run.trace.sends_to(1), "ranks that rank 1 sends to when rank 0 is frozen", look_at=hint).equals({2})
+
+
+HINTS = [
+    "split_into_stages: let best[n] be what the first n layers cost in k stages, and where these end. With one stage "
+    "that is known. With one more, its first layer may be any: try all, and take the one for which the larger of two "
+    "numbers, best[cut] and the cost of what is left, is the least.",
+    "1F1B: draw lanes for four ranks. The last one may go back at once: forward 0, backward 0, forward 1, ... The one "
+    "before it has to do one more forward first, else it would idle. How many is that on rank 0? `forwards[:warm_up]`, "
+    "then pairs from `zip(forwards[warm_up:], backwards)`, then the backwards that found no partner.",
+    "The warm-up is `stages - rank - 1` with one chunk. With chunks it is twice that, plus `(chunks - 1) * "
+    "len(groups[0])`. Python's slices do not mind if there are fewer forwards.",
+    "PipelineStage.backward: `inputs, edge = self._kept.pop(microbatch)`, and unless `edge` is None "
+    "`torch.autograd.backward(edge, gradient)`. The gradient of `inputs` is in `inputs.grad` then.",
+    "forward_backward: a backward is `outgoing = stage.backward(k, gradient)`, with None in place of a gradient on the "
+    "last stage, else what `mail.take` gives. A forward has `inputs[k]` on the first stage, else what `mail.take` "
+    "gives; `outgoing = stage.forward(k, given)`, but on the last stage `losses.append(stage.forward(k, given, "
+    "share).detach())`, where share(output) is `loss_fn(output, targets[k]) * len(targets[k]) / samples`, and "
+    "`output.sum() * 0` for a part without samples. Keep k from changing under it: `def share(output, of=targets[k])`.",
+]
