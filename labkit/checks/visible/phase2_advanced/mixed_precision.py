@@ -1,0 +1,277 @@
+"""Visible checks and hints of mixed_precision: numbers that float16 holds exactly, to be followed by hand.
+
+In the checks of `autocast_step` the model is one weight w, its loss the mean of w * x, so the gradient is the mean of
+the inputs x. Samples of rank r are 10 ** r times the number of all samples: then each digit of the mean is the number
+of samples of one rank. A gradient of 431 says that rank 0 had one sample, rank 1 three and rank 2 four.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
+from labkit.clusters import Run
+
+
+def history(settings: list[float], overflows: list[bool], restored: int = 0) -> Any:
+    """On a rank: the scale after each step. After `restored` steps a new scaler goes on from the old one's state."""
+    from labkit.exercises import mixed_precision
+
+    scaler = mixed_precision.DynamicLossScaler(*settings[:3], int(settings[3]))
+    scales = []
+    for number, overflow in enumerate(overflows):
+        if number and number == restored:
+            state, scaler = scaler.state_dict(), mixed_precision.DynamicLossScaler()
+            scaler.load_state_dict(state)
+        scaler.update(overflow)
+        scales.append(scaler.get_scale())
+    return scales
+
+
+def unscaled(scale: float, gradients: list[Any], group: Any = None) -> Any:
+    """On a rank: divide these gradients by the scale; None is a parameter without one. What it says, and they."""
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    parameters = []
+    for gradient in gradients:
+        parameters.append(torch.nn.Parameter(torch.zeros(2 if gradient is None else len(gradient))))
+        parameters[-1].grad = gradient
+    said = mixed_precision.DynamicLossScaler(scale).unscale_(parameters, group)
+    return said, [parameter.grad for parameter in parameters]
+
+
+def mastered(dtype: str, steps: int, gradient: float, frozen: bool = False) -> Any:
+    """On a rank: weights of 1 in `dtype` and in float32, and `steps` steps of SGD, a learning rate of 1."""
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    halves = torch.ones(2, 3, dtype=getattr(torch, dtype))
+    model = [
+        torch.nn.Parameter(halves[0]),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.nn.Parameter(halves[1], not frozen),
+    ]
+    optimizer = torch.optim.SGD(model, lr=1.0, momentum=1e-3)
+    masters = mixed_precision.MasterWeights(optimizer)
+    for _ in range(steps):
+        for parameter in model[: 2 if frozen else 3]:
+            parameter.grad = torch.full_like(parameter, gradient)
+        masters.take_gradients()
+        masters.step()
+        masters.zero_grad()
+    held = optimizer.param_groups[0]["params"]
+    return {
+        "weights": [parameter.detach() for parameter in model],
+        "held": [str(parameter.dtype) for parameter in held],
+        "kept": [str(state["momentum_buffer"].dtype) for state in optimizer.state.values()],
+        "own": [any(parameter is one for one in model) for parameter in held],
+    }
+
+
+def steps_of(
+    batches: list[Tensor], dtype: str = "float16", scale: float = 8.0, max_norm: Any = None, group: Any = None
+) -> Any:
+    """On a rank: train one weight in `dtype`, 1 at first, a learning rate of 1. All that there is after each step."""
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    model.to(getattr(torch, dtype))
+    inner = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    optimizer = mixed_precision.MasterWeights(inner)
+    scaler = mixed_precision.DynamicLossScaler(scale, growth_interval=3) if scale else None
+    found: dict[str, list[Any]] = {"weights": [1.0], "momentum": [0.0], "scale": [scale], "stepped": [], "losses": []}
+    for inputs in batches:
+        step = mixed_precision.autocast_step(
+            model,
+            optimizer,
+            lambda outputs, _: outputs.float().mean(),
+            (inputs[:, None], inputs),
+            scaler,
+            dtype=getattr(torch, dtype),
+            max_norm=max_norm,
+            group=group,
+        )
+        found["weights"].append(model.weight.item())
+        found["momentum"].append(sum(float(state["momentum_buffer"]) for state in inner.state.values()))
+        found["scale"].append(scaler.get_scale() if scaler else scale)
+        found["stepped"].append(step.stepped)
+        found["losses"].append(step.loss.item())
+    return found
+
+
+def samples(shares: Sequence[int]) -> list[Tensor]:
+    """For each rank its samples: the number of all samples, times 10 ** rank."""
+    return [torch.full((share,), float(sum(shares) * 10**rank)) for rank, share in enumerate(shares)]
+
+
+def digits(shares: Sequence[int]) -> float:
+    """Mean of all these samples."""
+    return float(sum(share * 10**rank for rank, share in enumerate(shares)))
+
+
+def trained(submission: Submission, ranks: Ranks, batches: Sequence[Sequence[Tensor]], **options: Any) -> Run:
+    """`batches[step][rank]`."""
+    inputs = [Args([step[rank] for step in batches], **options) for rank in range(len(batches[0]))]
+    return ranks(len(inputs)).call(submission.used_by(steps_of), inputs)
+
+
+@check(
+    points=4,
+    title="the scale: back after an overflow, on after a while without",
+    look_at="update: when counting begins anew",
+)
+def scale_history(submission: Submission, ranks: Ranks) -> None:
+    overflows = {"no overflow": [0, 0, 0, 0, 0, 0, 0], "overflows": [1, 1, 0, 0, 0], "late ones": [0, 0, 1, 0, 0, 0, 0]}
+    wanted = {
+        "no overflow": [8.0, 8.0, 16.0, 16.0, 16.0, 32.0, 32.0],
+        "overflows": [4.0, 2.0, 2.0, 2.0, 4.0],
+        "late ones": [8.0, 8.0, 4.0, 4.0, 4.0, 8.0, 8.0],
+    }
+    for name, pattern in overflows.items():
+        given = [Args([8.0, 2.0, 0.5, 3], [bool(one) for one in pattern])]
+        (scales,) = ranks(1).call(submission.used_by(history), given).values
+        expect(scales, f"scale after each step with {name}, from 8, growing after 3 steps").equals(wanted[name])
+    for start, overflow in ((2.0**127, False), (2.0**-126, True)):
+        given = [Args([start, 2.0, 0.5, 1], [overflow] * 3)]
+        (scales,) = ranks(1).call(submission.used_by(history), given).values
+        expect(scales, f"scale from {start:.3g} on, when it would leave float32").equals([start] * 3)
+
+
+@check(points=3, title="unscale_: gradients over the scale, and what it says", look_at="the test for finite gradients")
+def unscale(submission: Submission, ranks: Ranks) -> None:
+    plain = [torch.tensor([64.0, -16.0]), None, torch.tensor([4.0])]
+    (found,) = ranks(1).call(submission.used_by(unscaled), [Args(16.0, plain)]).values
+    expect(found[0], "what it says of 64, -16 and 4").equals(False)
+    for seen, wanted in ((found[1][0], [4.0, -1.0]), (found[1][2], [0.25])):
+        expect(seen, "a gradient, scaled by 16").equals(torch.tensor(wanted))
+    expect(found[1][1] is None, "None stays None").holds("a parameter without gradient has one now")
+    for odd in (math.inf, -math.inf, math.nan):
+        given = [Args(16.0, [torch.ones(2), torch.tensor([1.0, odd])])]
+        (found,) = ranks(1).call(submission.used_by(unscaled), given).values
+        expect(found[0], f"what it says when there is {odd}").equals(True)
+    (found,) = ranks(1).call(submission.used_by(unscaled), [Args(2.0, [torch.full((3,), 1e30)])]).values
+    expect(found[0], "what it says of 1e30, which is finite").equals(False)
+
+
+@check(
+    points=4,
+    title="an overflow on one rank is one on all: one small collective",
+    look_at="what goes to the other ranks, and by which reduction",
+)
+def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for odd in (0, draw.choice([1, 2])):
+        values = [[torch.ones(2), torch.tensor([math.inf if rank == odd else 1.0])] for rank in range(3)]
+        run = ranks(3).call(submission.used_by(unscaled), [Args(16.0, value) for value in values])
+        what = f"what unscale_ says on ranks 0, 1, 2 when a gradient of rank {odd} is infinite"
+        expect([value[0] for value in run.values], what).equals([True] * 3)
+    calls = [(event.operation, event.nbytes) for event in run.trace.collectives(0)]
+    expect(len(calls), "collectives, for two gradients").equals(1)
+    expect(calls[0][1], "bytes of that collective").at_most(8)
+    pairs = [group_of([0, 1]), group_of([0, 1]), group_of([2])]
+    run = ranks(3).call(submission.used_by(unscaled), [Args(16.0, value, pairs[r]) for r, value in enumerate(values)])
+    wanted = [odd in (0, 1)] * 2 + [odd == 2]
+    expect([value[0] for value in run.values], "the same, in groups of ranks 0 and 1, and 2").equals(wanted)
+
+
+@check(
+    points=4,
+    title="masters are float32, and small updates add up in them",
+    look_at="MasterWeights: what stands in the optimizer's param_groups",
+)
+def masters(submission: Submission, ranks: Ranks) -> None:
+    for dtype, step in (("float16", 2.0**-13), ("bfloat16", 2.0**-10)):
+        given = [Args(dtype, 64, step, frozen=True)]
+        (found,) = ranks(1).call(submission.used_by(mastered), given).values
+        low = getattr(torch, dtype)
+        wanted = torch.full((3,), 1 - 64 * step * (1 + 1e-3), dtype=low)
+        expect(found["weights"][0], f"a weight of 1 in {dtype} after 64 steps of {step:.2g}").close_to(wanted, rel=1e-2)
+        expect(found["weights"][2], "a frozen weight").equals(torch.ones(3, dtype=low))
+        expect(found["held"], "dtypes in param_groups, the last one frozen").equals(
+            ["torch.float32", "torch.float32", f"torch.{dtype}"]
+        )
+        expect(found["own"], "is it the model's own parameter").equals([False, True, True])
+        expect(found["kept"], "dtypes of the optimizer's state").equals(["torch.float32"] * 2)
+
+
+@check(
+    points=3,
+    title="a step is the one that float32 takes on the whole batch",
+    look_at="autocast_step: the loss that goes backward, and what happens to its gradient",
+)
+def step(submission: Submission, ranks: Ranks) -> None:
+    for shares in ([1, 3, 4], [4], [0, 2]):
+        run = trained(submission, ranks, [samples(shares)])
+        fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
+        what = f"gradient of ranks with {', '.join(map(str, shares))} samples, a digit for each"
+        expect(fallen, what).equals([digits(shares)] * len(shares))
+    run = trained(submission, ranks, [samples([2, 2])], dtype="bfloat16", scale=0.0)
+    fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
+    expect(fallen, "gradient in bfloat16, without a scaler").equals([22.0, 22.0])
+    losses = [value["losses"][0] for value in run.values]
+    expect(losses, "loss of each rank, not scaled").equals([4.0, 40.0])
+
+
+@check(
+    points=4,
+    title="a skipped step leaves weights and optimizer alone, on every rank",
+    look_at="autocast_step: what happens when unscale_ has found an overflow",
+)
+def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    odd = draw.randrange(3)
+    one, overflow = [torch.ones(2)] * 3, [torch.full((2,), 60000.0 if r == odd else 1.0) for r in range(3)]
+    run = trained(submission, ranks, [one, overflow, one])
+    for rank, value in enumerate(run.values):
+        where = f"on rank {rank}; a gradient of rank {odd} is infinite in the second of three steps"
+        expect(value["stepped"], f"steps taken {where}").equals([True, False, True])
+        expect(value["weights"], f"weight before and after each {where}").equals([1.0, 0.0, 0.0, -1.5])
+        expect(value["momentum"], f"momentum before and after each {where}").equals([0.0, 1.0, 1.0, 1.5])
+        expect(value["scale"], f"scale before and after each {where}").equals([8.0, 8.0, 4.0, 4.0])
+
+
+@check(
+    points=2, title="gradients are clipped as they are without scaling", look_at="the order of unscaling and clipping"
+)
+def clip(submission: Submission, ranks: Ranks) -> None:
+    run = trained(submission, ranks, [samples([2, 2])], max_norm=2.0)
+    fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
+    expect(torch.tensor(fallen), "a gradient of 22, clipped to 2").close_to(torch.full((2,), 2.0), rel=1e-3)
+    run = trained(submission, ranks, [[torch.ones(2)] * 2], max_norm=2.0, scale=64.0)
+    fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
+    expect(fallen, "a gradient of 1, which is below 2, with a scale of 64").equals([1.0, 1.0])
+
+
+@check(points=1, title="a restored scaler goes on where the old one was", look_at="the state that update keeps")
+def restored(submission: Submission, ranks: Ranks) -> None:
+    given = [Args([8.0, 2.0, 0.5, 3], [False] * 5, restored=2)]
+    (scales,) = ranks(1).call(submission.used_by(history), given).values
+    expect(scales, "scale after each step, restored after two").equals([8.0, 8.0, 16.0, 16.0, 16.0])
+
+
+HINTS = [
+    "On paper, growing after 3 steps: a scale of 8, then steps that are fine, fine, overflow, fine, fine, fine. After "
+    "which of them does the scale change, and to what? What must the counter be after the overflow, and after growing?",
+    "A gradient of 2**-30 is 0 in float16. Scaled by 2**16 it is 2**-14, which float16 holds. Divide that by the scale "
+    "in float16: what is left? So where does the division have to happen, and what must be done before? And a gradient "
+    "of norm 22, scaled by 8, clipped to 2, then divided by 8: how long is it in the end, and how long should it be?",
+    "unscale_: `found_inf = (~largest.isfinite()).float().reshape(1)`; each gradient `.mul_(1 / self._scale)`; "
+    "`dist.all_reduce(found_inf, ReduceOp.MAX, group)`; `bool(found_inf.item())`. update: add 1 to the counter; after "
+    "an overflow `max(scale * backoff_factor, SMALLEST)` and the counter is 0; else, when the counter has reached "
+    "`growth_interval`, the scale grows, if that is at most LARGEST, and the counter is 0.",
+    "MasterWeights: `for place, parameter in enumerate(entry['params'])`, and where it is trained and in HALVES: "
+    "`entry['params'][place] = master = nn.Parameter(parameter.detach().float())`, then note `(parameter, master)`.",
+    "autocast_step: if samples, with autocast `loss = loss_fn(model(inputs), targets)`, then, outside it, "
+    "`(scaler.scale(loss) * share).backward()`. On all ranks: `_add_up(trained, group)`; `optimizer.take_gradients()` "
+    "if it is MasterWeights; with a scaler `found_inf = scaler.unscale_(updated, group)`, `scaler.update(found_inf)`. "
+    "Unless found_inf: `clip_grad_norm_(updated, max_norm)` if there is a max_norm, and `optimizer.step()`.",
+]
