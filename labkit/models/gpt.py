@@ -24,6 +24,8 @@ class GPTConfig:
     vocab: int = 50_257
     context: int = 1024
     """The most tokens of one sequence."""
+    causal: bool = True
+    """No token sees those after it."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -37,21 +39,20 @@ class GPTConfig:
 
 
 class Attention(nn.Module):
-    """Causal self-attention with several heads: (batch, length, width) in and out."""
+    """Self-attention with several heads: (batch, length, width) in and out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.head_width = config.width // config.heads
+        self.head_width, self.causal = config.width // config.heads, config.causal
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
         # as many heads as the projection has, which are fewer when it is sharded
-        heads = self.qkv(x).view(batch, length, -1, 3, self.head_width)
+        heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = heads.permute(3, 0, 2, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
 

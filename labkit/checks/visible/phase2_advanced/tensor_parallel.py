@@ -1,0 +1,298 @@
+"""Visible checks and hints of tensor_parallel: whole layers of a few numbers, so that a wrong one can be followed.
+
+What rank r adds is 10 ** r: a sum of 101 on three ranks means that rank 1's part never came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
+from labkit.models.gpt import Block, GPTConfig
+
+
+def crossing(name: str, x: Tensor, gradient: Tensor, group: Any = None, options: Any = None) -> Any:
+    """On a rank: one of the four functions, forward and backward; and its input afterwards."""
+    from labkit.exercises import tensor_parallel
+
+    inputs = x.clone().requires_grad_()
+    given = inputs * 1
+    out = getattr(tensor_parallel, name)(given, group, **(options or {}))
+    out.backward(gradient)
+    return {"out": out.detach(), "gradient": inputs.grad, "input": given.detach()}
+
+
+def layers(
+    kind: str, up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tensor, group: Any = None
+) -> dict[str, Tensor]:
+    """On a rank: a column-parallel layer, a row-parallel one after a tanh, and what they and their gradients are.
+
+    kind: `pair`, or `apart`, where each layer takes all inputs and gives all outputs.
+    """
+    import torch
+
+    from labkit.exercises import tensor_parallel
+
+    def linear(weight: torch.Tensor, bias: torch.Tensor) -> torch.nn.Linear:
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+        layer.weight.data, layer.bias.data = weight.clone(), bias.clone()
+        return layer
+
+    columns = tensor_parallel.ColumnParallelLinear.from_full(linear(*up), group)
+    rows = tensor_parallel.RowParallelLinear.from_full(linear(*down), group)
+    if kind == "apart":
+        columns.gather_output, rows.input_is_parallel = True, False
+    inputs = x.clone().requires_grad_()
+    hidden = columns(inputs)
+    out = rows(torch.tanh(hidden))
+    out.backward(gradient)
+    assert inputs.grad is not None
+    return {
+        "hidden": hidden.detach(),
+        "out": out.detach(),
+        "x": inputs.grad,
+        "up.weight": columns.weight.grad,
+        "up.bias": columns.bias.grad,
+        "down.weight": rows.weight.grad,
+        "down.bias": rows.bias.grad,
+    }
+
+
+def losses(logits: Tensor, targets: Tensor, vocab_size: int, group: Any = None) -> dict[str, Tensor]:
+    """On a rank: the loss of this rank's logits, and their gradient."""
+    from labkit.exercises import tensor_parallel
+
+    own = logits.clone().requires_grad_()
+    loss = tensor_parallel.vocab_parallel_cross_entropy(own, targets, vocab_size, group)
+    loss.backward()
+    assert own.grad is not None
+    return {"loss": loss.detach(), "gradient": own.grad}
+
+
+def blocks(seed: int, x: Tensor, heads: int, causal: bool, backward: bool = True) -> dict[str, Tensor]:
+    """On a rank: a transformer block, drawn with this seed."""
+    import torch
+
+    from labkit.exercises import tensor_parallel
+
+    torch.manual_seed(seed)
+    block = tensor_parallel.TensorParallelTransformer(x.shape[-1], heads, None, causal)
+    inputs = x.clone().requires_grad_()
+    out = block(inputs)
+    if not backward:
+        return {"out": out.detach()}
+    out.square().sum().backward()
+    assert inputs.grad is not None
+    return {"out": out.detach(), "x": inputs.grad, "norm": block.norm_attention.weight.grad}
+
+
+def whole_layers(up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+    """What one process has."""
+    columns, rows = ([tensor.clone().requires_grad_() for tensor in pair] for pair in (up, down))
+    inputs = x.clone().requires_grad_()
+    hidden = F.linear(inputs, *columns)
+    out = F.linear(torch.tanh(hidden), *rows)
+    out.backward(gradient)
+    found = {"hidden": hidden, "out": out, "x": inputs.grad}
+    found |= {f"up.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), columns, strict=True)}
+    found |= {f"down.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), rows, strict=True)}
+    return {name: tensor.detach() for name, tensor in found.items() if tensor is not None}
+
+
+def part(size: int, rank: int, ranks: int) -> slice:
+    return slice(size * rank // ranks, size * (rank + 1) // ranks)
+
+
+@check(
+    points=4,
+    title="copy_to_group and reduce_from_group: one sums backward, the other forward",
+    look_at="`summed`, and which of the two ways it belongs to",
+)
+def copy_and_reduce(submission: Submission, ranks: Ranks) -> None:
+    digits = [torch.tensor([10.0**rank, 2 * 10.0**rank]) for rank in range(3)]
+    alike = torch.tensor([3.0, 4.0])
+    run = ranks(3).call(submission.used_by(crossing), [Args("copy_to_group", alike, digit) for digit in digits])
+    expect([v["out"] for v in run.values], "copy_to_group of [3, 4], forward").equals([alike] * 3)
+    wanted = torch.tensor([111.0, 222.0])
+    expect([v["gradient"] for v in run.values], "copy_to_group, backward: the sum of 1, 10 and 100").equals(
+        [wanted] * 3
+    )
+    run = ranks(3).call(submission.used_by(crossing), [Args("reduce_from_group", digit, alike) for digit in digits])
+    expect([v["out"] for v in run.values], "reduce_from_group of 1, 10 and 100, forward").equals([wanted] * 3)
+    hint = "every rank has the sum's gradient already, all of it"
+    expect([v["gradient"] for v in run.values], "reduce_from_group, backward", look_at=hint).equals([alike] * 3)
+    hint = "all_reduce works in place: give it a tensor of its own"
+    expect([v["input"] for v in run.values], "the input, afterwards", look_at=hint).equals(digits)
+    pair = group_of([0, 2])
+    given = [Args("reduce_from_group", digit, alike, pair) if rank != 1 else None for rank, digit in enumerate(digits)]
+    run = ranks(3).call(submission.used_by(crossing), given)
+    expect(run.values[2]["out"], "reduce_from_group in a group of ranks 0 and 2").equals(torch.tensor([101.0, 202.0]))
+
+
+@check(
+    points=3,
+    title="gather_from_group and scatter_to_group: put together forward, cut backward, and the reverse",
+    look_at="`steps`: what mirrors what",
+)
+def gather_and_scatter(submission: Submission, ranks: Ranks) -> None:
+    whole, gradient = torch.arange(5.0), 10 * torch.arange(5.0)
+    own = [part(5, rank, 2) for rank in range(2)]
+    given = [Args("gather_from_group", whole[own[r]], gradient, options={"size": 5}) for r in range(2)]
+    run = ranks(2).call(submission.used_by(crossing), given)
+    expect([v["out"] for v in run.values], "gather_from_group of [0, 1] and [2, 3, 4], forward").equals([whole] * 2)
+    wanted = [gradient[own[r]] for r in range(2)]
+    expect([v["gradient"] for v in run.values], "gather_from_group, backward").equals(wanted)
+    run = ranks(2).call(
+        submission.used_by(crossing), [Args("scatter_to_group", whole, gradient[own[r]]) for r in range(2)]
+    )
+    expect([v["out"] for v in run.values], "scatter_to_group of [0, 1, 2, 3, 4], forward").equals(
+        [whole[own[r]] for r in range(2)]
+    )
+    expect([v["gradient"] for v in run.values], "scatter_to_group, backward").equals([gradient] * 2)
+
+
+def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, kind: str) -> None:
+    """Two layers of 3 inputs, 5 hidden numbers and 2 outputs, on `world_size` ranks and in one process."""
+    up, down = ([draw.tensor(shape) / 8 for shape in pair] for pair in (((5, 3), (5,)), ((2, 5), (2,))))
+    x, gradient = draw.tensor((4, 3)) / 4, draw.tensor((4, 2))
+    run = ranks(world_size).call(submission.used_by(layers), [Args(kind, up, down, x, gradient)] * world_size)
+    wanted = whole_layers(up, down, x, gradient)
+    hints = {
+        "hidden": "ColumnParallelLinear.forward is given: what does copy_to_group, what gather_from_group do?",
+        "out": "the sum of the ranks' products, and the bias once",
+        "x": "each rank has a part of x's gradient: copy_to_group, backward",
+        "down.bias": "the bias comes after the sum: its gradient is the output's",
+    }
+    for name, tensor in wanted.items():
+        parts = [tensor] * world_size
+        own = [part(5, rank, world_size) for rank in range(world_size)]
+        if name.startswith("up.") or (name == "hidden" and kind == "pair"):
+            parts = [tensor[..., p] if name == "hidden" else tensor[p] for p in own]
+        elif name == "down.weight":
+            parts = [tensor[:, p] for p in own]
+        what = {"hidden": "the first layer's outputs", "out": "the second layer's outputs"}.get(
+            name, f"gradient of {name}"
+        )
+        look_at = hints.get(name, "which gradients come to this rank's part")
+        expect([v[name] for v in run.values], f"{what}, {world_size} ranks", look_at=look_at).close_to(parts, rel=1e-5)
+
+
+@check(
+    points=4,
+    title="columns, then rows: two layers cut over the ranks are the two whole ones",
+    look_at="RowParallelLinear.forward",
+)
+def pair(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size in (2, 3, 1):
+        compared(submission, ranks, draw, world_size, "pair")
+
+
+@check(
+    points=2,
+    title="each layer by itself: all inputs, all outputs",
+    look_at="RowParallelLinear.forward when `input_is_parallel` is False",
+)
+def apart(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    compared(submission, ranks, draw, 2, "apart")
+
+
+def loss_of(submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, what: str) -> Any:
+    """On two ranks, compared with torch's own in one process. Returns the run."""
+    whole = logits.clone().requires_grad_()
+    wanted = F.cross_entropy(whole, targets)
+    wanted.backward()
+    assert whole.grad is not None
+    vocab = logits.shape[-1]
+    own = [part(vocab, rank, 2) for rank in range(2)]
+    run = ranks(2).call(submission.used_by(losses), [Args(logits[:, p], targets, vocab) for p in own])
+    expect([v["loss"] for v in run.values], f"loss{what}").close_to([wanted.detach()] * 2, rel=1e-5)
+    gradients = [whole.grad[:, p] for p in own]
+    expect([v["gradient"] for v in run.values], f"gradient of the logits{what}").close_to(gradients, rel=1e-4)
+    return run
+
+
+@check(
+    points=4,
+    title="the loss of logits that are dealt out, large ones too",
+    look_at="the largest logit of all ranks, the sum, and the target's own logit",
+)
+def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    logits, targets = draw.tensor((4, 5)) / 4, torch.tensor([0, 4, 1, 2])
+    loss_of(submission, ranks, logits, targets, "")
+    loss_of(submission, ranks, logits, torch.tensor([0, -100, 1, -100]), " when -100 is left out")
+    large = logits + torch.tensor([[0.0, 0, 0, 200, 0], [300, 0, 0, 0, 0], [0, 0, 0, 0, 0], [-200] * 5])
+    loss_of(submission, ranks, large, targets, " with logits up to 300")
+
+
+@check(points=2, title="the loss: two small all-reduces", look_at="what can travel together")
+def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    targets = torch.tensor([0, 63, 1, 30])
+    run = loss_of(submission, ranks, draw.tensor((4, 64)) / 4, targets, " of 64 tokens")
+    expect(dict(run.trace.collective_counts(0)), "collectives of a loss, forward and backward").equals(
+        {"all_reduce": 2}
+    )
+    sent = sum(event.nbytes for event in run.trace.collectives(0))
+    expect(sent, "bytes for 4 targets").at_most(4 * 3 * 4)
+
+
+@check(
+    points=4,
+    title="a block is the plain one: values, and the gradients of input and norm",
+    look_at="TensorParallelTransformer.forward: which numbers of qkv are one head's",
+)
+def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size, heads, causal in ((2, 4, True), (3, 3, False), (1, 2, True)):
+        x, seed = draw.tensor((2, 3, 12)) / 4, draw.randrange(1000)
+        run = ranks(world_size).call(submission.used_by(blocks), [Args(seed, x, heads, causal)] * world_size)
+        torch.manual_seed(seed)
+        plain = Block(GPTConfig(heads=heads, width=12, causal=causal))
+        inputs = x.clone().requires_grad_()
+        out = plain(inputs)
+        out.square().sum().backward()
+        assert isinstance(plain.norm_attention, nn.LayerNorm)
+        wanted = {"out": out.detach(), "x": inputs.grad, "norm": plain.norm_attention.weight.grad}
+        for name, what in (("out", "output"), ("x", "gradient of the input"), ("norm", "gradient of the first norm")):
+            seen = [v[name] for v in run.values]
+            expect(seen, f"{what}, {heads} heads on {world_size} ranks").close_to([wanted[name]] * world_size, rel=1e-4)
+
+
+@check(
+    points=2,
+    title="a block: two all-reduces forward, two backward, and nothing else",
+    look_at="what follows a column-parallel layer: it takes this rank's part",
+)
+def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    x = draw.tensor((2, 3, 12)) / 4
+    counts = []
+    for backward in (False, True):
+        run = ranks(2).call(submission.used_by(blocks), [Args(1, x, 4, True, backward)] * 2)
+        counts.append([dict(run.trace.collective_counts(rank)) for rank in range(2)])
+    expect(counts[0], "collectives forward").equals([{"all_reduce": 2}] * 2)
+    expect(counts[1], "collectives forward and backward").equals([{"all_reduce": 4}] * 2)
+
+
+HINTS = [
+    "Write y = (x A) B for two ranks, with A = [A1 A2] and B = [B1; B2], B1 above B2. Which rank can compute "
+    "what without asking, and what is left to do at the end? Then the gradient of x: how many terms has it, "
+    "and which rank has which?",
+    "What a function does backward follows from who uses its result. The result of copy_to_group goes into a "
+    "different computation on each rank, so gradients differ and have to be summed. The result of "
+    "reduce_from_group goes into the same computation everywhere, so each rank has the same gradient already.",
+    "`summed`: `total = tensor.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(total, "
+    'group=group)`. `steps = {"copy": (same, summed), "reduce": (summed, same), ...}`; gather is `(whole, '
+    "own_part)`, and scatter its mirror.",
+    "RowParallelLinear: `scatter_to_group` unless the input is parallel, `F.linear` without the bias, "
+    "`reduce_from_group`, and then the bias.",
+    "The loss: `largest = wide.detach().amax(-1)`, all-reduced with `dist.ReduceOp.MAX`; `shifted = wide - "
+    "largest[..., None]`; `here` and the index within this part as in VocabParallelEmbedding; the target's "
+    "logit with `shifted.gather(-1, index[..., None])[..., 0]`, 0 where it is not here. Stack it with "
+    "`shifted.exp().sum(-1)`, `reduce_from_group`, and the loss is `total.log() - target`.",
+    "The block: `heads = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, 3, self.head_width))` is (batch, "
+    "length, heads of this rank, 3, head_width); `permute(3, 0, 2, 1, 4)` gives query, key and value for "
+    "`F.scaled_dot_product_attention`. Back with `.transpose(1, 2).flatten(2)` into `self.out`. Two residual "
+    "paths.",
+]
