@@ -59,7 +59,7 @@ for ours, theirs in zip(parts, whole):
 """
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     world_size=st.integers(1, 5),
     vocab=st.integers(5, 23),
