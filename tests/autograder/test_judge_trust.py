@@ -243,3 +243,22 @@ def test_many_small_things_count_for_what_they_take(monkeypatch: pytest.MonkeyPa
     keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
     assert run(keeps + "return store.check(['k'] * 1000)", *per_rank(1)).raise_if_failed().values == [False]
     assert run(keeps + "return store.check(['k'] * 10_000)", *per_rank(1)).ranks[0].error is not None
+
+
+def test_errors_carry_nothing_from_rank_to_rank_and_are_known_to_the_judge() -> None:
+    body = """from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.requests import Receive, Send
+if dist.get_rank() == 0:
+    handle = here.endpoint.post(Send("0", "send", "my tensor is 1", 1, 0, torch.int8, 3, 3, bytes(3)))
+else:
+    handle = here.endpoint.post(Receive("0", "recv", "", 0, 0, torch.int8, 2))
+try:
+    here.endpoint.wait(handle)
+except RuntimeError as error:
+    more[0].copy_(torch.tensor(["tensor is 1" in str(error) or "3 x" in str(error), len(str(error)) > 0]))
+    raise"""
+    found = run(body, *[Args(torch.ones(1), torch.zeros(2)) for _ in range(2)])
+    assert [rank.arguments[1].tolist() for rank in found.ranks] == [[0.0, 1.0]] * 2
+    errors = [rank.error for rank in found.ranks if rank.error is not None]
+    assert [error.type for error in errors] == ["MismatchError"] * 2
+    assert all("my tensor is 1" in error.message for error in errors)

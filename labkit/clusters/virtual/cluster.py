@@ -212,7 +212,8 @@ def _run_processes(
             handed.close()
     if handed is not None:
         run = handed.read(run)
-    run = replace(run, ranks=[_dropped(result, engine.dropped.get(result.rank)) for result in run.ranks])
+    known = [_in_full(result, engine.kept_back.get(result.rank)) for result in run.ranks]
+    run = replace(run, ranks=[_dropped(result, engine.dropped.get(result.rank)) for result in known])
     if run.stopped.startswith("timeout"):
         run = replace(run, ranks=[_waited(result, engine.gone) for result in run.ranks])
     if engine.failure:
@@ -220,6 +221,13 @@ def _run_processes(
     # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
     run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
+
+
+def _in_full(result: RankResult, kept_back: tuple[str, str] | None) -> RankResult:
+    """With what the scheduler has kept back from the rank that failed by it."""
+    if kept_back is None or result.error is None or result.error.message != kept_back[0]:
+        return result
+    return replace(result, error=replace(result.error, message=kept_back[1]))
 
 
 def _dropped(result: RankResult, why: RankError | None) -> RankResult:

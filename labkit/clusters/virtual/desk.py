@@ -113,6 +113,8 @@ class _Desk:
         """By the number that the rank has given."""
         self._calls: deque[Any] = deque()
         """What has come in and is not done yet."""
+        self._errors = 0
+        """That the rank was told of."""
         self._resume: Callable[[], Any] | None = None
         """What the rank was put to sleep in: done when it has its turn again."""
 
@@ -183,10 +185,19 @@ class _Desk:
         try:
             value = action()
         except RuntimeError as error:  # a deadlock, a mismatch: what the rank is to be told
-            return "error", type(error).__name__, str(error), self._engine.clock[self._rank]
+            return "error", type(error).__name__, self._told(error), self._engine.clock[self._rank]
         except Killed:
             return ("killed",)
         return None if value is _SLEEP else ("ok", value, self._engine.clock[self._rank])
+
+    def _told(self, error: RuntimeError) -> str:
+        """What is said of an error to this rank: words of other ranks are in it, which no trace would show."""
+        if self._trusting:
+            return str(error)
+        self._errors += 1
+        stub = f"why is kept back from ranks where calls are judged (error {self._errors} of this rank)"
+        self._engine.kept_back[self._rank] = stub, str(error)
+        return stub
 
     def _action(self, call: Any) -> Callable[[], Any]:
         if not isinstance(call, list) or not call or not isinstance(call[0], str):

@@ -63,6 +63,8 @@ class Engine:
         """Where ranks are processes: those that said what they may not say, or for which others left no room to."""
         self.failure = ""
         """The first error of the scheduler itself, and where it was: from then on no wait can end well."""
+        self.kept_back: dict[int, tuple[str, str]] = {}
+        """By rank that is not trusted: what it was told last of why something failed, and what there is to say."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()
