@@ -1,0 +1,13 @@
+"""Step time, memory, scaling and cost from closed forms. No ranks are run here."""
+
+from labkit.predict.constants import COMPONENTS, FITTED, Constants
+from labkit.predict.describe import MLP, MODELS, Transformer, count, model, resnet
+from labkit.predict.plan import Plan
+from labkit.predict.prediction import Prediction, PredictionRange, Term
+from labkit.predict.ranges import OneOf, Range
+from labkit.predict.step import predict, predict_range
+
+__all__ = [
+    "COMPONENTS", "FITTED", "MLP", "MODELS", "Constants", "OneOf", "Plan", "Prediction", "PredictionRange", "Range",
+    "Term", "Transformer", "count", "model", "predict", "predict_range", "resnet",
+]  # fmt: skip

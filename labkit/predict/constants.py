@@ -1,0 +1,67 @@
+"""The physical constants of the model: few, each with its meaning and where its value is from.
+
+`COMPONENTS` holds what benchmarks of single parts give (matrix products, collectives, data sheets): no end-to-end run
+was used for it. `FITTED` changes those that whole training runs show to be different; `benchmarks/predict.py --fit`
+found them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All of them are of hardware or of a library, none of a model, a table or a row."""
+
+    sustained: Any = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """Share of the benchmarked matrix rate that hours of training keep, by the first part of the GPU's name: clocks
+    fall under the power limit, the more the closer tensor cores are to it. Missing: 1."""
+    ramp_k: float = 128.0
+    """A product's inner loop costs as if its inner dimension were so much longer: filling and draining a tile's
+    pipeline."""
+    flash1: Any = field(default_factory=lambda: MappingProxyType({"a100": 0.36, "h100": 0.20}), hash=False)
+    """Share of the peak that forward attention in one kernel reaches, by version, heads of 128, causal.
+    FlashAttention-2 (arXiv 2307.08691, figures 4 to 7): version 1 about 110 of 312 on A100, version 2 about 190; on
+    H100 about 420 of 989. FlashAttention-3 (arXiv 2407.08608, figure 5): about 610. Version 1 on H100 is assumed.
+    Missing: 0.5."""
+    flash2: Any = field(default_factory=lambda: MappingProxyType({"a100": 0.60, "h100": 0.42}), hash=False)
+    flash3: Any = field(default_factory=lambda: MappingProxyType({"a100": 0.60, "h100": 0.62}), hash=False)
+    flash_backward: float = 0.8
+    """Its backward's rate over forward's (same figures), over 2.5 times the FLOPs."""
+    kernel_seconds: float = 3e-6
+    """Draining the GPU and filling it again between two kernels that were launched in time."""
+    passes_share: float = 1.0
+    """Share of the copying rate that norms, activations and dropout reach."""
+    host_seconds: float = 20e-6
+    """What the host needs to prepare one kernel from Python, in eager mode."""
+    compiled: float = 0.4
+    """Share of it that is left of compiled code, which joins operators."""
+    collective_base: float = 40e-6
+    """A collective of a few bytes inside a node (Azure AI-benchmarking-guide: 42 microseconds on A100 and H100)."""
+    hop_seconds: float = 3.4e-6
+    """One step of a ring over NVLink, as in NCCL's tuning table (Simple protocol)."""
+    network_hop_seconds: float = 14e-6
+    """One step between nodes (same table)."""
+    fill_seconds: float = 100e-6
+    """The most that filling a collective's pipeline takes: NCCL's chunks do not grow beyond its buffers."""
+    network_share: float = 1.0
+    """Share of the cards' measured rate that is left when all groups of a large run use the network at once."""
+    overlap_slowdown: float = 0.0
+    """By how much computing slows while a collective runs beside it, taking multiprocessors and memory bandwidth."""
+    optimizer_bytes: float = 40.0
+    """Read and written for one parameter by mixed-precision Adam: 12 of state both ways, gradients and copies."""
+    straggle: float = 0.0
+    """Lengthening of a step for each doubling of the nodes: all wait for the slowest."""
+
+
+COMPONENTS = Constants()
+FITTED = COMPONENTS
+
+
+def share(table: Any, gpu: str, missing: float) -> float:
+    """A constant by the first part of a GPU's name."""
+    value = table.get(gpu, table.get(gpu.split("-")[0], missing))
+    return float(value)

@@ -1,0 +1,1 @@
+"""What the parts of a step cost: products, collectives, layers, schedules, memory."""

@@ -1,0 +1,123 @@
+"""How long collectives take: alpha-beta costs of rings and trees, over the links that the group's topology gives.
+
+Each of n ranks sends 2(n-1)/n of the bytes in an all-reduce by ring (Patarasuk & Yuan 2009), (n-1)/n in an all-gather
+or reduce-scatter. A ring that passes every node once leaves it by all cards of the node, which the groups of the node
+share. Small messages pay for steps: 2(n-1) of a ring, about 2 log2(n) of a tree (NCCL chooses). Between them a
+pipeline is filled: its best chunks cost the square root of steps x transfer (as in Rabenseifner 2004), up to NCCL's
+buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from labkit.hardware import Topology
+from labkit.predict.constants import Constants
+
+
+class Group(NamedTuple):
+    """Ranks that communicate: `ranks` of them, `per_node` on each node that they touch."""
+
+    ranks: int
+    per_node: int
+
+    @property
+    def nodes(self) -> int:
+        return math.ceil(self.ranks / self.per_node)
+
+
+def group(ranks: int, stride: int, cluster: Topology) -> Group:
+    """`ranks` at every `stride`-th place; several such groups stand beside one another on a node."""
+    fit = max(1, cluster.nproc_per_node // stride)
+    return Group(ranks, min(ranks, fit))
+
+
+class Wires:
+    """A cluster's links with what collectives reach on them."""
+
+    __slots__ = ("base", "card", "cluster", "fill", "hop", "inside", "network_hop", "reducing", "single")
+
+    def __init__(self, cluster: Topology, constants: Constants) -> None:
+        intra, inter = cluster.intra_node, cluster.inter_node
+        self.cluster = cluster
+        limit = math.inf
+        if cluster.switch_bytes_per_second is not None:
+            limit = cluster.switch_bytes_per_second / cluster.nproc_per_node
+        self.inside = min(intra.bytes_per_second * intra.collective_efficiency, limit)
+        self.single = min(intra.bytes_per_second, limit)
+        self.reducing = intra.bytes_per_second * intra.reduction_efficiency
+        uplink = cluster.uplink_bytes_per_second
+        cards = cluster.nics_per_node * inter.bytes_per_second * inter.collective_efficiency * constants.network_share
+        if uplink is not None and cluster.nodes_per_rack is not None:
+            cards = min(cards, uplink / cluster.nodes_per_rack)
+        self.card = cards / cluster.nproc_per_node
+        """Bytes a second of one GPU's part of its node's cards."""
+        self.base = constants.collective_base
+        self.hop = constants.hop_seconds
+        self.network_hop = constants.network_hop_seconds
+        self.fill = constants.fill_seconds
+
+    def bus(self, members: Group) -> float:
+        """Bytes a second that one rank of a ring sends and receives."""
+        if members.nodes == 1:
+            return self.inside
+        return min(self.inside, self.card * members.per_node)
+
+    def all_reduce(self, nbytes: float, members: Group) -> float:
+        if members.ranks <= 1 or nbytes <= 0:
+            return 0.0
+        n = members.ranks
+        hops = 2 * (n - members.nodes) * self.hop + 2 * (members.nodes - 1) * self.network_hop
+        inside = n == members.per_node
+        if inside and n > 2 and self.reducing:  # the switch adds up: each rank passes (n + 1)/n of the bytes
+            return self._time(3 * self.hop, nbytes * (n + 1) / n / self.reducing)
+        moving = nbytes * (2 * (n - 1) / n / self.bus(members))
+        if inside:
+            moving = self._inside(nbytes, 2 * (n - 1) / n)
+        if not inside:
+            tree = 2 * math.log2(members.nodes) * self.network_hop + 2 * (members.per_node - 1) * self.hop
+            hops = min(hops, tree)
+        return self._time(hops, moving)
+
+    def all_gather(self, nbytes: float, members: Group) -> float:
+        """`nbytes`: of the whole, as every rank has it afterwards. A reduce-scatter of as many takes as long."""
+        if members.ranks <= 1 or nbytes <= 0:
+            return 0.0
+        n = members.ranks
+        hops = (n - members.nodes) * self.hop + (members.nodes - 1) * self.network_hop
+        if n == members.per_node:
+            moving = self._inside(nbytes, (n - 1) / n)
+        else:
+            moving = nbytes * (n - 1) / n / self.bus(members)
+        return self._time(hops, moving)
+
+    reduce_scatter = all_gather
+
+    def all_to_all(self, nbytes: float, members: Group) -> float:
+        """`nbytes`: what each rank holds; it keeps 1/n and sends the rest, what leaves the node by its card."""
+        if members.ranks <= 1 or nbytes <= 0:
+            return 0.0
+        n = members.ranks
+        near = nbytes * (members.per_node - 1) / n / self.single
+        far = nbytes * (n - members.per_node) / n / self.card if members.nodes > 1 else 0.0
+        return self.base + max(near, far)
+
+    def send(self, nbytes: float, *, inside: bool) -> float:
+        """One message to a neighbour."""
+        if inside:
+            return self.cluster.intra_node.latency_seconds + self.hop + nbytes / self.inside
+        return self.cluster.inter_node.latency_seconds + self.network_hop + nbytes / min(self.card, self.inside)
+
+    def _inside(self, nbytes: float, turns: float) -> float:
+        """A ring inside a node: the link at its peak, and what each byte costs on the GPU itself.
+
+        The two add up to the link's `collective_efficiency` at 8 ranks, and to less with fewer, as nccl-tests finds on
+        A100 (197 GB/s with 2 ranks, 231 with 8, at a peak of 300).
+        """
+        lost = (self.single / self.inside - 1) * 7 / 8
+        passes = 1 if turns < 1 else 2
+        return nbytes * (turns + passes * lost) / self.single
+
+    def _time(self, hops: float, moving: float) -> float:
+        return self.base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving

@@ -1,0 +1,125 @@
+"""How long one layer takes on one rank: forward, backward for inputs and for weights, its tensor-parallel traffic."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from labkit.predict.constants import Constants
+from labkit.predict.costs.collectives import Wires, group
+from labkit.predict.costs.matmul import Processor, backward_seconds, forward_seconds
+from labkit.predict.describe.transformer import Transformer
+from labkit.predict.describe.work import Block
+from labkit.predict.plan import Plan
+
+BACKWARD_KERNELS = 1.5
+"""Kernels of backward for each of forward; autograd launches them from C++."""
+
+
+class Layer(NamedTuple):
+    """Seconds of one microbatch in one layer. Traffic is what is exposed: not hidden beside computing."""
+
+    forward: float
+    inputs: float
+    """Backward, gradients of what came in."""
+    weights: float
+    """Backward, gradients of parameters."""
+    again: float
+    """Recomputed in backward."""
+    tensor: float
+    """Tensor-parallel traffic of forward, backward and recomputation."""
+    context: float
+    """Ring attention's keys and values that did not arrive while the ones before computed."""
+    expert: float
+    """All-to-alls of experts."""
+    host: float
+    """Time that the GPU waits because the host launches kernels more slowly than they run."""
+
+    @property
+    def backward(self) -> float:
+        return self.inputs + self.weights + self.again
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward + self.tensor + self.context + self.expert + self.host
+
+
+def compute(block: Block, processor: Processor, plan: Plan, constants: Constants) -> tuple[float, float, float, float]:
+    """Forward, backward for inputs, for weights, and the least that the host needs to launch it all, once."""
+    elementwise = max(1.0, block.kernels - len(block.products))
+    forward = forward_seconds(block.products, processor) + processor.passes(block.forward_bytes, elementwise)
+    inputs, weights = backward_seconds(block.products, processor)
+    inputs += processor.passes(block.backward_bytes, elementwise)
+    if block.flash_flops:
+        forward += block.flash_flops / processor.flash
+        inputs += block.flash_flops / processor.backward_flash
+    host = block.kernels * constants.host_seconds * (constants.compiled if plan.fusion == "compiled" else 1.0)
+    return forward, inputs, weights, host
+
+
+def transformer_layer(
+    model: Transformer, plan: Plan, processor: Processor, wires: Wires, constants: Constants
+) -> Layer:
+    block = model.block(
+        plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
+        flash=plan.flash, fused=plan.fusion != "none", nbytes=plan.value_bytes,
+    )  # fmt: skip
+    forward, inputs, weights, host = compute(block, processor, plan, constants)
+    again = {"none": 0.0, "full": forward, "selective": 0.0}[plan.recompute]
+    if plan.recompute == "selective":
+        attention = tuple(product for product in block.products if not product.weight)
+        again = forward_seconds(attention, processor) + processor.passes(block.attention_bytes, 2)
+        again += block.flash_flops / processor.flash if plan.flash else 0.0
+    again *= plan.recomputed_layers
+    tensor, launches = _tensor_traffic(model, plan, wires, forward, weights)
+    context = _context_traffic(model, plan, wires, block.flash_flops / processor.flash)
+    expert = _expert_traffic(model, plan, wires)
+    busy = forward + inputs + weights + again + tensor + context + expert
+    rounds = 1 + BACKWARD_KERNELS + (plan.recomputed_layers if plan.recompute == "full" else 0)
+    host_total = host * rounds + launches * constants.host_seconds
+    return Layer(forward, inputs, weights, again, tensor, context, expert, max(0.0, host_total - busy))
+
+
+def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float, weights: float) -> tuple[float, int]:
+    """Exposed seconds, and how many collectives are launched.
+
+    Two all-reduces forward and two backward (Shoeybi et al. 2019); with sequence parallelism each is a reduce-scatter
+    and an all-gather, and backward gathers its inputs once more, beside the weights' gradients (Korthikanti et al.
+    2022).
+    """
+    if plan.tensor == 1:
+        return 0.0, 0
+    members = group(plan.tensor, 1, wires.cluster)
+    nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
+    if plan.sequence_parallel:
+        one = wires.reduce_scatter(nbytes, members) + wires.all_gather(nbytes, members)
+    else:
+        one = wires.all_reduce(nbytes, members)
+    passes = 2 + (plan.recomputed_layers if plan.recompute == "full" else 0)
+    launches = round(2 * passes) * (2 if plan.sequence_parallel else 1)
+    if plan.overlap_tensor:
+        # all but the first piece of each travels beside the product it belongs to
+        ahead = 2 * (passes - 1) * max(0.25 * one, one - forward / 2)
+        return ahead + 2 * max(0.25 * one, one - weights / 2), launches
+    return 2 * passes * one, launches
+
+
+def _context_traffic(model: Transformer, plan: Plan, wires: Wires, attention: float) -> float:
+    """Keys and values pass the ring in steps of one block; each hides beside the attention on the block before."""
+    if plan.context == 1:
+        return 0.0
+    members = group(plan.context, plan.tensor, wires.cluster)
+    block = 2 * plan.microbatch * model.sequence / plan.context * model.kv_width / plan.tensor * plan.value_bytes
+    one = wires.send(block, inside=members.nodes == 1)
+    step = attention / plan.context
+    forward = (plan.context - 1) * max(0.0, one - step)
+    return forward + (plan.context - 1) * max(0.0, 2 * one - 2.5 * step)
+
+
+def _expert_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:
+    """Tokens go to their experts and back: two all-to-alls forward, two backward (Lepikhin et al. 2021)."""
+    if plan.expert == 1:
+        return 0.0
+    members = group(plan.expert, plan.tensor, wires.cluster)
+    tokens = plan.microbatch * model.sequence / plan.context * model.active_experts
+    rounds = 6 if plan.recompute == "full" else 4
+    return rounds * wires.all_to_all(tokens * model.width * plan.value_bytes / plan.tensor, members)

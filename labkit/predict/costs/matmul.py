@@ -1,0 +1,98 @@
+"""How long a matrix product takes: tiles over multiprocessors, in waves, under the roofline.
+
+A product is cut into tiles of the output, one multiprocessor to a tile; the last wave is as long as a full one (NVIDIA,
+"Matrix Multiplication Background User's Guide": tile and wave quantization). Large tiles reuse what they load and run
+at the full rate, small ones waste less on small products; the library picks the best, and so does this.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from labkit.hardware import GPU
+from labkit.predict.constants import Constants, share
+from labkit.predict.describe.work import Product
+
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
+"""Height, width, and the share of the full rate that the tile's loads leave it."""
+MULTIPROCESSORS = {"v100": 80, "t4": 40, "l4": 58, "a100": 108, "h100": 132, "h200": 132, "b200": 148, "rtx": 128}
+"""Of a GPU, by the first part of its name (NVIDIA's architecture papers)."""
+SPLITS = (1, 2, 4)
+"""Into how many parts the inner dimension may be cut, to fill the GPU with few tiles."""
+
+
+class Processor:
+    """One GPU at one precision: its rates, looked up once."""
+
+    __slots__ = (
+        "backward_flash",
+        "bytes_per_second",
+        "elementwise",
+        "flash",
+        "flops",
+        "kernel",
+        "ramp",
+        "units",
+        "width",
+    )
+
+    def __init__(self, gpu: GPU, dtype: str, constants: Constants, attention: str = "flash2") -> None:
+        plain = gpu.seconds(1e15, 0, dtype) - gpu.launch_seconds
+        kept = share(constants.sustained, gpu.name, 1.0)
+        self.flops = 1e15 / plain * kept
+        peak = self.flops / kept / gpu.matmul_efficiency
+        half = peak if "8" not in dtype else peak / 2
+        self.flash = half * share(getattr(constants, attention, constants.flash2), gpu.name, 0.5) * kept
+        self.backward_flash = self.flash * constants.flash_backward / 2.5
+        self.bytes_per_second = gpu.memory_gb_per_s * 1e9 * gpu.memory_efficiency
+        self.elementwise = self.bytes_per_second * constants.passes_share
+        self.kernel = constants.kernel_seconds
+        self.ramp = constants.ramp_k
+        self.units = share(MULTIPROCESSORS, gpu.name, 108)
+        self.width = {"float32": 4, "tf32": 4}.get(dtype, 1 if "8" in dtype and "float8" in dtype else 2)
+
+    def product(self, product: Product) -> float:
+        """Seconds of one product, without its launch by the host."""
+        return _product_seconds(
+            product.m, product.n, product.k, product.batch, self.flops, self.units, self.ramp,
+            self.bytes_per_second / self.width,
+        ) + self.kernel  # fmt: skip
+
+    def passes(self, nbytes: float, kernels: float = 0) -> float:
+        """Seconds of reading and writing `nbytes` in all, in so many kernels."""
+        return nbytes / self.elementwise + kernels * self.kernel
+
+
+@lru_cache(maxsize=65536)
+def _product_seconds(
+    m: float, n: float, k: float, batch: float, rate: float, units: float, ramp: float, values_per_second: float
+) -> float:
+    moving = batch * (m * k + k * n + m * n) / values_per_second
+    best = math.inf
+    for height, width, share_of_rate in TILES:
+        tiles = math.ceil(m / height) * math.ceil(n / width) * batch
+        one = 2 * height * width / (rate / units * share_of_rate)
+        for split in SPLITS:
+            if split > 1 and tiles >= units:
+                break
+            waves = math.ceil(tiles * split / units)
+            best = min(best, waves * one * (k / split + ramp))
+    return max(best, moving)
+
+
+def forward_seconds(products: tuple[Product, ...], processor: Processor) -> float:
+    return sum(processor.product(product) for product in products)
+
+
+def backward_seconds(products: tuple[Product, ...], processor: Processor) -> tuple[float, float]:
+    """Gradients of what came in, and of the weights: two products for each, with the same FLOPs."""
+    inputs = weights = 0.0
+    for m, n, k, batch, weight in products:
+        inputs += processor.product(Product(m, k, n, batch))
+        second = processor.product(Product(k, n, m, batch))
+        if weight:
+            weights += second
+        else:
+            inputs += second
+    return inputs, weights

@@ -1,0 +1,87 @@
+"""How long a pipeline takes for a step: the slowest stage's work, and what the schedule leaves idle.
+
+GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019) idle (p-1)(F+B); interleaving divides that by the chunks of a
+rank (Narayanan et al. 2021); zero-bubble schedules split backward into B, for inputs, and W, for weights, and fill the
+idle time with W: ZB-H1 idles (p-1)(F+B-W), ZB-H2 (p-1)(F+B-2W), ZB-V nothing when the three are equal (Qi et al. 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from labkit.predict.plan import Plan, Schedule
+
+KINDS: dict[Schedule, str] = {
+    "gpipe": "(p-1)(F+B)",
+    "1f1b": "(p-1)(F+B)",
+    "interleaved": "(p-1)(F+B)/v",
+    "zb-h1": "(p-1)(F+B-W)",
+    "zb-h2": "(p-1)(F+B-2W)",
+    "zb-v": "(p-1)(F+B-2W)/2",
+}
+
+
+def idle_seconds(plan: Plan, stages: Sequence[tuple[float, float, float]]) -> float:
+    """What the pipeline adds to microbatches x the slowest stage; (F, B, W) of one microbatch for each stage.
+
+    The first microbatch passes every stage forward and back, so the other stages count at their own lengths.
+    """
+    if len(stages) <= 1:
+        return 0.0
+    totals = [sum(stage) for stage in stages]
+    slowest = totals.index(max(totals))
+    others = [stage for index, stage in enumerate(stages) if index != slowest]
+    match plan.schedule:
+        case "gpipe" | "1f1b":
+            return sum(map(sum, others))
+        case "interleaved":
+            return sum(map(sum, others)) / plan.chunks
+        case "zb-h1":
+            return sum(max(0.0, forward + inputs) for forward, inputs, _ in others)
+        case "zb-h2":
+            return sum(max(0.0, forward + inputs - weights) for forward, inputs, weights in others)
+        case "zb-v":
+            return sum(max(0.0, forward + inputs - weights) for forward, inputs, weights in others) / 2
+
+
+def in_flight(plan: Plan, stage: int) -> float:
+    """Microbatches whose activations stage `stage` holds at once, in units of all its layers."""
+    p, m = plan.pipeline, plan.microbatches
+    if p == 1:
+        return 1.0
+    match plan.schedule:
+        case "gpipe":
+            return float(m)
+        case "interleaved":  # Narayanan et al. 2021, Korthikanti et al. 2022: p(1 + (p-1)/(pv)) on the first stage
+            warm = (p - stage - 1) * 2 + (plan.chunks - 1) * p + 1
+            return min(float(m), warm / plan.chunks)
+        case "zb-h2":
+            return min(float(m), 2 * (p - stage) - 1)
+        case "zb-v":
+            return min(float(m), float(p))
+        case _:
+            return min(float(m), float(p - stage))
+
+
+def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int]:
+    """Layers of each stage; `first` and `last`: how many layers the embedding and the head cost.
+
+    With `balance` "cost" the stages at the ends have so many fewer that the slowest stage is as quick as it can be.
+    """
+    p = plan.pipeline
+    if p == 1:
+        return [layers]
+    if plan.balance == "layers":
+        return [layers // p + (1 if stage < layers % p else 0) for stage in range(p)]
+    best: tuple[float, list[int]] = (math.inf, [])
+    for at_end in range(0, layers // p + 2):
+        for at_start in range(0, min(layers // p + 2, layers - at_end + 1)):
+            rest = layers - at_end - at_start
+            middle = [rest // (p - 2) + (1 if index < rest % (p - 2) else 0) for index in range(p - 2)] if p > 2 else []
+            if p == 2 and rest:
+                continue
+            longest = max(at_end + last, at_start + first, *middle, 0)
+            if longest < best[0]:
+                best = (longest, [at_start, *middle, at_end])
+    return best[1] or [layers // p + (1 if stage < layers % p else 0) for stage in range(p)]

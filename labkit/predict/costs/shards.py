@@ -1,0 +1,118 @@
+"""What data parallelism and ZeRO send, and how much of it computing hides.
+
+All-reduce of gradients (DDP); with ZeRO 1 and 2 a reduce-scatter and an all-gather of the new parameters; with ZeRO 3
+each layer is gathered before forward and before backward of every microbatch, and its gradients are scattered (Zhao
+et al. 2023). Hybrid sharding does that inside a group and sums up between groups.
+"""
+
+from __future__ import annotations
+
+from labkit.predict.constants import Constants
+from labkit.predict.costs.collectives import Group, Wires, group
+from labkit.predict.costs.layers import Layer
+from labkit.predict.plan import COMPRESSION_RATIO, Plan
+from labkit.predict.prediction import Term
+
+BUCKETS = 25e6
+"""Bytes that are sent together (DDP's default); the last bucket has nothing to hide behind."""
+
+
+def shard_traffic(
+    plan: Plan, wires: Wires, parameters: float, layers: int, per_layer: float, layer: Layer, constants: Constants
+) -> list[Term]:
+    """Exposed seconds for a rank that would hold `parameters` without ZeRO, `layers` layers of `per_layer` among
+    them."""
+    n = plan.shared_by
+    if n == 1:
+        return []
+    stride = plan.tensor
+    everyone = group(n, stride, wires.cluster)
+    shard = group(plan.sharded_over, stride, wires.cluster) if plan.zero else everyone
+    copies = plan.shared_by // plan.sharded_over if plan.zero else 1
+    ratio = COMPRESSION_RATIO[plan.compression] * (4 / plan.gradient_bytes if plan.compression != "none" else 1)
+    nbytes = parameters * plan.gradient_bytes * min(1.0, ratio)
+    forward, backward = layers * (layer.forward + layer.tensor / 2), layers * (layer.backward + layer.tensor / 2)
+    if plan.zero == 3:
+        return _gathered(plan, wires, parameters, layers, per_layer, shard, copies, forward, backward, constants)
+    if plan.zero == 0:
+        one = wires.all_reduce(nbytes, everyone)
+        return [
+            _hidden(
+                plan,
+                "gradients",
+                one,
+                backward,
+                nbytes,
+                f"all-reduce of {nbytes / 1e9:.3g} GB over {n} ranks",
+                constants,
+            )
+        ]
+    rounds = plan.microbatches if plan.zero == 2 else 1
+    scatter = wires.reduce_scatter(nbytes, shard)
+    if copies > 1:
+        between = Group(copies, max(1, everyone.per_node // shard.per_node))
+        scatter += wires.all_reduce(nbytes / plan.sharded_over, between)
+    gather = wires.all_gather(parameters * plan.value_bytes, shard)
+    first = _hidden(
+        plan,
+        "gradients",
+        scatter,
+        backward,
+        nbytes,
+        f"reduce-scatter of {nbytes / 1e9:.3g} GB over {n} ranks",
+        constants,
+    )
+    second = _hidden(
+        plan,
+        "new parameters",
+        gather,
+        forward,
+        parameters * plan.value_bytes,
+        "all-gather after the optimizer",
+        constants,
+    )
+    return [Term(first.name, first.kind, first.seconds * rounds, first.formula, first.source), second]
+
+
+def _hidden(
+    plan: Plan, name: str, seconds: float, beside: float, nbytes: float, formula: str, constants: Constants
+) -> Term:
+    """What is left of `seconds` beside computing of length `beside`, and by how much that slows computing."""
+    source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
+    if not plan.overlap:
+        return Term(name, "communication", seconds, formula, source)
+    tail = seconds * min(1.0, BUCKETS / max(nbytes, 1.0))
+    exposed = max(tail, seconds - beside) + constants.overlap_slowdown * min(seconds, beside)
+    return Term(name, "communication", exposed, formula + ", what computing does not hide", source)
+
+
+def _gathered(
+    plan: Plan,
+    wires: Wires,
+    parameters: float,
+    layers: int,
+    per_layer: float,
+    shard: Group,
+    copies: int,
+    forward: float,
+    backward: float,
+    constants: Constants,
+) -> list[Term]:
+    parts = parameters / per_layer
+    gather = wires.all_gather(per_layer * plan.value_bytes, shard)
+    scatter = wires.reduce_scatter(per_layer * plan.gradient_bytes, shard)
+    if copies > 1:
+        scatter += wires.all_reduce(per_layer * plan.gradient_bytes / plan.sharded_over, Group(copies, 1))
+    if plan.offload == "optimizer+parameters":
+        link = wires.cluster.host_link
+        gather += per_layer * plan.value_bytes / plan.sharded_over / link.bytes_per_second
+    down, up = parts * gather, parts * (gather + scatter)
+    rounds = plan.microbatches
+    if plan.overlap:
+        beside = min(down, forward) + min(up, backward)
+        exposed = max(0.0, down - forward) + max(0.0, up - backward) + constants.overlap_slowdown * beside
+        ends = gather + scatter
+    else:
+        exposed, ends = down + up, 0.0
+    formula = f"all-gather of each layer twice, reduce-scatter once, over {shard.ranks} ranks, beside the layers before"
+    return [Term("parameter shards", "communication", rounds * exposed + ends, formula, "Zhao et al. 2023 (FSDP)")]

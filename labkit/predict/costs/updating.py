@@ -1,0 +1,22 @@
+"""How long the optimizer takes: Adam reads and writes its state once, from memory or the host."""
+
+from __future__ import annotations
+
+from labkit.hardware import Topology
+from labkit.predict.constants import Constants
+from labkit.predict.costs.matmul import Processor
+from labkit.predict.plan import Plan
+
+
+def update_seconds(
+    plan: Plan, parameters: float, cluster: Topology, processor: Processor, constants: Constants
+) -> float:
+    """`parameters`: of one rank before ZeRO, which leaves it a part of them."""
+    own = parameters / plan.sharded_over
+    if plan.offload == "none":
+        return processor.passes(own * constants.optimizer_bytes, 4)
+    # gradients go down and parameters come back; host memory is shared by the node's ranks (Ren et al. 2021)
+    moved = own * (plan.gradient_bytes + plan.value_bytes)
+    rate = cluster.host_link.bytes_per_second * cluster.host_link.collective_efficiency
+    host = cluster.host_memory_gb_per_s * 1e9 / cluster.nproc_per_node
+    return moved / rate + own * constants.optimizer_bytes / host

@@ -1,0 +1,105 @@
+"""Convolutional networks as a list of convolutions: ResNet-50, 101, 152 (He et al. 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from labkit.predict.describe.work import Block, Product
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution, with the norm behind it where `norm`; `size` is its output's height and width."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    size: int
+    norm: bool = True
+    relu: bool = True
+    residual: bool = False
+    """A residual is added behind it."""
+    bias: bool = False
+
+    @property
+    def parameters(self) -> int:
+        weights = self.inputs * self.outputs * self.kernel**2
+        return weights + (2 * self.outputs if self.norm else 0) + (self.outputs if self.bias else 0)
+
+    @property
+    def values(self) -> int:
+        """Of the output of one sample."""
+        return self.outputs * self.size**2
+
+    @property
+    def flops(self) -> float:
+        """Forward of one sample, a multiplication and an addition counted as two."""
+        return 2.0 * self.inputs * self.kernel**2 * self.values
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """A network of convolutions; a fully connected layer is one of size 1 on an image of 1 x 1."""
+
+    name: str
+    convolutions: tuple[Convolution, ...]
+
+    @cached_property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.convolutions)
+
+    @property
+    def units_per_sample(self) -> int:
+        return 1
+
+    def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
+        """Forward and backward; with full recomputation and the `hardware` convention forward twice."""
+        forward = sum(layer.flops for layer in self.convolutions)
+        return samples * forward * (4 if convention == "hardware" and recompute == "full" else 3)
+
+    def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
+        """Kept for backward: each convolution's output, and its norm's with ReLU in place; full: one of four."""
+        kept = sum(layer.values * (2 if layer.norm else 1) for layer in self.convolutions)
+        return samples * nbytes * kept / (4 if recompute == "full" else 1)
+
+    def block(self, samples: float, *, nbytes: int = 2) -> Block:
+        """The whole network, forward: convolutions as products over all places, norms and ReLUs as passes."""
+        products = tuple(
+            Product(samples * layer.size**2, layer.outputs, layer.inputs * layer.kernel**2)
+            for layer in self.convolutions
+        )
+        forward = backward = 0.0
+        kernels = 0
+        for layer in self.convolutions:
+            # norm: statistics, then scale; ReLU in place; the residual's sum. Backward: two passes over two tensors
+            passes = (3 if layer.norm else 0) + (2 if layer.relu else 0) + (1 if layer.residual else 0)
+            forward += passes * layer.values
+            backward += (passes + (2 if layer.norm else 0)) * layer.values
+            kernels += 1 + layer.norm + layer.relu + layer.residual
+        return Block(products, samples * nbytes * forward, samples * nbytes * backward, kernels)
+
+
+def resnet(depth: int, classes: int = 1000, image: int = 224) -> Convolutional:
+    """ResNet-`depth` v1.5, bottlenecks with the stride in the 3 x 3. Raises ValueError for another depth."""
+    blocks = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}.get(depth)
+    if blocks is None:
+        raise ValueError(f"ResNet with bottlenecks has depth 50, 101 or 152, not {depth}")
+    layers = [Convolution(3, 64, 7, image // 2)]
+    size, inputs = image // 4, 64
+    for stage, count in enumerate(blocks):
+        width = 64 * 2**stage
+        for index in range(count):
+            before = size
+            if index == 0 and stage > 0:
+                size //= 2
+            layers += [
+                Convolution(inputs, width, 1, before),
+                Convolution(width, width, 3, size),
+                Convolution(width, 4 * width, 1, size, residual=True),
+            ]
+            if index == 0:
+                layers.append(Convolution(inputs, 4 * width, 1, size, relu=False))
+            inputs = 4 * width
+    layers.append(Convolution(inputs, classes, 1, 1, norm=False, relu=False, bias=True))
+    return Convolutional(f"resnet{depth}", tuple(layers))

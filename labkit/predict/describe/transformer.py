@@ -1,0 +1,270 @@
+"""Transformers from their configuration: GPT, Llama, ViT; parameters, FLOPs by convention, bytes of activations.
+
+Activations follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4), tensor by tensor, so that grouped queries,
+gated layers, dropout and flash attention follow too; for GPT with dropout the sum is their sbh(34 + 5as/h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from labkit.predict.describe.work import Block, Product
+
+Convention = Literal["model", "hardware", "6n", "causal"]
+CONVENTIONS: dict[Convention, str] = {
+    "model": "products of forward and backward, attention over all s x s pairs (PaLM, appendix B)",
+    "hardware": "model, and what recomputation does again (Megatron SC21, equation 3)",
+    "6n": "6 x parameters x tokens (Kaplan et al. 2020)",
+    "causal": "model, but only the half of attention's pairs that a causal mask leaves",
+}
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Equal layers between an embedding and a head. Sizes are of the whole model, before any parallelism."""
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocab: int = 50_257
+    """Size of the head: tokens, or classes of a ViT."""
+    sequence: int = 1024
+    """Tokens of one sample."""
+    kv_heads: int | None = None
+    """Fewer than `heads` with grouped queries (Ainslie et al. 2023); None: as many."""
+    ffn: int | None = None
+    """Width inside the MLP; None: four times `width`."""
+    gated: bool = False
+    """SwiGLU: three matrices in the MLP instead of two."""
+    biases: bool = True
+    rotary: bool = False
+    """Rotary positions, which have no parameters; else learned ones."""
+    rms_norm: bool = False
+    """Norms with a scale and no shift."""
+    tied: bool = False
+    """The head is the embedding's matrix."""
+    dropout: bool = False
+    """Masks of it are kept for backward."""
+    causal: bool = True
+    experts: int = 1
+    """MLPs in each layer, of which each token passes `active_experts`."""
+    active_experts: int = 1
+    patch_values: int = 0
+    """ViT: values of one patch of the image, embedded by a product instead of a table; the head sees one token."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "vocab", "sequence", "experts", "active_experts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{self.name}: {name} must be at least 1, got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"{self.name}: width {self.width} is no multiple of {self.heads} heads")
+        if self.heads % self.queries_groups:
+            raise ValueError(f"{self.name}: {self.heads} heads are no multiple of {self.queries_groups} kv_heads")
+        if self.active_experts > self.experts:
+            raise ValueError(f"{self.name}: {self.active_experts} of {self.experts} experts cannot be active")
+
+    # Sizes --------------------------------------------------------------------------------------------------------
+
+    @property
+    def queries_groups(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def inner(self) -> int:
+        return self.ffn or 4 * self.width
+
+    @property
+    def kv_width(self) -> int:
+        return self.width // self.heads * self.queries_groups
+
+    @property
+    def mlp_matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    @cached_property
+    def attention_parameters(self) -> int:
+        h, kv = self.width, self.kv_width
+        return 2 * h * h + 2 * h * kv + (2 * h + 2 * kv if self.biases else 0)
+
+    @cached_property
+    def mlp_parameters(self) -> int:
+        """Of one expert."""
+        h, f = self.width, self.inner
+        bias = (self.mlp_matrices - 1) * f + h if self.biases else 0
+        return self.mlp_matrices * h * f + bias
+
+    @cached_property
+    def layer_parameters(self) -> int:
+        norms = 2 * self.width * (1 if self.rms_norm else 2)
+        router = self.width * self.experts if self.experts > 1 else 0
+        return self.attention_parameters + self.experts * self.mlp_parameters + norms + router
+
+    @cached_property
+    def embedding_parameters(self) -> int:
+        h = self.width
+        if self.patch_values:
+            return self.patch_values * h + h + self.sequence * h + h  # with the class token
+        return self.vocab * h + (0 if self.rotary else self.sequence * h)
+
+    @cached_property
+    def head_parameters(self) -> int:
+        """The last norm, and the head where it is not the embedding's matrix."""
+        norm = self.width * (1 if self.rms_norm else 2)
+        return norm + (0 if self.tied else self.vocab * self.width + (self.vocab if self.patch_values else 0))
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+
+    @property
+    def units_per_sample(self) -> int:
+        """Tokens of a sample; 1 for images."""
+        return 1 if self.patch_values else self.sequence
+
+    # FLOPs --------------------------------------------------------------------------------------------------------
+
+    def layer_flops(self, pairs: float = 1.0) -> float:
+        """Forward of one layer for one sample, attention over `pairs` of all s x s pairs."""
+        h, f, s = self.width, self.inner, self.sequence
+        per_token = 2 * (2 * h * h + 2 * h * self.kv_width) + 2 * self.active_experts * self.mlp_matrices * h * f
+        return s * per_token + 4 * s * s * h * pairs
+
+    @property
+    def ends_flops(self) -> float:
+        """Forward of the embedding and the head for one sample."""
+        if self.patch_values:
+            return 2 * self.sequence * self.patch_values * self.width + 2 * self.vocab * self.width
+        return 2 * self.sequence * self.vocab * self.width
+
+    def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
+        """Forward and backward of a step of `samples`, by a convention of `CONVENTIONS`."""
+        if convention == "6n":
+            return 6.0 * self.parameters * self.sequence * samples
+        forward = self.layers * self.layer_flops(0.5 if convention == "causal" and self.causal else 1.0)
+        total = 3 * (forward + self.ends_flops)
+        if convention == "hardware" and recompute == "full":
+            total += forward
+        elif convention == "hardware" and recompute == "selective":
+            total += self.layers * 4 * self.sequence**2 * self.width
+        return total * samples
+
+    # Activations --------------------------------------------------------------------------------------------------
+
+    def activation_bytes(
+        self,
+        samples: float,
+        *,
+        tensor: int = 1,
+        sequence_parallel: bool = False,
+        context: int = 1,
+        recompute: str = "none",
+        flash: bool = False,
+        nbytes: int = 2,
+    ) -> float:
+        """What one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` of one value, masks 1."""
+        h, f, kv, t = self.width, self.inner * self.active_experts, self.kv_width, tensor
+        tokens = samples * self.sequence / context
+        if recompute == "full":
+            return tokens * h * nbytes / (t if sequence_parallel else 1)
+        mask = 1 if self.dropout else 0
+        whole = 4 * h * nbytes + 2 * h * mask  # inputs of two norms and of what follows them; masks after both parts
+        split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, what enters the projection
+        split += (4 if self.gated else 2) * f * nbytes  # around the activation; gated: gate, its SiLU, up, product
+        if flash:
+            split += 4 * self.heads  # one fp32 a row and head
+        elif recompute != "selective":
+            split += self.heads * self.sequence * ((2 * nbytes + mask) if self.dropout else nbytes)
+        return tokens * (whole / (t if sequence_parallel else 1) + split / t)
+
+    def head_activation_bytes(self, samples: float, *, tensor: int = 1, context: int = 1) -> float:
+        """Of the last norm, the head and its loss: logits in 16 bits, and in 32 for the loss (Megatron keeps one)."""
+        tokens = samples if self.patch_values else samples * self.sequence / context
+        return tokens * (4 * self.width + 4 * self.vocab / tensor)
+
+    # Work ---------------------------------------------------------------------------------------------------------
+
+    def block(
+        self,
+        samples: float,
+        *,
+        tensor: int = 1,
+        sequence_parallel: bool = False,
+        context: int = 1,
+        flash: bool = False,
+        fused: bool = True,
+        nbytes: int = 2,
+    ) -> Block:
+        """The work of one layer, forward, on one GPU of `tensor` x `context`.
+
+        Bytes through memory are those of each pass that the kernels of Megatron make: `fused` joins bias with GELU, and
+        bias with dropout and the residual; without it each is a kernel of its own.
+        """
+        h, f, kv, t, s = self.width, self.inner, self.kv_width, tensor, self.sequence
+        tokens = samples * s / context
+        head_width = h // self.heads
+        routed = tokens * self.active_experts
+        products = [Product(tokens, (h + 2 * kv) / t, h), Product(tokens, h, h / t)]
+        if self.experts == 1:
+            products += [Product(tokens, (f * (2 if self.gated else 1)) / t, h), Product(tokens, h, f / t)]
+        else:
+            each = max(1.0, routed / self.experts)
+            products += [
+                Product(each, f * (2 if self.gated else 1) / t, h, min(self.experts, routed)),
+                Product(each, h, f / t, min(self.experts, routed)),
+            ]
+        whole = tokens * h * nbytes / (t if sequence_parallel else 1)
+        mask = 0.5 if self.dropout else 0.0
+        # norm: read, write; residual: read two, write one (and the mask). Backward: norm reads three times, writes once
+        forward = whole * 2 * (2 + 3 + mask)
+        backward = whole * 2 * (4 + 3 + mask)
+        inner = routed * f / t * nbytes
+        forward += inner * (3 if self.gated else 2)
+        backward += inner * (5 if self.gated else 3)
+        moved = tokens * (h + 2 * kv) / t * nbytes
+        if self.rotary:
+            forward += 2 * moved
+            backward += 2 * moved
+        kernels = 14
+        if not fused:
+            # norms in fp32 step by step (RMSNorm), bias, dropout and residual apart, gate and product apart
+            forward += whole * (2 * 12 if self.rms_norm else 2 * 3) + inner * 2
+            backward += whole * (2 * 14 if self.rms_norm else 2 * 2) + inner * 4
+            forward, backward = (forward + 6 * moved, backward + 6 * moved) if self.rotary else (forward, backward)
+            kernels += 20 if self.rms_norm else 10
+        flash_flops = attention_bytes = 0.0
+        if flash:
+            flash_flops = 4 * tokens * s * h / t * (0.5 if self.causal else 1.0)
+        else:
+            scores = samples * self.heads / t * s * s / context
+            batch = samples * self.heads / t
+            products += [
+                Product(s / context, s, head_width, batch, weight=False),
+                Product(s / context, head_width, s, batch, weight=False),
+            ]
+            # scale, mask and softmax in one pass, dropout in another; transposes around the products
+            attention_bytes = scores * nbytes * (2 + (2 + mask if self.dropout else 0)) + 2 * moved
+            forward += attention_bytes
+            backward += scores * nbytes * (3 + (2 + mask if self.dropout else 0)) + 2 * moved
+            if not fused:
+                attention_bytes += scores * nbytes * 4
+                forward += scores * nbytes * 4
+                backward += scores * nbytes * 2
+            kernels += 8
+        return Block(tuple(products), forward, backward, kernels, flash_flops, attention_bytes)
+
+    def ends(self, samples: float, *, tensor: int = 1, context: int = 1, nbytes: int = 2) -> tuple[Block, Block]:
+        """The work of the embedding and of the head with its loss, forward, on one GPU."""
+        tokens = samples * self.sequence / context
+        wide = tokens * self.width * nbytes
+        if self.patch_values:
+            first = Block((Product(tokens, self.width, self.patch_values),), 2 * wide, 2 * wide, 3)
+            return first, Block((Product(samples, self.vocab, self.width),), wide, 2 * wide, 6)
+        logits = tokens * self.vocab / tensor
+        first = Block((), 2 * wide, 3 * wide, 3)
+        # to fp32, then maximum, difference, exponential and sum, quotient in passes of their own; backward in two
+        return first, Block(
+            (Product(tokens, self.vocab / tensor, self.width),), logits * 26 + 2 * wide, logits * 12 + 4 * wide, 12
+        )

@@ -1,0 +1,148 @@
+"""A prediction: how long a step takes and why, what it holds, and what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.hardware import Topology
+from labkit.predict.costs.memory import Memory
+from labkit.predict.describe import CONVENTIONS, Convention, Description
+from labkit.predict.plan import Plan
+from labkit.predict.ranges import Range
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of the step on the rank that decides how long it is."""
+
+    name: str
+    kind: str
+    """compute, communication, bubble, optimizer, data or waiting."""
+    seconds: float
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step of `model` under `plan` on `cluster`."""
+
+    model: Description
+    plan: Plan
+    cluster: Topology
+    terms: tuple[Term, ...]
+    memory: Memory
+    """At the stage that needs most."""
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(term.seconds for term in self.terms)
+
+    def seconds(self, kind: str) -> float:
+        """Of all terms of one kind, or of the term of that name."""
+        return sum(term.seconds for term in self.terms if kind in (term.kind, term.name))
+
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by term, those of 0 left out."""
+        return {term.name: term.seconds for term in self.terms if term.seconds}
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.plan.batch / self.step_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all ranks; images count as one."""
+        return self.samples_per_second * self.model.units_per_sample
+
+    @property
+    def communication_share(self) -> float:
+        """Of the step, exposed."""
+        return self.seconds("communication") / self.step_seconds
+
+    def flops(self, convention: Convention = "model") -> float:
+        """Of the step, on all ranks."""
+        if convention not in CONVENTIONS:
+            raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
+        return self.model.flops(self.plan.batch, convention, self.plan.recompute)
+
+    def tflops_per_gpu(self, convention: Convention = "model") -> float:
+        """1e12 FLOPs a second and GPU."""
+        return self.flops(convention) / self.step_seconds / self.plan.ranks / 1e12
+
+    def mfu(self, convention: Convention = "model") -> float:
+        """Share of the GPUs' data-sheet peak in 16 bits, whatever the precision; with "hardware" it is called HFU."""
+        return self.tflops_per_gpu(convention) / self.cluster.gpu.bf16_tflops
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
+
+    def explain(self) -> str:
+        """Each term with its formula and source, and the memory by category."""
+        lines = [f"{self.step_seconds:.4g} s a step of {self.plan.batch} samples on {self.plan.ranks} GPUs"]
+        for term in self.terms:
+            if term.seconds:
+                lines.append(f"  {term.seconds:10.4g} s  {term.name}: {term.formula}  [{term.source}]")
+        held = ", ".join(f"{name} {nbytes / 1e9:.3g}" for name, nbytes in self.memory.categories().items() if nbytes)
+        lines.append(
+            f"memory at stage {self.memory.stage}, GB: {held}  [Rajbhandari et al. 2020; Korthikanti et al. 2022]"
+        )
+        lines.append(
+            f"MFU {self.mfu():.1%} ({CONVENTIONS['model']}), {self.tflops_per_gpu():.4g} TFLOP/s a GPU, "
+            f"HFU {self.mfu('hardware'):.1%}"
+        )
+        return "\n".join(lines)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.model.name,
+            "parameters": self.model.parameters,
+            "gpus": self.plan.ranks,
+            "gpu": self.cluster.gpu.name,
+            "plan": dict(vars(self.plan)),
+            "step_seconds": self.step_seconds,
+            "terms": [vars(term) for term in self.terms],
+            "memory_bytes": self.memory.categories(),
+            "fits": self.fits,
+            "samples_per_second": self.samples_per_second,
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu(),
+            "hfu": self.mfu("hardware"),
+        }
+
+
+@dataclass(frozen=True)
+class PredictionRange:
+    """Predictions for every corner of what is unknown."""
+
+    cases: tuple[Prediction, ...]
+
+    def over(self, quantity: Callable[[Prediction], float]) -> Range:
+        """From the least to the most of it."""
+        values = [quantity(case) for case in self.cases]
+        return Range(min(values), max(values))
+
+    @property
+    def step_seconds(self) -> Range:
+        return self.over(lambda case: case.step_seconds)
+
+    @property
+    def tokens_per_second(self) -> Range:
+        return self.over(lambda case: case.tokens_per_second)
+
+    @property
+    def memory_bytes(self) -> Range:
+        return self.over(lambda case: case.memory.total)
+
+    def mfu(self, convention: Convention = "model") -> Range:
+        return self.over(lambda case: case.mfu(convention))
+
+    @property
+    def fits(self) -> bool | None:
+        """None: some cases do and some do not."""
+        answers = {case.fits for case in self.cases}
+        return answers.pop() if len(answers) == 1 else None

@@ -1,0 +1,228 @@
+"""A step put together: `predict()`."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from labkit.hardware import Topology
+from labkit.predict.constants import FITTED, Constants
+from labkit.predict.costs.collectives import Wires, group
+from labkit.predict.costs.layers import BACKWARD_KERNELS, Layer, compute, transformer_layer
+from labkit.predict.costs.matmul import Processor
+from labkit.predict.costs.memory import memory
+from labkit.predict.costs.schedules import KINDS, idle_seconds, split_layers
+from labkit.predict.costs.shards import shard_traffic
+from labkit.predict.costs.updating import update_seconds
+from labkit.predict.describe import Description
+from labkit.predict.describe.transformer import Transformer
+from labkit.predict.plan import Plan
+from labkit.predict.prediction import Prediction, PredictionRange, Term
+from labkit.predict.ranges import OneOf, corners
+
+
+def predict(
+    model: Description, plan: Plan, cluster: Topology, *, data_seconds: float = 0.0, constants: Constants = FITTED
+) -> Prediction:
+    """How long one step takes, by closed forms: no rank is run, and the time it takes does not grow with the ranks.
+
+    `data_seconds`: what a step waits for its batch. Raises ValueError naming the constraint that the plan breaks.
+    """
+    plan.check(model, cluster)
+    if data_seconds < 0:
+        raise ValueError(f"data_seconds must be at least 0, got {data_seconds}")
+    if isinstance(model, Transformer):
+        terms, layers = _transformer_terms(model, plan, cluster, constants)
+    else:
+        terms, layers = _whole_terms(model, plan, cluster, constants), [1]
+    terms.append(Term("data", "data", data_seconds, "given", "the caller"))
+    wait = constants.straggle * max(0, cluster.nnodes.bit_length() - 1) * sum(term.seconds for term in terms)
+    terms.append(
+        Term(
+            "stragglers",
+            "waiting",
+            wait,
+            f"{constants.straggle:.3g} x log2(nodes) x step",
+            "the slowest of all decides",
+        )
+    )
+    return Prediction(model, plan, cluster, tuple(terms), memory(model, plan, layers))
+
+
+def predict_range(
+    model: Description, plan: dict[str, Any], cluster: Topology | OneOf, **options: Any
+) -> PredictionRange:
+    """As `predict`, where fields of the plan, the cluster and options may be `Range` or `OneOf`: every corner of them.
+
+    Corners that contradict themselves are left out; ValueError with the last one's constraint when none is left.
+    """
+    names, option_names = list(plan), list(options)
+    spread = [corners(value) for value in (*plan.values(), cluster, *options.values())]
+    cases, problem = [], ValueError("nothing to predict")
+    for chosen in product(*spread):
+        try:
+            made = Plan(**dict(zip(names, chosen, strict=False)))
+            rest = dict(zip(option_names, chosen[len(names) + 1 :], strict=True))
+            cases.append(predict(model, made, chosen[len(names)], **rest))
+        except ValueError as error:
+            problem = error
+    if not cases:
+        raise problem
+    return PredictionRange(tuple(cases))
+
+
+def _whole_terms(model: Any, plan: Plan, cluster: Topology, constants: Constants) -> list[Term]:
+    """A network that is not cut into layers: all of it is one block."""
+    processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
+    block = model.block(plan.microbatch, nbytes=plan.value_bytes)
+    forward, inputs, weights, host = compute(block, processor, plan, constants)
+    again = 0.0 if plan.recompute == "none" else forward
+    busy = forward + inputs + weights + again
+    m = plan.microbatches
+    waiting = max(0.0, host * (1 + BACKWARD_KERNELS) - busy)
+    layer = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
+    traffic = shard_traffic(plan, wires, model.parameters, 1, model.parameters, layer, constants)
+    return [
+        Term("forward", "compute", m * forward, "microbatches x products and passes", _ROOFLINE),
+        Term("backward", "compute", m * (inputs + weights), "each product twice", _ROOFLINE),
+        Term("recomputation", "compute", m * again, "forward again", "Chen et al. 2016"),
+        Term(
+            "launches", "waiting", m * waiting, "kernels x host time - GPU time", "kernels cannot start before launch"
+        ),
+        *traffic,
+        Term("optimizer", "optimizer", update_seconds(plan, model.parameters, cluster, processor, constants), *_UPDATE),
+    ]
+
+
+def _transformer_terms(
+    model: Transformer, plan: Plan, cluster: Topology, constants: Constants
+) -> tuple[list[Term], list[int]]:
+    processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
+    layer = transformer_layer(model, plan, processor, wires, constants)
+    first_block, last_block = model.ends(
+        plan.microbatch, tensor=plan.tensor, context=plan.context, nbytes=plan.value_bytes
+    )
+    first, last = (compute(block, processor, plan, constants)[:3] for block in (first_block, last_block))
+    layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
+    stages = []
+    side = layer.tensor + layer.context + layer.expert + layer.host
+    for stage, count in enumerate(layers):
+        forward = count * (layer.forward + side * layer.forward / (layer.forward + layer.backward))
+        inputs = count * (layer.inputs + layer.again + side * layer.backward / (layer.forward + layer.backward))
+        weights = count * layer.weights
+        for end, at in ((first, 0), (last, len(layers) - 1)):
+            if stage == at:
+                forward, inputs, weights = forward + end[0], inputs + end[1], weights + end[2]
+        stages.append((forward, inputs, weights))
+    totals = [sum(stage) for stage in stages]
+    slowest = totals.index(max(totals))
+    count, m = layers[slowest], plan.microbatches
+    ends = [sum(end) for end, at in ((first, 0), (last, len(layers) - 1)) if at == slowest]
+    bubble = idle_seconds(plan, stages)
+    sends = _send_seconds(model, plan, wires)
+    expert = model.experts * model.mlp_parameters
+    per_layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
+    ends_parameters = (
+        model.embedding_parameters + model.head_parameters
+        if plan.pipeline == 1
+        else max(model.embedding_parameters, model.head_parameters + (model.vocab * model.width if model.tied else 0))
+    ) / plan.tensor
+    held = max(layers) * per_layer + (ends_parameters if plan.pipeline == 1 else 0)
+    held = max(held, layers[0] * per_layer + model.embedding_parameters / plan.tensor)
+    p, t = plan.pipeline, plan.tensor
+    return [
+        Term(
+            "forward",
+            "compute",
+            m * count * layer.forward,
+            "microbatches x layers of the slowest stage x products and passes",
+            _ROOFLINE,
+        ),
+        Term(
+            "backward",
+            "compute",
+            m * count * (layer.inputs + layer.weights),
+            "each product twice, attention 2.5 times",
+            _ROOFLINE,
+        ),
+        Term(
+            "recomputation",
+            "compute",
+            m * count * layer.again,
+            f"{plan.recompute}: forward again",
+            "Korthikanti et al. 2022",
+        ),
+        Term("embedding and head", "compute", m * sum(ends), "where the slowest stage has them", _ROOFLINE),
+        Term(
+            "tensor parallel",
+            "communication",
+            m * count * layer.tensor,
+            f"all-reduces of microbatch x sequence x width over {t} ranks",
+            "Shoeybi et al. 2019; " + _ALPHA,
+        ),
+        Term(
+            "context parallel",
+            "communication",
+            m * count * layer.context,
+            "keys and values that attention does not hide",
+            "Liu et al. 2023",
+        ),
+        Term(
+            "expert parallel",
+            "communication",
+            m * count * layer.expert,
+            "all-to-all of tokens, there and back",
+            "Lepikhin et al. 2021",
+        ),
+        Term(
+            "launches",
+            "waiting",
+            m * count * layer.host,
+            "kernels x host time - GPU time",
+            "kernels cannot start before launch",
+        ),
+        Term(
+            "pipeline sends", "communication", sends, "a microbatch's activations to the next stage, and back", _ALPHA
+        ),
+        Term(
+            "bubble",
+            "bubble",
+            bubble,
+            f"{KINDS[plan.schedule]}, p = {p}, v = {plan.chunks}",
+            "Qi et al. 2024; Narayanan et al. 2021",
+        ),
+        *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants),
+        Term(
+            "tied embedding",
+            "communication",
+            _tied_seconds(model, plan, wires),
+            "gradient of the first and last stage's copy summed",
+            "Shoeybi et al. 2019",
+        ),
+        Term("optimizer", "optimizer", update_seconds(plan, held, cluster, processor, constants), *_UPDATE),
+    ], layers
+
+
+def _send_seconds(model: Transformer, plan: Plan, wires: Wires) -> float:
+    """Sends of neighbouring stages that no computing hides."""
+    if plan.pipeline == 1:
+        return 0.0
+    nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes / plan.tensor
+    one = wires.send(nbytes, inside=wires.cluster.nnodes == 1)
+    rounds = (plan.pipeline - 1) + plan.microbatches * plan.chunks
+    if plan.overlap:
+        rounds = plan.pipeline - 1
+    return 2 * rounds * one
+
+
+def _tied_seconds(model: Transformer, plan: Plan, wires: Wires) -> float:
+    if not model.tied or plan.pipeline == 1:
+        return 0.0
+    nbytes = model.vocab * model.width / plan.tensor * plan.gradient_bytes
+    stride = plan.ranks // plan.pipeline * (plan.pipeline - 1)
+    return wires.all_reduce(nbytes, group(2, stride, wires.cluster))
+
+
+_ROOFLINE = "tiles, waves, roofline: Williams et al. 2009; NVIDIA's matrix multiplication guide"
+_ALPHA = "alpha-beta: Thakur et al. 2005"
+_UPDATE = ("bytes of Adam's state / memory bandwidth", "Kingma & Ba 2015, mixed precision: Micikevicius et al. 2018")

@@ -1,0 +1,139 @@
+"""Descriptions of models against known answers: published parameter counts, FLOPs and bytes of activations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from labkit.models import GPT, GPTConfig
+from labkit.predict import MLP, MODELS, Transformer, count, model, resnet
+from labkit.predict.describe import Convolutional
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet50", 25_557_032),  # torchvision
+        ("resnet101", 44_549_160),
+        ("resnet152", 60_192_808),
+        ("vit-b16", 86_567_656),
+        ("vit-l16", 304_326_632),
+        ("vit-h14", 632_045_800),
+        ("gpt2-small", 124_439_808),  # Hugging Face
+        ("gpt2-xl", 1_557_611_200),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-70b", 68_976_648_192),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+    ],
+)
+def test_parameters_are_the_published_ones(name: str, parameters: int) -> None:
+    assert model(name).parameters == parameters
+
+
+def test_a_gpt_is_counted_as_its_module_is() -> None:
+    config = GPTConfig(layers=3, heads=4, width=64, vocab=97, context=32)
+    described = Transformer("tiny", 3, 64, 4, 97, 32)
+    with torch.device("meta"):
+        module = GPT(config)
+    counted = count(module, torch.zeros(2, 32, dtype=torch.long))
+    assert described.parameters == counted.parameters == config.parameters
+    # attention by the counter: all s x s pairs, as in the "model" convention
+    assert counted.forward_flops == pytest.approx(described.flops(1) / 3, rel=1e-6)
+
+
+def test_flops_follow_megatrons_equation() -> None:
+    """SC21, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) with full recomputation of all layers."""
+    gpt = model("gpt-39b")
+    assert isinstance(gpt, Transformer)
+    batch, s, layers, h, vocab = 1536, gpt.sequence, gpt.layers, gpt.width, gpt.vocab
+    equation = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    assert gpt.flops(batch, "hardware", "full") == pytest.approx(equation, rel=1e-9)
+    assert gpt.flops(1, "6n") == 6 * gpt.parameters * s
+    assert gpt.flops(1, "causal") < gpt.flops(1)
+
+
+def test_resnet50_has_the_published_flops() -> None:
+    """4.09 billion multiplications and additions for one image of 224 x 224 (torchvision)."""
+    described = resnet(50)
+    assert described.flops() / 6 == pytest.approx(4.09e9, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("options", "per_token_and_width"),
+    [
+        ({}, lambda a, s, h, t: 34 + 5 * a * s / h),
+        ({"tensor": 8}, lambda a, s, h, t: 10 + 24 / t + 5 * a * s / (h * t)),
+        ({"tensor": 8, "sequence_parallel": True}, lambda a, s, h, t: (34 + 5 * a * s / h) / t),
+        ({"tensor": 8, "recompute": "selective"}, lambda a, s, h, t: 10 + 24 / t),
+        ({"tensor": 8, "sequence_parallel": True, "recompute": "selective"}, lambda a, s, h, t: 34 / t),
+        ({"tensor": 8, "recompute": "full"}, lambda a, s, h, t: 2),
+    ],
+)
+def test_activations_are_those_of_korthikantis_table(options: dict[str, object], per_token_and_width: object) -> None:
+    """arXiv 2205.05198, table 2, in bytes of one layer."""
+    gpt = model("gpt-175b")
+    assert isinstance(gpt, Transformer) and callable(per_token_and_width)
+    a, s, h = gpt.heads, gpt.sequence, gpt.width
+    expected = s * 2 * h * per_token_and_width(a, s, h, 8)
+    assert gpt.activation_bytes(2, **options) == pytest.approx(expected)  # type: ignore[arg-type]
+
+
+def test_grouped_queries_and_flash_attention_keep_less() -> None:
+    llama = model("llama3-8b")
+    assert isinstance(llama, Transformer)
+    kept = llama.activation_bytes(1, flash=True)
+    assert kept < llama.activation_bytes(1)
+    h, kv, f, s = 4096, 1024, 14336, 8192
+    assert kept == s * (2 * (4 * h + 2 * h + 2 * kv + 4 * f) + 4 * 32)
+
+
+def test_any_module_can_be_counted_and_stays_as_it_was() -> None:
+    net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    counted = count(net, torch.zeros(16, 784))
+    described = MLP("mlp", (784, 256, 10))
+    assert counted.parameters == described.parameters == 203_530
+    assert counted.flops(16) == described.flops(16) == 6 * 16 * (784 * 256 + 256 * 10)
+    assert counted.saved_bytes == 4 * (784 + 256), (
+        "the inputs of both layers; ReLU keeps its output, which is one of them"
+    )
+    assert next(net.parameters()).device.type == "cpu"
+
+
+def test_convolutions_are_counted_as_described() -> None:
+    layers = [nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)]
+    counted = count(nn.Sequential(*layers), torch.zeros(2, 3, 10, 10))
+    assert counted.forward_flops == 2 * 100 * (27 * 8 + 8 * 4)
+    assert counted.block(5).flops == 5 * counted.forward_flops
+
+
+def test_tied_weights_count_once() -> None:
+    tied = Transformer("t", 2, 64, 4, 1000, 16, tied=True)
+    assert Transformer("u", 2, 64, 4, 1000, 16).parameters - tied.parameters == 64 * 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Transformer("t", 2, 65, 4), "width 65 is no multiple of 4 heads"),
+        (lambda: Transformer("t", 2, 64, 4, kv_heads=3), "4 heads are no multiple of 3 kv_heads"),
+        (lambda: Transformer("t", 0, 64, 4), "layers must be at least 1"),
+        (lambda: resnet(18), "50, 101 or 152, not 18"),
+        (lambda: model("gpt-13"), "did you mean gpt-13b"),
+        (lambda: model("resnet50", sequence=5), "no sequence length"),
+        (lambda: MLP("m", (5,)), "two sizes or more"),
+        (lambda: count(nn.Linear(2, 2)), "an example input"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: object, said: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_all_models_have_work_and_activations() -> None:
+    for name, described in MODELS.items():
+        assert described.flops() > 0 and described.activation_bytes(1) > 0, name
+        if isinstance(described, Convolutional):
+            assert described.block(1).flops == pytest.approx(described.flops() / 3)

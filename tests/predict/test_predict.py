@@ -1,0 +1,102 @@
+"""Whole predictions: what they say, that they follow from their parts, and that nothing is ignored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from torch import nn, zeros
+
+from labkit.hardware import Topology, topology
+from labkit.predict import OneOf, Plan, Range, count, model, predict, predict_range
+
+
+def a100(gpus: int) -> Topology:
+    return topology("dgx-a100", nnodes=max(1, gpus // 8), nproc_per_node=min(8, gpus), nics_per_node=min(8, gpus))
+
+
+def test_the_terms_add_up_and_say_where_they_are_from() -> None:
+    made = predict(model("gpt-39b"), Plan(1536, 4, 32, 8, 2, recompute="full"), a100(512))
+    assert made.step_seconds == pytest.approx(sum(made.breakdown().values()))
+    assert {"forward", "backward", "recomputation", "tensor parallel", "bubble", "optimizer"} <= set(made.breakdown())
+    assert all(term.formula and term.source and term.seconds >= 0 for term in made.terms)
+    text = made.explain()
+    assert "Korthikanti" in text and "MFU" in text and "all-reduces of microbatch x sequence x width" in text
+    assert json.loads(json.dumps(made.to_plain()))["gpus"] == 512
+
+
+def test_rates_follow_from_the_step() -> None:
+    made = predict(model("gpt-13b"), Plan(64, 1, 8, 4), a100(32))
+    assert made.tokens_per_second == pytest.approx(64 * 2048 / made.step_seconds)
+    assert made.mfu() == pytest.approx(made.flops() / made.step_seconds / 32 / 312e12)
+    assert made.mfu("6n") < made.mfu() == made.mfu("hardware")
+    assert 0.2 < made.mfu() < 0.7
+    with pytest.raises(ValueError, match="convention must be one of"):
+        made.mfu("best")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["gpt-1.3b", "llama3-8b", "vit-l16", "resnet50", "mlp-784x256x10"])
+def test_more_gpus_with_the_same_batch_take_less_time_but_not_in_proportion(name: str) -> None:
+    steps = [predict(model(name), Plan(512, 8, n), a100(n)).step_seconds for n in (8, 16, 32)]
+    assert steps[0] > steps[1] > steps[2]
+    assert steps[2] > steps[0] / 4
+
+
+def test_recomputation_trades_time_for_memory() -> None:
+    made = {
+        how: predict(model("gpt-6.7b"), Plan(32, 2, 4, 8, recompute=how, attention="parts"), a100(32))  # type: ignore[arg-type]
+        for how in ("none", "selective", "full")
+    }
+    assert made["none"].step_seconds < made["selective"].step_seconds < made["full"].step_seconds
+    assert made["none"].memory.total > made["selective"].memory.total > made["full"].memory.total
+
+
+def test_zero_shards_memory_and_offload_empties_it() -> None:
+    totals = [predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=zero), a100(64)).memory.total for zero in range(4)]
+    assert totals == sorted(totals, reverse=True)
+    kept = predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=1), a100(64))
+    moved = predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=1, offload="optimizer"), a100(64))
+    assert moved.memory.optimizer == 0 < kept.memory.optimizer
+    assert moved.seconds("optimizer") > kept.seconds("optimizer")
+
+
+def test_overlap_and_compression_hide_gradients() -> None:
+    def exposed(**options: object) -> float:
+        return predict(model("gpt-1.3b"), Plan(64, 1, 64, **options), a100(64)).seconds("gradients")  # type: ignore[arg-type]
+
+    assert exposed() < exposed(overlap=False)
+    assert exposed(overlap=False, compression="1-bit") < exposed(overlap=False) / 8
+
+
+def test_slower_networks_only_lengthen_communication() -> None:
+    plan = Plan(256, 1, 64, zero=3)
+    quick, slow = (
+        predict(model("gpt-13b"), plan, replace(a100(64), inter_node=topology(inter_node=link).inter_node))
+        for link in ("ib-hdr", "ethernet-25g")
+    )
+    assert slow.seconds("communication") > 2 * quick.seconds("communication")
+    assert slow.seconds("compute") == quick.seconds("compute")
+
+
+def test_unknown_inputs_stay_ranges() -> None:
+    plan = {"batch": 256, "data": 32, "microbatch": OneOf((1, 2, 4)), "recompute": OneOf(("none", "full"))}
+    made = predict_range(model("gpt-1.3b"), plan, a100(32), data_seconds=Range(0.0, 0.1))
+    assert len(made.cases) == 12
+    assert made.step_seconds.low < made.step_seconds.high
+    assert made.memory_bytes.high > 1.5 * made.memory_bytes.low
+    known = predict_range(model("gpt-1.3b"), {"batch": 256, "data": 32}, a100(32))
+    assert known.step_seconds.low == known.step_seconds.high
+    with pytest.raises(ValueError, match="multiple of microbatch x data"):
+        predict_range(model("gpt-1.3b"), {"batch": 31, "data": 32}, a100(32))
+
+
+def test_a_module_of_ones_own_can_be_predicted() -> None:
+    counted = count(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)), zeros(4, 64))
+    made = predict(counted, Plan(64, 8, 8, precision="fp32"), a100(8))
+    assert made.step_seconds > 0 and made.memory.parameters == 4 * counted.parameters
+
+
+def test_what_does_not_fit_says_so() -> None:
+    assert not predict(model("gpt-13b"), Plan(8, 1, 8), a100(8)).fits
+    assert predict(model("gpt-1.3b"), Plan(8, 1, 8, zero=3), a100(8)).fits
