@@ -28,10 +28,12 @@ def accumulated(
     max_norm: Any = None,
     flush: int = 0,
     group: Any = None,
+    handed: bool = False,
 ) -> Any:
     """On a rank: one weight of 1 and a learning rate of 1; `backward` and `step` for each microbatch, then flushes.
 
-    What `step` and `flush` said, and the weight after each. An empty microbatch has no `backward`.
+    What `step` and `flush` said, and the weight after each. An empty microbatch has no `backward`, or, where it is
+    `handed` over, one with a loss of NaN and 0 samples.
     """
     import torch
     from torch import nn
@@ -44,7 +46,7 @@ def accumulated(
     rank = gradient_accumulation.GradientAccumulator(model, optimizer, steps, max_norm=max_norm, group=group)
     weights, said, losses = [model.weight.item()], [], []
     for inputs in microbatches:
-        if len(inputs):
+        if len(inputs) or handed:
             samples = {"samples": len(inputs)} if counted else {}
             losses.append(rank.backward(model(inputs[:, None]).mean(), **samples))
         said.append(rank.step())
@@ -187,6 +189,9 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         run = on_ranks(submission, ranks, window(shares), len(shares[0]))
         what = f"gradient of ranks with {' and '.join(map(str, shares))} samples"
         expect(fell(run, 0, len(shares[0])), what).equals([digits(shares)] * len(shares))
+    run = on_ranks(submission, ranks, window([[2, 0], [0, 1]]), 2, handed=True)
+    what = "gradient of ranks with [2, 0] and [0, 1] samples, where backward(NaN, samples=0) is called"
+    expect(fell(run, 0, 2), what).equals([digits([[2, 0], [0, 1]])] * 2)
 
 
 @check(
