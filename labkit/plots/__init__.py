@@ -7,6 +7,7 @@ Of a run's trace, `run.trace`:
     overlap(trace)           how much communication hides behind computing
     bubbles(trace, stages)   how long pipeline stages do not compute
     memory(trace, capacity)  what fills the ranks' memory over time
+    peaks(traces, x)         what filled it at its peak, run beside run
     traffic_matrix(trace)    who sent how much to whom
 
 Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
@@ -17,6 +18,7 @@ from labkit.plots.curves import Curve, curves
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
+from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
 from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
@@ -36,6 +38,7 @@ __all__ = [
     "exchanges",
     "memory",
     "overlap",
+    "peaks",
     "rendezvous",
     "ring_rounds",
     "shards",
