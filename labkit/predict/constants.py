@@ -7,7 +7,7 @@ found them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -37,14 +37,16 @@ class Constants:
     """Share of the copying rate that norms, activations and dropout reach."""
     host_seconds: float = 20e-6
     """What the host needs to prepare one kernel from Python, in eager mode."""
+    lockstep_seconds: float = 0.0
+    """What each rank of a tensor-parallel group adds to a collective when hosts do not run ahead."""
     compiled: float = 0.4
     """Share of it that is left of compiled code, which joins operators."""
-    collective_base: float = 40e-6
-    """A collective of a few bytes inside a node (Azure AI-benchmarking-guide: 42 microseconds on A100 and H100)."""
+    collective_base: float = 30e-6
+    """A collective of a few bytes inside a node, without its steps (nccl-tests of 1 to 16 MB on A100 and H100)."""
     hop_seconds: float = 3.4e-6
     """One step of a ring over NVLink, as in NCCL's tuning table (Simple protocol)."""
-    network_hop_seconds: float = 14e-6
-    """One step between nodes (same table)."""
+    network_hops: float = 2.8
+    """One step between nodes, in latencies of the link: 14 microseconds for InfiniBand (same table)."""
     fill_seconds: float = 100e-6
     """The most that filling a collective's pipeline takes: NCCL's chunks do not grow beyond its buffers."""
     network_share: float = 1.0
@@ -58,7 +60,19 @@ class Constants:
 
 
 COMPONENTS = Constants()
-FITTED = COMPONENTS
+FITTED = replace(
+    COMPONENTS,
+    sustained=MappingProxyType({"a100": 0.965, "h100": 0.79, "h200": 0.79}),
+    flash1=MappingProxyType({"a100": 0.36, "h100": 0.275}),
+    ramp_k=90.0,
+    kernel_seconds=6e-6,
+    passes_share=0.73,
+    host_seconds=42e-6,
+    collective_base=45e-6,
+    network_hops=4.2,
+    lockstep_seconds=330e-6,
+    optimizer_bytes=30.0,
+)
 
 
 def share(table: Any, gpu: str, missing: float) -> float:

@@ -59,6 +59,9 @@ class Plan:
     """Gradients and shards travel while backward (and forward) computes."""
     overlap_tensor: bool = False
     """Tensor-parallel traffic travels while products compute."""
+    run_ahead: bool = True
+    """The host launches ahead of the GPU. False: a pipeline whose hosts read from the GPU what comes, microbatch by
+    microbatch (nanotron), so that tensor-parallel ranks meet at the pace of their hosts."""
     offload: Offload = "none"
     compression: Compression = "none"
     gradients: Literal["fp32", "16-bit"] = "16-bit"

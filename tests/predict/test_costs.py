@@ -17,7 +17,7 @@ from labkit.predict.costs.memory import states, transformer_memory
 from labkit.predict.costs.schedules import idle_seconds, in_flight, split_layers
 from labkit.predict.describe.work import Product
 
-PLAIN = replace(COMPONENTS, collective_base=0.0, hop_seconds=0.0, network_hop_seconds=0.0, fill_seconds=0.0)
+PLAIN = replace(COMPONENTS, collective_base=0.0, hop_seconds=0.0, network_hops=0.0, fill_seconds=0.0)
 TESTS = Path(__file__).parents[1]
 
 

@@ -2,7 +2,8 @@
 
 Each of n ranks sends 2(n-1)/n of the bytes in an all-reduce by ring (Patarasuk & Yuan 2009), (n-1)/n in an all-gather
 or reduce-scatter. A ring that passes every node once leaves it by all cards of the node, which the groups of the node
-share. Small messages pay for steps: 2(n-1) of a ring, about 2 log2(n) of a tree (NCCL chooses). Between them a
+share. Small messages pay for steps: 2(n-1) of a ring, which all go at the pace of the slowest link, about 2 log2(n)
+of a tree (NCCL chooses). Between them a
 pipeline is filled: its best chunks cost the square root of steps x transfer (as in Rabenseifner 2004), up to NCCL's
 buffers.
 """
@@ -55,7 +56,7 @@ class Wires:
         """Bytes a second of one GPU's part of its node's cards."""
         self.base = constants.collective_base
         self.hop = constants.hop_seconds
-        self.network_hop = constants.network_hop_seconds
+        self.network_hop = constants.network_hops * inter.latency_seconds
         self.fill = constants.fill_seconds
 
     def bus(self, members: Group) -> float:
@@ -68,8 +69,8 @@ class Wires:
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
         n = members.ranks
-        hops = 2 * (n - members.nodes) * self.hop + 2 * (members.nodes - 1) * self.network_hop
         inside = n == members.per_node
+        hops = 2 * (n - 1) * (self.hop if inside else self.network_hop)
         if inside and n > 2 and self.reducing:  # the switch adds up: each rank passes (n + 1)/n of the bytes
             return self._time(3 * self.hop, nbytes * (n + 1) / n / self.reducing)
         moving = nbytes * (2 * (n - 1) / n / self.bus(members))
@@ -85,7 +86,7 @@ class Wires:
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
         n = members.ranks
-        hops = (n - members.nodes) * self.hop + (members.nodes - 1) * self.network_hop
+        hops = (n - 1) * (self.hop if n == members.per_node else self.network_hop)
         if n == members.per_node:
             moving = self._inside(nbytes, (n - 1) / n)
         else:

@@ -1,0 +1,200 @@
+"""How far predictions are from published measurements, by source.
+
+    python benchmarks/predict.py              parts, memory, and whole steps: unfitted, fitted, and a baseline beside
+    python benchmarks/predict.py --fit        the constants that the rows ask for: FITTED in labkit.predict
+    python benchmarks/predict.py --leave-out  each source predicted with constants that were fitted without it (minutes)
+    python benchmarks/predict.py --rows NAME  every row of one source
+    --measured DIR                            other rows in the same columns, such as ones that no fit has seen
+
+The baseline is a constant efficiency: FLOPs with recomputation / (GPUs x peak x e), e fitted to the source's own rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from predict_rows import MEASURED, SOFTWARE, Row, read, rows
+
+from labkit.hardware import topology
+from labkit.predict import COMPONENTS, FITTED, Constants, Plan, model, predict, predict_range
+from labkit.predict.costs.collectives import Group, Wires
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--leave-out", action="store_true")
+    parser.add_argument("--rows", metavar="NAME", choices=SOFTWARE)
+    parser.add_argument("--measured", type=Path, default=MEASURED)
+    options = parser.parse_args()
+    found = {
+        name: made
+        for name in SOFTWARE
+        if (options.measured / f"{name}.csv").exists() and (made := rows(name, options.measured))
+    }
+    if options.rows:
+        each(found[options.rows])
+    elif options.fit:
+        from predict_fit import fit
+
+        for name, value in fit(found)[1].items():
+            print(f"{name:<20} {value:.4g}")
+    elif options.leave_out:
+        leave_out(found)
+    else:
+        parts(options.measured)
+        memory(found)
+        whole(found)
+        speed()
+    return 0
+
+
+def whole(found: dict[str, list[Row]]) -> None:
+    print("\nstep time, constants of parts only (unfitted)")
+    for name, of in found.items():
+        print(line(name, errors(of, lambda row: predicted(row, COMPONENTS))))
+    print("\nstep time, FITTED constants (these rows took part in the fit)")
+    for name, of in found.items():
+        print(line(name, errors(of, lambda row: predicted(row, FITTED))))
+    print("\nbaseline: one efficiency, fitted to each source's own rows")
+    for name, of in found.items():
+        rate = statistics.median(work(row) / row.seconds for row in of)
+        print(line(name, errors(of, lambda row, rate=rate: work(row) / rate)))  # type: ignore[misc]
+    if "ultrascale_nanotron" in found:
+        layouts(found["ultrascale_nanotron"])
+
+
+def leave_out(found: dict[str, list[Row]]) -> None:
+    """Each source with constants that never saw it; only what it does not share with others is then unknown."""
+    from predict_fit import fit
+
+    print("step time, constants fitted to all other sources")
+    for name, of in found.items():
+        chosen, _ = fit({other: rest for other, rest in found.items() if other != name})
+        print(line(name, errors(of, lambda row, chosen=chosen: predicted(row, chosen))), flush=True)  # type: ignore[misc]
+
+
+def layouts(of: Sequence[Row]) -> None:
+    """Is the order of layouts right, and how good is the one that is picked?"""
+    ranks = spearman([row.seconds for row in of], [predicted(row, FITTED) for row in of])
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in of:
+        groups.setdefault((row.model.name, row.cluster.world_size), []).append(row)
+    print("\nlayouts of ultrascale_nanotron, FITTED")
+    print(f"Spearman over all rows {ranks:.3f}")
+    for (name, gpus), group in groups.items():
+        if len(group) < 5:
+            continue
+        picked = min(group, key=lambda row: predicted(row, FITTED))
+        best = min(row.seconds for row in group)
+        within = spearman([row.seconds for row in group], [predicted(row, FITTED) for row in group])
+        off = picked.seconds / best - 1
+        print(
+            f"  {name}, {gpus:>3} GPUs, {len(group):>2} layouts: Spearman {within:.3f}, picked {off:.1%} from the best"
+        )
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    def ranked(values: Sequence[float]) -> list[float]:
+        order = sorted(range(len(values)), key=values.__getitem__)
+        places = [0.0] * len(values)
+        for place, index in enumerate(order):
+            places[index] = float(place)
+        return places
+
+    return statistics.correlation(ranked(a), ranked(b))
+
+
+def parts(folder: Path) -> None:
+    """All-reduces of a megabyte and more inside one node."""
+    signed: dict[str, list[float]] = {}
+    for row in read("microbench_comm_gemm", folder):
+        if "all-reduce" not in row["model"] or row["gpus"] not in ("2", "8"):
+            continue
+        size = re.search(r"message (\d+)( B|[KMG])", row["metric"])
+        if size is None:
+            continue
+        scale = {" B": 1.0, "K": 1e3, "M": 2**20 * 1.0, "G": 2.0**30}[size[2]]
+        nbytes = float(size[1]) * scale
+        if size[2] == "M":  # names of powers of two, rounded
+            nbytes = 2.0 ** (20 + round(math.log2(float(size[1]))))
+        if nbytes < 2**20:
+            continue
+        n = int(row["gpus"])
+        preset = "dgx-a100" if "A100" in row["gpu"] else "dgx-h200" if "H200" in row["gpu"] else "dgx-h100"
+        value = float(row["value"])
+        measured = value * 1e-6 if row["unit"] == "us" else nbytes * 2 * (n - 1) / n / value / 1e9
+        seconds = Wires(topology(preset), COMPONENTS).all_reduce(nbytes, Group(n, n))
+        signed.setdefault(f"{row['gpu'][:4]}, {n} GPUs, {row['source'][:12]}", []).append(seconds / measured - 1)
+    print("all-reduce of 1 MB and more, constants of parts")
+    for name, values in signed.items():
+        print(line(name, values))
+
+
+def memory(found: dict[str, list[Row]]) -> None:
+    print("\npeak memory at the worst stage (torch's count), no constant is fitted")
+    for name, of in found.items():
+        known = [row for row in of if row.gib]
+        if known:
+            signed = [
+                predict_range(row.model, row.plan, row.cluster).memory_bytes.middle / 2**30 / (row.gib or 1) - 1
+                for row in known
+            ]
+            print(line(name, signed))
+
+
+def speed() -> None:
+    print("\ntime of one prediction")
+    for gpus in (64, 512, 98_304):
+        cluster, data = topology("dgx-a100", nnodes=gpus // 8), gpus // 64
+        plan = Plan(batch=data * 16, data=data, tensor=8, pipeline=8, zero=1)
+        start = time.perf_counter()
+        for _ in range(100):
+            predict(model("gpt-175b"), plan, cluster)
+        print(f"{gpus:>7} GPUs {(time.perf_counter() - start) * 10:.3f} ms")
+
+
+def each(of: Sequence[Row]) -> None:
+    for row in of:
+        layout = " ".join(
+            f"{name}={row.plan[name]}" for name in ("data", "tensor", "pipeline", "microbatch", "recompute")
+        )
+        error = predicted(row, FITTED) / row.seconds - 1
+        print(f"{row.key:<28} {row.model.name:<18} {layout:<60} {row.seconds:>9.4g} s {error:>+7.1%}")
+
+
+def work(row: Row) -> float:
+    """FLOPs of one GPU; where recomputation is unknown, without it."""
+    how = row.plan["recompute"]
+    total = row.model.flops(row.plan["batch"], "hardware", how if isinstance(how, str) else "none")
+    return total / row.cluster.world_size
+
+
+def predicted(row: Row, chosen: Constants) -> float:
+    return predict_range(row.model, row.plan, row.cluster, constants=chosen).step_seconds.middle
+
+
+def errors(of: Sequence[Row], seconds: Callable[[Row], float]) -> list[float]:
+    return [seconds(row) / row.seconds - 1 for row in of]
+
+
+def line(name: str, signed: Sequence[float]) -> str:
+    absolute = [abs(error) for error in signed]
+    mean, median = statistics.mean(absolute), statistics.median(absolute)
+    return (
+        f"{name:<34}{len(signed):>5}  MAPE {mean:>7.1%}  median {median:>7.1%}  worst {max(absolute):>7.1%}"
+        f"  bias {statistics.mean(signed):>+7.1%}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Finds the physical constants that published training runs ask for: the same for all models, layouts and tables.
+
+The error that is made small is the logarithm of predicted over measured time, each source weighing the same and rows
+that are far off (broken networks, repeated runs) little: soft L1 beyond a tenth. Needs scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from predict_rows import Row
+from scipy.optimize import least_squares
+
+from labkit.predict import COMPONENTS, Constants, predict_range
+
+
+class Free(NamedTuple):
+    """A constant that is fitted, within what is physical."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+    scale: float = 1.0
+
+
+FREE = (
+    Free("sustained a100", 0.95, 0.6, 1.05),
+    Free("sustained h100", 0.8, 0.5, 1.05),
+    Free("passes_share", 0.8, 0.3, 1.05),
+    Free("kernel_seconds", 3, 1, 6, 1e-6),
+    Free("host_seconds", 42, 5, 80, 1e-6),
+    Free("ramp_k", 128, 64, 256),
+    Free("optimizer_bytes", 40, 30, 80),
+    Free("flash1 h100", 0.25, 0.1, 0.4),
+    Free("collective_base", 30, 15, 45, 1e-6),
+    Free("lockstep_seconds", 300, 0, 600, 1e-6),
+    Free("network_hops", 3, 1, 5),
+)
+ROWS = 60
+"""Of one source, evenly drawn: enough for so few constants."""
+
+
+def constants(values: Sequence[float]) -> Constants:
+    found = {free.name: value * free.scale for free, value in zip(FREE, values, strict=True)}
+    tables = {
+        "sustained": {
+            "a100": found.pop("sustained a100"),
+            "h100": (hopper := found.pop("sustained h100")),
+            "h200": hopper,
+        },
+        "flash1": {**COMPONENTS.flash1, "h100": found.pop("flash1 h100")},
+    }
+    return replace(COMPONENTS, **found, **{name: MappingProxyType(table) for name, table in tables.items()})
+
+
+def predicted(row: Row, chosen: Constants) -> float:
+    return predict_range(row.model, row.plan, row.cluster, constants=chosen).step_seconds.middle
+
+
+def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, float]]:
+    drawn = {name: found[:: max(1, math.ceil(len(found) / ROWS))] for name, found in sources.items()}
+
+    def residuals(values: Sequence[float]) -> np.ndarray:
+        chosen = constants(values)
+        parts = []
+        for found in drawn.values():
+            errors = np.array([math.log(predicted(row, chosen) / row.seconds) for row in found]) / 0.1
+            parts.append(np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1)) / math.sqrt(len(found)))
+        return np.concatenate(parts)
+
+    bounds = ([free.low for free in FREE], [free.high for free in FREE])
+    span = [free.high - free.low for free in FREE]
+    best = least_squares(
+        residuals, [free.start for free in FREE], bounds=bounds, x_scale=span, diff_step=1e-3, max_nfev=20
+    )
+    return constants(best.x), dict(zip((free.name for free in FREE), map(float, best.x), strict=True))

@@ -1,0 +1,155 @@
+"""Published training runs as what `predict` takes: a model, a plan that may have unknowns, a cluster.
+
+A row gives its sizes; what it does not give follows from the software that made it, stated once for each source
+below. What nobody stated stays a `OneOf`, and the row's prediction a range, of which the middle is compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.hardware import GPUS, LINKS, PRESETS, Topology, topology
+from labkit.predict import OneOf, Transformer
+
+MEASURED = Path(__file__).parent / "measured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run that was timed."""
+
+    key: str
+    source: str
+    model: Transformer
+    plan: dict[str, Any]
+    cluster: Topology
+    seconds: float
+    gib: float | None = None
+    """Peak memory of a rank that was published beside."""
+
+
+def read(name: str, folder: Path = MEASURED) -> Iterator[dict[str, str]]:
+    with (folder / f"{name}.csv").open() as file:
+        yield from csv.DictReader(line for line in file if not line.startswith("#"))
+
+
+# How each source's software works, where the rows do not say it. Megatron of 2021 and its forks: attention in parts
+# with fused softmax, nothing overlapped. LLM Foundry: FSDP, gradients reduced in every microbatch, attention by
+# FlashAttention. torchtitan: FSDP2. nanotron: FlashAttention, sequence parallelism, fp32 gradients, stages balanced
+# by cost.
+_MEGATRON = {"precision": "fp16", "attention": "parts", "overlap": False}
+SOFTWARE: dict[str, dict[str, Any]] = {
+    "megatron_sc21": _MEGATRON,
+    "seqpar_2205_05198": _MEGATRON,
+    "vtrain_single": _MEGATRON,
+    "vtrain_multi": _MEGATRON,
+    "zero_bubble_2401_10241": {**_MEGATRON, "balance": "cost"},
+    "mcore_h100_readme": {
+        "overlap_tensor": True, "attention": "flash3", "gradients": "fp32", "recompute": OneOf(("none", "selective")),
+        "microbatch": OneOf((1, 2, 4)),
+    },
+    "llm_foundry_mpt": {"fusion": "none", "attention": "flash1"},
+    "torchtitan": {"fusion": "none", "recomputed_layers": 0.5, "recompute": "full", "gradients": "fp32"},
+    "ultrascale_nanotron": {"gradients": "fp32", "overlap": False, "balance": "cost", "run_ahead": False},
+}  # fmt: skip
+
+SCHEDULES = {"1F1B": "1f1b", "interleaved": "interleaved", "ZB-1p": "zb-h1", "ZB-2p": "zb-h2", "ZB-H1": "zb-h1"}
+
+
+def rows(name: str, folder: Path = MEASURED) -> list[Row]:
+    """All timed rows of one source whose model and layout are given."""
+    made = (_row(name, row) for row in read(name, folder) if row["step_time_s"] and row["layers"] and row["gpus"])
+    found = [row for row in made if row is not None]
+    memory = {
+        key: float(row["value"]) * (1 if row["unit"] == "GiB" else 1e9 / 2**30)
+        for row in read(name, folder)
+        if "peak memory" in row["metric"]
+        for key in [_identity(row)]
+    }
+    by_key = {row["row_id"]: _identity(row) for row in read(name, folder)}
+    return [
+        replace(row, gib=row.gib or memory.get(by_key[row.key])) if row.gib or by_key[row.key] in memory else row
+        for row in found
+    ]
+
+
+def _identity(row: dict[str, str]) -> tuple[str, ...]:
+    fields = ("model", "layers", "gpus", "gpu", "tp", "pp", "mbs", "gbs", "schedule", "recompute", "precision", "seq")
+    return tuple(row[field] for field in fields)
+
+
+def _row(name: str, row: dict[str, str]) -> Row | None:
+    def whole(field: str, otherwise: int = 1) -> int:
+        found = re.match(r"\d+", row[field])
+        return int(found[0]) if found else otherwise
+
+    gpus, tensor, pipeline, context = whole("gpus"), whole("tp"), whole("pp"), whole("cp")
+    data = gpus // (tensor * pipeline * context)
+    plan: dict[str, Any] = {
+        "batch": whole("gbs"), "microbatch": whole("mbs"), "data": data, "tensor": tensor, "pipeline": pipeline,
+        "context": context, "zero": whole("zero", 0), "chunks": whole("vpp"), "recompute": _recompute(row["recompute"]),
+        "sequence_parallel": "SP" in row["recompute"] and tensor > 1,
+        **SOFTWARE[name],
+    }  # fmt: skip
+    schedule = row["schedule"].split(" ")[0]
+    if pipeline > 1 and schedule in SCHEDULES:
+        plan["schedule"] = SCHEDULES[schedule]
+    if name == "mcore_h100_readme" and pipeline > 1:  # chunks are not stated
+        plan.update(schedule="interleaved", chunks=OneOf((2, 4, 8)))
+    elif plan["chunks"] > 1:
+        plan["schedule"] = "interleaved"
+    if "compile" in row["precision"]:
+        plan["fusion"] = "compiled"
+    if "DEFAULT" in row["precision"]:  # Composer's mixed precision of that name sums gradients up in fp32
+        plan["gradients"] = "fp32"
+    if "fp8" in row["precision"]:
+        plan["precision"] = "fp8"
+    if name in ("ultrascale_nanotron", "mcore_h100_readme"):
+        plan["sequence_parallel"] = tensor > 1
+    llama = "Llama" in row["arch"] or "Llama" in row["model"]
+    model = Transformer(
+        row["model"], whole("layers"), whole("hidden"), whole("heads"), whole("vocab", 50_304), whole("seq"),
+        whole("kv_heads", whole("heads")), whole("ffn", 4 * whole("hidden")), gated=llama, biases=not llama,
+        rotary=llama, rms_norm=llama, tied="tied" in row["arch"] or not llama,
+        dropout=not llama and name not in ("llm_foundry_mpt", "mcore_h100_readme"),
+    )  # fmt: skip
+    noted = re.search(r"mem ([\d.]+) GB", row["notes"])
+    return Row(
+        row["row_id"],
+        name,
+        model,
+        plan,
+        _cluster(row, gpus),
+        float(row["step_time_s"]),
+        float(noted[1]) if noted else None,
+    )
+
+
+def _recompute(text: str) -> str:
+    if "full" in text:
+        return "full"
+    return "selective" if "selective" in text else "none"
+
+
+def _cluster(row: dict[str, str], gpus: int) -> Topology:
+    """The preset of the GPU, with the network that the row gives; nodes of 8, or of as many as ran."""
+    preset = "dgx-h100" if "H100" in row["gpu"] else "dgx-a100"
+    per_node = min(gpus, 8)
+    speed = re.match(r"\d+", row["inter_gbps_per_gpu"])
+    link = PRESETS[preset].inter_node
+    if "nanotron" in row["framework"]:
+        link = LINKS["efa-400g"]  # Hugging Face's cluster is of AWS p5 nodes
+    elif speed:
+        # the same cards at the rate that the row gives, in Gb/s a GPU
+        link = replace(LINKS["ib-hdr"], name=f"{speed[0]} Gb/s", gb_per_s=int(speed[0]) / 8)
+    gpu: Any = GPUS["h100-80gb" if "H100" in row["gpu"] else "a100-80gb"]
+    if "500W" in row["gpu"]:  # HBM2e of 2.4 TB/s; clocks fall with about the cube root of the power
+        gpu = replace(gpu, name="h100-500w", memory_gb=96.0, memory_gb_per_s=2400.0, matmul_efficiency=0.67)
+    return topology(
+        preset, nnodes=gpus // per_node, nproc_per_node=per_node, nics_per_node=per_node, inter_node=link, gpu=gpu
+    )

@@ -1,0 +1,46 @@
+"""Predictions against published runs, few enough to take seconds; `python benchmarks/predict.py` prints them all."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.predict import COMPONENTS, FITTED, Constants
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from predict import errors, line, predicted
+from predict_rows import SOFTWARE, rows
+
+
+@pytest.mark.parametrize(
+    ("source", "constants", "bar"),
+    [
+        ("megatron_sc21", COMPONENTS, 0.08),
+        ("megatron_sc21", FITTED, 0.03),
+        ("vtrain_multi", FITTED, 0.10),
+        ("torchtitan", FITTED, 0.08),
+        ("llm_foundry_mpt", FITTED, 0.08),
+    ],
+)
+def test_published_runs_are_met(source: str, constants: Constants, bar: float) -> None:
+    found = rows(source)
+    signed = errors(found, lambda row: predicted(row, constants))
+    print(line(source, signed))
+    assert statistics.mean(map(abs, signed)) < bar
+
+
+def test_every_source_says_how_its_software_works_and_gives_rows() -> None:
+    for source in SOFTWARE:
+        found = rows(source)
+        assert found and all(row.seconds > 0 for row in found), source
+
+
+def test_what_was_not_published_stays_a_range() -> None:
+    row = next(row for row in rows("mcore_h100_readme") if row.plan["pipeline"] > 1)
+    assert {"microbatch", "chunks", "recompute"} <= {
+        name for name, value in row.plan.items() if isinstance(value, tuple)
+    }
