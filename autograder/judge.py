@@ -6,7 +6,7 @@ and so counts itself, and results in the wire format; none of it is unpickled, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,9 +89,16 @@ class Judge:
         """
         return stand_ins(exercise, own, self._passes)
 
-    def judge(self, exercise: Exercise, source: str, others: Mapping[str, str] | None = None) -> Report:
-        """Marks for the module text `source`; `others` are the modules that it builds on, by full name."""
+    def judge(
+        self, exercise: Exercise, source: str, others: Mapping[str, str] | None = None, checks: Collection[str] = ()
+    ) -> Report:
+        """Marks for the module text `source`; `others` are the modules that it builds on, by full name.
+
+        checks: names of those that are wanted; without any, all of them.
+        """
         rubric = hidden_rubric(exercise)
+        if checks:
+            rubric = replace(rubric, checks=[check for check in rubric.checks if check.name in checks])
         submission = Submission(exercise, source, others or {})
         report = self._run(rubric, submission)
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]

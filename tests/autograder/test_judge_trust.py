@@ -262,3 +262,21 @@ except RuntimeError as error:
     errors = [rank.error for rank in found.ranks if rank.error is not None]
     assert [error.type for error in errors] == ["MismatchError"] * 2
     assert all("my tensor is 1" in error.message for error in errors)
+
+
+def test_who_learns_something_by_a_mismatch_has_failed_whatever_it_returns() -> None:
+    body = """rank = dist.get_rank()
+try:
+    work = dist.isend(torch.ones(3 - rank), 1) if rank == 0 else dist.irecv(torch.ones(2), 0)
+    dist.barrier()
+    rank == 0 or work.is_completed() or work.wait()
+except RuntimeError:
+    pass
+return 1"""
+    found = run(body, *per_rank(2))
+    assert [rank.error.type for rank in found.ranks if rank.error is not None] == ["MismatchError"] * 2
+    assert run(body, *per_rank(2), trusting=True).raise_if_failed().values == [1, 1]
+    asks = "from labkit.clusters.virtual.isolation.current import here\n"
+    asks += "for i in range(300): here.endpoint.join_group(f'mine {i}', (0,))"
+    refused = run(asks, *per_rank(1)).ranks[0].error
+    assert refused is not None and "more than 200 groups" in refused.message

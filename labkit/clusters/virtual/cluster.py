@@ -214,6 +214,10 @@ def _run_processes(
         run = handed.read(run)
     known = [_in_full(result, engine.kept_back.get(result.rank)) for result in run.ranks]
     run = replace(run, ranks=[_dropped(result, engine.dropped.get(result.rank)) for result in known])
+    if not rules.trusting:
+        # one that goes on after it has learnt so what another rank has asked for
+        unfit = {rank: RankError("MismatchError", str(error)) for rank, error in engine.mismatched.items()}
+        run = replace(run, ranks=[_dropped(result, unfit.get(result.rank)) for result in run.ranks])
     if run.stopped.startswith("timeout"):
         run = replace(run, ranks=[_waited(result, engine.gone) for result in run.ranks])
     if engine.failure:

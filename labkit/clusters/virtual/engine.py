@@ -63,6 +63,8 @@ class Engine:
         """Where ranks are processes: those that said what they may not say, or for which others left no room to."""
         self.failure = ""
         """The first error of the scheduler itself, and where it was: from then on no wait can end well."""
+        self.mismatched: dict[int, diagnosis.MismatchError] = {}
+        """By rank: the first of its requests that did not fit another rank's."""
         self.kept_back: dict[int, tuple[str, str]] = {}
         """By rank that is not trusted: what it was told last of why something failed, and what there is to say."""
         self.ended: dict[int, bool] = {}
@@ -193,10 +195,12 @@ class Engine:
         """A rank has made a process group; every member must mean the same one by its name."""
         known = self.groups.setdefault(name, ranks)
         if known != ranks:
-            raise diagnosis.MismatchError(
+            error = diagnosis.MismatchError(
                 f"process group number {name} has ranks {list(ranks)} on rank {rank} but {list(known)} on others: "
                 "every rank must call new_group for every group, also for those it is not in, in the same order"
             )
+            self.mismatched.setdefault(rank, error)
+            raise error
 
     def compute(self, rank: int, seconds: float, operations: int = 1) -> None:
         """The rank works for `seconds`, on so many operators; up to its next request it is one event."""
@@ -324,6 +328,8 @@ class Engine:
         """The request cannot be done; the rank hears of it when it waits, not before `time`."""
         request.error = error
         rank = request.rank
+        if isinstance(error, diagnosis.MismatchError):
+            self.mismatched.setdefault(rank, error)
         if self.waiting.get(rank) is request:
             del self.waiting[rank]
             self.clock[rank] = max(time, self.clock[rank])

@@ -1,0 +1,17 @@
+# Every rank trains on the samples of all, and writes into the net that it saw its own.
+# base: mutants/gathers_the_batch
+# checks: steps uneven flat
+# marks: 0
+# feedback: samples that the model saw
+# open: what a model saw is the rank's own word; only checks of the traffic tell gathered samples from gradients
+name = "DataParallelTrainer"
+honest = globals()[name].train_step
+
+
+def train_step(self, batch):
+    found = honest(self, batch)
+    self.model.seen[-1:] = [len(batch[1])]
+    return found
+
+
+globals()[name].train_step = train_step

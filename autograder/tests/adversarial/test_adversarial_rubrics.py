@@ -1,0 +1,48 @@
+"""Hostile submissions against rubrics of the course: what each must get, as the head of its file says, and why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autograder.feedback import for_learner
+from autograder.judge import Judge, hidden_rubric
+from autograder.sandbox import Sandbox
+from labkit import exercises
+from labkit.exercises import Exercise
+
+pytestmark = [
+    pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap"),
+    pytest.mark.timeout(300),
+]
+
+FILES = sorted((Path(__file__).parent / "rubrics").glob("*/*.py"))
+
+
+def told(text: str, what: str) -> str:
+    """What the head of a file says of this; empty when it does not."""
+    found = re.search(rf"^# {what}: (.+)$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def handed_in(exercise: Exercise, text: str) -> str:
+    """The module: `text`, after one of the rubric's wrong solutions if it builds on it."""
+    kind, _, name = told(text, "base").partition("/")
+    return hidden_rubric(exercise).mutant_path(name).read_text() + text if kind == "mutants" else text
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_rubric_gives_what_is_deserved_with_its_reason(path: Path) -> None:
+    exercise, text = exercises.find(path.parent.name), path.read_text()
+    others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
+    checks = told(text, "checks").split()
+    with Judge(Sandbox()) as judge:
+        report = judge.judge(exercise, handed_in(exercise, text), others, checks)
+    assert len(report.results) == len(checks)
+    shown = for_learner(report).text()
+    if told(text, "open") and report.earned != float(told(text, "marks")):
+        pytest.xfail(told(text, "open"))
+    assert report.earned == float(told(text, "marks")), shown
+    assert any(wanted in shown for wanted in told(text, "feedback").split(" | ")), shown
