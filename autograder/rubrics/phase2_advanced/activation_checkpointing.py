@@ -1,0 +1,635 @@
+"""Hidden rubric of activation_checkpointing: 25 points, 13 for values and 12 for what they cost.
+
+Values are compared with those of plain calls, computed here. They count only where the function was called again in the
+backward pass: each call of it does work that the judge charges and notes, so who saves everything is found out in every
+check. Memory is what the ranks' accounts say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.clusters import Run
+from labkit.trace import Kind
+
+CLOSE = 1e-5
+"""Float32; the judge's processor may multiply in another order."""
+BLOCK = 128
+"""Float32 elements of a block of memory: tensors of whole blocks are counted to the byte."""
+SLACK = 0.2
+"""Tensors: what is small beside those that are counted."""
+FORBIDDEN = {
+    "torch.utils.checkpoint.checkpoint",
+    "torch.utils.checkpoint.checkpoint_sequential",
+    "torch.autograd.graph.save_on_cpu",
+}
+"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+
+
+# What runs on the ranks, and here with plain calls --------------------------------------------------------------------
+
+
+def computed(checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, mark: Any, inner_mark: Any) -> Any:
+    """What a case computes when its functions are called by `checkpoint`: results, and the gradients that there are."""
+    import torch
+
+    def several(a: Any, factor: float, b: Any, c: Any, names: dict[str, float]) -> Any:
+        mark()
+        h = (torch.tanh(a @ w) * factor).mul(2).add_(b)
+        return h.sin() * c, names["shift"] + b.square().sum(), h.argmax()
+
+    def tied(a: Any) -> Any:
+        mark()
+        return torch.tanh(a @ w.t() + y) @ w
+
+    def dropping(a: Any) -> Any:
+        inner_mark()
+        return torch.nn.functional.dropout(torch.tanh(a @ w), 0.4)
+
+    def outer(a: Any) -> Any:
+        mark()
+        return checkpoint(dropping, checkpoint(dropping, a.sin()) + 1).cos()
+
+    w.requires_grad_()
+    x.requires_grad_(case != "tied")
+    y.requires_grad_(case == "several")
+    torch.manual_seed(seed)
+    drawn = []
+    if case == "several":
+        first, second, third = checkpoint(several, 3 * x, 2.5, y.exp(), x.detach() + 1, {"shift": 1.5})
+        result, found = first.sum() * second, [first, second, third]
+    elif case == "tied":
+        h = checkpoint(tied, checkpoint(tied, x))
+        result, found = h.square().mean(), [h]
+    elif case == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = checkpoint(tied, x)
+        result, found = h.float().sum(), [h]
+    else:
+        function = dropping if case == "dropping" else outer
+        h = checkpoint(function, 2 * x)
+        drawn.append(torch.rand(4))
+        h = checkpoint(function, h)
+        drawn.append(torch.rand(4))
+        result, found = h.sum(), [h]
+    result.backward()
+    drawn.append(torch.rand(4))
+    leaves = [x, y, w]
+    return {
+        "results": [tensor.detach() for tensor in found],
+        "gradients": [leaf.grad for leaf in leaves if leaf.grad is not None],
+        "without": [leaf.grad is None for leaf in leaves],
+        "random numbers": drawn,
+    }
+
+
+def called(case: str, x: Any, y: Any, w: Any, seed: int, mark: Any, inner_mark: Any) -> Any:
+    """On a rank: the same with the learner's `checkpoint`."""
+    from labkit.exercises import activation_checkpointing
+
+    return computed(activation_checkpointing.checkpoint, case, x, y, w, seed, mark, inner_mark)
+
+
+def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> Any:
+    """On a rank: `count` functions, each `depth` times tanh; MB-sized tensors held after the forward pass, after the
+    backward pass, and at most, beside `x`."""
+    import torch
+
+    import labkit
+    from labkit.exercises import activation_checkpointing
+
+    def function(t: Any) -> Any:
+        mark()
+        for _ in range(depth):
+            t = t.tanh()
+        return t
+
+    x.requires_grad_()
+    labkit.reset_peak_memory_stats()
+    before = labkit.memory_allocated()
+    if way == "checkpoint":
+        result = x
+        for _ in range(count):
+            result = activation_checkpointing.checkpoint(function, result)
+    elif way == "sequential":
+        result = activation_checkpointing.checkpoint_sequential([function] * count, segments, x)
+    else:
+        with activation_checkpointing.offload_activations("cpu"):
+            result = x
+            for _ in range(count):
+                result = function(result)
+    after_forward = labkit.memory_allocated()
+    result.backward(torch.ones_like(result))
+    del result
+    counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated())
+    return {"grad": x.grad, "tensors": [(number - before) / x.nbytes for number in counts]}
+
+
+def in_segments(segments: Any, x: Any, *marks: Any) -> Any:
+    """On a rank: functions each of which has a mark of its own; the result and the gradient, or the error."""
+    from labkit.exercises import activation_checkpointing
+
+    def numbered(number: int, mark: Any) -> Any:
+        def function(t: Any) -> Any:
+            mark()
+            return (t + number).sin()
+
+        return function
+
+    x.requires_grad_()
+    try:
+        functions = [numbered(number, mark) for number, mark in enumerate(marks)]
+        result = activation_checkpointing.checkpoint_sequential(functions, segments, x)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    result.sum().backward()
+    return [result.detach(), x.grad]
+
+
+def offloaded(x: Any, w: Any) -> Any:
+    """On a rank: gradients of a function under offload_activations; what its backward pass got; memory of a linear
+    layer whose weight is large, at most, in weights."""
+    import torch
+
+    import labkit
+    from labkit.exercises import activation_checkpointing
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: Any) -> Any:
+            ctx.save_for_backward(t)
+            return t**3
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            (t,) = ctx.saved_tensors
+            saved.append([str(t.dtype), list(t.stride())])
+            return 3 * t * t * gradients[0]
+
+    saved: list[Any] = []
+    x.requires_grad_()
+    with activation_checkpointing.offload_activations("cpu"):
+        result: Any = Cube.apply(x.t())  # type: ignore[no-untyped-call]
+    result.sum().backward()
+
+    layer = torch.nn.Linear(w.shape[1], w.shape[0], bias=False)
+    layer.weight = torch.nn.Parameter(w, requires_grad=False)
+    rows = torch.ones(1, w.shape[1], requires_grad=True)
+    labkit.reset_peak_memory_stats()
+    before = labkit.memory_allocated()
+    with activation_checkpointing.offload_activations("cpu"):
+        product = layer(rows)
+    product.sum().backward()
+    most = (labkit.max_memory_allocated() - before) / w.nbytes
+    return {"grads": [x.grad, rows.grad], "saved": saved, "most": most}
+
+
+def misused(x: Any, mark: Any) -> Any:
+    """On a rank: what becomes of wrong arguments, of an argument changed in place, and of a second backward pass."""
+    import torch
+
+    from labkit.exercises import activation_checkpointing
+
+    def attempt(function: Any) -> str:
+        try:
+            function()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    def function(t: Any) -> Any:
+        mark()
+        return t.exp().sin()
+
+    def offload_to(device: Any) -> None:
+        with activation_checkpointing.offload_activations(device):
+            function(x)
+
+    x.requires_grad_()
+    changed = 2 * x
+    result = activation_checkpointing.checkpoint(function, changed)
+    with torch.no_grad():
+        changed.add_(1)
+    in_place = attempt(result.sum().backward)
+    result = activation_checkpointing.checkpoint(function, x)
+    result.sum().backward()
+    second = attempt(result.sum().backward)
+    return {
+        "checkpoint, given a number as function": attempt(lambda: activation_checkpointing.checkpoint(3, x)),
+        "offload_activations to 'nowhere'": attempt(lambda: offload_to("nowhere")),
+        "an argument changed in place": in_place,
+        "a second backward pass": second,
+    }
+
+
+def without_gradients(x: Any, mark: Any) -> Any:
+    """On a rank: a checkpointed function under no_grad."""
+    import torch
+
+    from labkit.exercises import activation_checkpointing
+
+    def function(t: Any) -> Any:
+        mark()
+        return t.sin()
+
+    with torch.no_grad():
+        return activation_checkpointing.checkpoint(function, x.requires_grad_())
+
+
+def parallel(way: str, x: Any, weights: Any, group: Any, mark: Any) -> Any:
+    """On a rank: blocks of a tensor-parallel model, one after the other: each rank has some columns of a block's first
+    weight and these rows of its second, and the ranks add up before the result is squared, and in the backward pass."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.exercises import activation_checkpointing
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: Any) -> Any:
+            return t.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            total = gradients[0].clone()
+            dist.all_reduce(total, group=group)
+            return total
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: Any) -> Any:
+            total = t.clone()
+            dist.all_reduce(total, group=group)
+            return total
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradients[0]
+
+    def block(t: Any, up: Any, down: Any) -> Any:
+        mark()
+        inner = torch.tanh(Copy.apply(t) @ up)  # type: ignore[no-untyped-call]
+        total: Any = Reduce.apply(inner @ down)  # type: ignore[no-untyped-call]
+        return total.square()
+
+    checkpoint = activation_checkpointing.checkpoint
+    h = x.requires_grad_()
+    for up, down in weights:
+        up.requires_grad_()
+        down.requires_grad_()
+        h = checkpoint(block, h, up, down) if way == "checkpoint" else block(h, up, down)
+    h.sum().backward()
+    return [x.grad, *(weight.grad for pair in weights for weight in pair)]
+
+
+# What is expected -----------------------------------------------------------------------------------------------------
+
+
+def plainly(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+def nothing() -> None:
+    """In place of a mark, here."""
+
+
+def calls(run: Run, rank: int = 0) -> list[str]:
+    """The marks of one rank in the order of its calls, as the judge charged them."""
+    marks = [event for event in run.trace.of(rank, Kind.COMPUTE) if event.operation.startswith("call")]
+    return [event.operation.removeprefix("call ") for event in sorted(marks, key=lambda event: event.start)]
+
+
+def like_plain_calls(
+    submission: Submission,
+    ranks: Ranks,
+    draw: Draw,
+    case: str,
+    forward: dict[str, int],
+    dtype: torch.dtype = torch.float32,
+    rel: float = CLOSE,
+) -> dict[str, int]:
+    """Compare a case with plain calls, and how often functions were called: at least once more than in the forward
+    pass, where `forward` says how often they are. Returns how often."""
+    rows, width = draw.randrange(3, 9), draw.randrange(5, 12)
+    sizes = [(rows, width), (rows, width), (width, width)]
+    x, y, w = (draw.tensor(size, dtype) / 8 for size in sizes)
+    seed = draw.randrange(1 << 30)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        wanted = computed(plainly, case, x.clone(), y.clone(), w.clone(), seed, nothing, nothing)
+    given = Args(case, x, y, w, seed, work("call outer", 1e-3), work("call inner", 1e-3))
+    run = ranks(1).call(submission.used_by(called, computed), [given])
+    (value,) = run.values
+    expect(value["without"], "x, y and the weight have no gradient").equals(wanted["without"])
+    for name in ("results", "gradients", "random numbers"):
+        for seen, right in zip(value[name], wanted[name], strict=True):
+            expect(seen, f"one of the {name}").close_to(right, rel=rel)
+    counts = {name: calls(run).count(name) for name in forward}
+    for name, count in forward.items():
+        hint = "a function whose tensors are not held must be called again"
+        expect(counts[name], "calls of checkpointed functions, both passes", look_at=hint).at_least(2 * count)
+    return counts
+
+
+def tensor(draw: Draw, blocks: int) -> Tensor:
+    """Of whole blocks of memory, from -1 to 1."""
+    return draw.tensor(BLOCK * blocks) / 8
+
+
+def tanh_gradient(x: Tensor, times: int) -> Tensor:
+    x = x.clone().requires_grad_()
+    y = x
+    for _ in range(times):
+        y = y.tanh()
+    return torch.autograd.grad(y.sum(), x)[0]
+
+
+def counted(
+    submission: Submission,
+    ranks: Ranks,
+    draw: Draw,
+    way: str,
+    count: int,
+    segments: int = 1,
+    depth: int = 1,
+    again: int = 0,
+) -> list[float]:
+    """Tensors held after the forward pass, after the backward pass, at most; the gradient is right, and at least
+    `again` functions were called again."""
+    x = tensor(draw, draw.randrange(150, 250))
+    given = Args(way, x, count, segments, depth, work("call", 1e-3))
+    run = ranks(1, account=True).call(submission.used_by(held), [given])
+    (value,) = run.values
+    expect(value["grad"], "gradient").close_to(tanh_gradient(x, count * depth), rel=CLOSE)
+    expect(len(calls(run)) - count, "functions that were called again").at_least(again)
+    found: list[float] = value["tensors"]
+    return found
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=3,
+    title="several arguments and results, tensors and others",
+    look_at="arguments of the second call: which are cut off, which need gradients",
+)
+def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_plain_calls(submission, ranks, draw, "several", {"outer": 1})
+
+
+@check(
+    points=2,
+    title="no argument needs a gradient; tied and frozen parameters; a function called twice",
+    look_at="gradients of what the function uses and is not given",
+)
+def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_plain_calls(submission, ranks, draw, "tied", {"outer": 2})
+
+
+@check(points=1, title="float64 and autocast", look_at="in which precision the function computes again")
+def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_plain_calls(submission, ranks, draw, "several", {"outer": 1}, torch.float64, rel=1e-12)
+    like_plain_calls(submission, ranks, draw, "autocast", {"outer": 1}, rel=0.01)
+
+
+@check(
+    points=3,
+    title="dropout drops the same again; other random numbers are those of plain calls",
+    look_at="the state of random numbers before, in and after the second call",
+)
+def randomness(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_plain_calls(submission, ranks, draw, "dropping", {"inner": 2})
+
+
+@check(points=2, title="a checkpoint within a checkpoint", look_at="hooks: whose tensors does each of the two see")
+def nested(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    counts = like_plain_calls(submission, ranks, draw, "nested", {"inner": 4, "outer": 2})
+    expect(counts["outer"], "calls of the outer function").equals(4)
+    expect(counts["inner"], "calls of the inner one: forward, with the outer one, and once more").at_most(12)
+
+
+@check(
+    points=1,
+    title="what cannot be right is an error; without gradients it is a plain call",
+    look_at="arguments that have changed; a graph that is gone; torch.is_grad_enabled()",
+)
+def misuse(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    x = tensor(draw, 1)
+    (value,) = ranks(1).call(submission.used_by(misused), [Args(x, work("call", 1e-3))]).values
+    for what, seen in value.items():
+        error = "ValueError" if " to " in what or "number" in what else "RuntimeError"
+        expect(seen.split(":")[0], f"{what} raises").equals(error)
+    expect(value["offload_activations to 'nowhere'"], "message").contains("nowhere")
+    run = ranks(1).call(submission.used_by(without_gradients), [Args(x, work("call", 1e-3))])
+    expect(run.values[0], "result without gradients").close_to(x.sin(), rel=CLOSE)
+    expect(len(calls(run)), "calls without gradients").equals(1)
+
+
+@check(
+    points=1,
+    title="offload_activations: the same bits, dtype and strides",
+    look_at="how a tensor is copied, and where to",
+)
+def offload(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    x = draw.tensor((draw.randrange(3, 9), draw.randrange(10, 20)), torch.float64) / 3
+    w = draw.tensor((512, 256))
+    (value,) = ranks(1, account=True).call(submission.used_by(offloaded), [Args(x, w)]).values
+    expect(value["saved"], "dtype and strides of what the backward pass of x.t() ** 3 gets").equals(
+        [["torch.float64", [1, x.shape[1]]]]
+    )
+    for seen, wanted in zip(value["grads"], [3 * x * x, w.sum(0, keepdim=True)], strict=True):
+        expect(seen, "gradient").close_to(wanted)
+    expect(value["most"], "memory of a linear layer beside its weight, in weights", look_at="parameters").at_most(SLACK)
+
+
+# What they cost -------------------------------------------------------------------------------------------------------
+
+
+@check(points=2, title="each call is computed again exactly once", look_at="unpack: what is there already")
+def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count, depth = draw.randrange(2, 5), draw.randrange(3, 7)
+    x = tensor(draw, 10)
+    run = ranks(1).call(submission.used_by(held), [Args("checkpoint", x, count, 1, depth, work("call", 1e-3))])
+    expect(run.values[0]["grad"], "gradient").close_to(tanh_gradient(x, count * depth), rel=CLOSE)
+    expect(len(calls(run)), f"calls of {count} functions of {depth} operators, both passes").equals(2 * count)
+
+
+@check(
+    points=3,
+    title="what is held until the backward pass: arguments; and at most, one function's tensors",
+    look_at="what refers to a tensor after pack, and after unpack",
+)
+def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count, depth = draw.randrange(3, 6), draw.randrange(5, 9)
+    forward, _, most = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
+    what = f"tensors that {count} functions of {depth} operators hold,"
+    expect(forward, f"{what} after the forward pass").at_most(count + SLACK)
+    # arguments and the result, one function's, and gradients: the result's, and those on both sides of an operator
+    expect(most, f"{what} at most").at_most(count + depth + 3 + SLACK)
+
+
+@check(points=1, title="nothing is held after the backward pass", look_at="what refers to what was computed again")
+def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count, depth = draw.randrange(2, 4), draw.randrange(4, 7)
+    _, afterwards, _ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
+    expect(afterwards, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
+
+
+@check(
+    points=2,
+    title="segments: in order, lengths as equal as can be, all but the last called again",
+    look_at="the lengths where the number of functions does not divide",
+)
+def segments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    parts = draw.randrange(3, 5)
+    for count, cut in ((parts * draw.randrange(2, 4) + parts - 1, parts), (draw.randrange(3, 6), 1)):
+        x = tensor(draw, 1)
+        marks = [work(f"call {number}", 1e-3) for number in range(count)]
+        run = ranks(1).call(submission.used_by(in_segments), [Args(cut, x, *marks)])
+        leaf = x.clone().requires_grad_()
+        y = leaf
+        for number in range(count):
+            y = (y + number).sin()
+        wanted = [y.detach(), torch.autograd.grad(y.sum(), leaf)[0]]
+        for seen, right in zip(run.values[0], wanted, strict=True):
+            expect(seen, f"result or gradient of {count} functions in {cut} segments").close_to(right, rel=CLOSE)
+        cuts = torch.arange(count).tensor_split(cut)
+        again = [str(n) for part in reversed(cuts[:-1]) for n in part.tolist()]
+        forward = [str(n) for n in range(count)]
+        expect(calls(run), f"calls of {count} functions in {cut} segments, in order").equals(forward + again)
+    bad = draw.choice([0, -1, 4, 2.0])
+    (value,) = ranks(1).call(submission.used_by(in_segments), [Args(bad, x, *marks[:3])]).values
+    expect(value if isinstance(value, str) else "no error", f"{bad} segments of 3 functions").contains("ValueError")
+
+
+@check(
+    points=1,
+    title="segments: memory of the longest one, and of the others' arguments",
+    look_at="what holds a segment's tensors",
+)
+def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    cut = draw.randrange(5, 7)
+    count = cut * cut + cut - 1
+    length = -(-count // cut)
+    _, _, most = counted(submission, ranks, draw, "sequential", count, cut, again=count - length)
+    # arguments of all segments but the first and last, a whole segment, the result, and gradients
+    limit = cut - 2 + length + 5
+    expect(most, f"tensors that {count} functions in {cut} segments hold at most").at_most(limit + SLACK)
+
+
+@check(
+    points=1,
+    title="offload_activations: the device holds none of them until the backward pass",
+    look_at="what pack returns refers to",
+)
+def offload_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    count = draw.randrange(8, 14)
+    forward, afterwards, most = counted(submission, ranks, draw, "offload", count)
+    what = f"tensors that {count} offloaded functions hold,"
+    expect(forward, f"{what} after the forward pass (the result)").at_most(1 + SLACK)
+    expect(afterwards, f"{what} after the backward pass (the gradient)").at_most(1 + SLACK)
+    # one that came back, the result and its gradient, two gradients
+    expect(most, f"{what} at most").at_most(5 + SLACK)
+
+
+@check(
+    points=1,
+    title="tensor-parallel blocks: sums are sent again, in one order on all ranks of the group",
+    look_at="recompute: does it call the function, and how often",
+)
+def collectives(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    members = sorted(draw.sample(range(4), 3))
+    rows, widths = 3, draw.sample([8, 12, 16, 20], 2)
+    x, weights = draw.tensor((rows, 4)) / 8, _weights(draw, widths)
+    given = [
+        Args("checkpoint", x, _share(weights, members.index(rank), 3), group_of(members), work("call", 1e-3))
+        if rank in members
+        else None
+        for rank in range(4)
+    ]
+    run = ranks(4).call(submission.used_by(parallel), given)
+    wanted = _parallel_gradients(x, weights)
+    for place, rank in enumerate(members):
+        shares = [wanted[0], *(part for pair in _share(wanted[1], place, 3) for part in pair)]
+        for seen, right in zip(run.values[rank], shares, strict=True):
+            expect(seen, f"gradients on rank {rank}").close_to(right, rel=1e-4)
+    # block by block: a sum in the forward pass; then that sum again, and one of gradients
+    for rank in members:
+        sent = [event.nbytes for event in run.trace.collectives(rank)]
+        expect(sent, f"bytes of each all-reduce of rank {rank}").equals([4 * rows * 4] * 6)
+        expect(len(calls(run, rank)), f"calls of two blocks on rank {rank}").equals(4)
+
+
+@check(
+    points=1,
+    title="real processes: the same gradients, and each block called twice",
+    look_at="what may be different with gloo: who waits for whom in the backward pass",
+)
+def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    x, weights = draw.tensor((3, 4)) / 8, _weights(draw, [6, 8])
+    given = [Args("checkpoint", x, _share(weights, rank, 2), None, work("call", 0.0)) for rank in range(2)]
+    run = ranks.processes(2).call(submission.used_by(parallel), given)
+    wanted = _parallel_gradients(x, weights)
+    for rank in range(2):
+        shares = [wanted[0], *(part for pair in _share(wanted[1], rank, 2) for part in pair)]
+        for seen, right in zip(run.values[rank], shares, strict=True):
+            expect(seen, f"gradients on rank {rank}").close_to(right, rel=1e-4)
+        sums = len(run.trace.collectives(rank))
+        expect(sums, f"all-reduces of rank {rank}: one for each call of two blocks, and two of gradients").equals(6)
+
+
+_Weights = list[list[Tensor]]
+
+
+def _weights(draw: Draw, widths: list[int]) -> _Weights:
+    """Of blocks: (4, width) and (width, 4)."""
+    return [[draw.tensor((4, 6 * width)) / 8, draw.tensor((6 * width, 4)) / 8] for width in widths]
+
+
+def _share(weights: _Weights, place: int, size: int) -> _Weights:
+    """Columns of the first, rows of the second: those of one of `size` ranks."""
+    return [[up.chunk(size, 1)[place].contiguous(), down.chunk(size, 0)[place].contiguous()] for up, down in weights]
+
+
+def _parallel_gradients(x: Tensor, weights: _Weights) -> tuple[Tensor, _Weights]:
+    """Of the whole model, in one process."""
+    x = x.clone().requires_grad_()
+    leaves = [[weight.clone().requires_grad_() for weight in pair] for pair in weights]
+    h = x
+    for up, down in leaves:
+        h = (torch.tanh(h @ up) @ down).square()
+    h.sum().backward()
+    gradients = [[leaf.grad for leaf in pair] for pair in leaves]
+    return x.grad, gradients  # type: ignore[return-value]  # all of them have one
+
+
+# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
+
+VALUES = {"arguments", "parameters", "precision", "randomness", "nested", "misuse", "collectives", "real_processes"}
+COSTS = {"once", "memory", "released", "segments", "segment_memory"}
+
+MUTANTS = {
+    "calls_plainly": Mutant(1, loses=VALUES | COSTS | {"offload_memory"}),
+    "cuts_off_its_arguments": Mutant(2, loses=VALUES | COSTS),
+    # what needs one tensor only, or is not counted
+    "computes_for_each_tensor": Mutant(17, loses={"nested", "once", "segments", "collectives", "real_processes"}),
+    "parameters_without_gradients": Mutant(23, loses={"parameters"}),
+    "gradient_of_the_first_only": Mutant(19, loses={"arguments", "precision", "collectives", "real_processes"}),
+    "draws_another_mask": Mutant(20, loses={"randomness", "nested"}),
+    "rewinds_random_numbers": Mutant(20, loses={"randomness", "nested"}),
+    "keeps_what_it_computed": Mutant(20, loses={"memory", "released", "segment_memory"}),
+    "forgets_autocast": Mutant(24, loses={"precision"}),
+    "holds_its_arguments": Mutant(24, loses={"misuse"}),
+    "last_segment_takes_the_rest": Mutant(22, loses={"segments", "segment_memory"}),
+    "leaves_functions_out": Mutant(22, loses={"segments", "segment_memory"}),
+    "checkpoints_the_last_segment": Mutant(23, loses={"segments"}),
+    "offloads_a_copy": Mutant(24, loses={"offload_memory"}),
+    "offloads_parameters": Mutant(24, loses={"offload"}),
+    "offloads_in_bfloat16": Mutant(23, loses={"offload", "offload_memory"}),
+    "checks_nothing": Mutant(22, loses={"misuse", "segments"}),
+}
