@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from labkit.start import start
 
             return start(arguments[1:])
+        if arguments[:1] == ["predict"]:
+            return _predict(arguments[1:])
         options = _parser().parse_args(arguments)
         return int(options.run(options))
     except (CommandError, UnknownExercise, MissingModule) as error:
@@ -95,10 +97,20 @@ def _parser() -> argparse.ArgumentParser:
     grades.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
     grades.set_defaults(run=_grades)
 
+    commands.add_parser("predict", help="how long a step takes, what it holds, the best layout", add_help=False)
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
     commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
     return parser
+
+
+def _predict(arguments: list[str]) -> int:
+    from labkit.predict import command
+
+    try:
+        return command.main(arguments)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -5,9 +5,12 @@ from labkit.predict.describe import MLP, MODELS, Transformer, count, model, resn
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction, PredictionRange, Term
 from labkit.predict.ranges import OneOf, Range
+from labkit.predict.running import checkpoint_interval, goodput, run, scaling, with_stragglers
+from labkit.predict.search import search
 from labkit.predict.step import predict, predict_range
 
 __all__ = [
     "COMPONENTS", "FITTED", "MLP", "MODELS", "Constants", "OneOf", "Plan", "Prediction", "PredictionRange", "Range",
-    "Term", "Transformer", "count", "model", "predict", "predict_range", "resnet",
+    "Term", "Transformer", "checkpoint_interval", "count", "goodput", "model", "predict", "predict_range", "resnet",
+    "run", "scaling", "search", "with_stragglers",
 ]  # fmt: skip

@@ -62,11 +62,11 @@ class Constants:
 COMPONENTS = Constants()
 FITTED = replace(
     COMPONENTS,
-    sustained=MappingProxyType({"a100": 0.965, "h100": 0.79, "h200": 0.79}),
-    flash1=MappingProxyType({"a100": 0.36, "h100": 0.275}),
+    sustained=MappingProxyType({"a100": 0.97, "h100": 0.80, "h200": 0.80}),
+    flash1=MappingProxyType({"a100": 0.36, "h100": 0.27}),
     ramp_k=90.0,
     kernel_seconds=6e-6,
-    passes_share=0.73,
+    passes_share=0.72,
     host_seconds=42e-6,
     collective_base=45e-6,
     network_hops=4.2,

@@ -66,8 +66,12 @@ class Plan:
     compression: Compression = "none"
     gradients: Literal["fp32", "16-bit"] = "16-bit"
     """In which gradients are kept and summed up."""
-    balance: Literal["layers", "cost"] = "layers"
-    """Stages have equally many layers, or the stages with embedding and head have fewer."""
+    balance: Literal["layers", "cost", "ends"] = "layers"
+    """Stages have equally many layers; or those with embedding and head so many fewer as these cost; or one fewer."""
+    loss: Literal["in place", "eager"] = "in place"
+    """The loss works on its logits in place (Megatron), or keeps copies in fp32 of every step, as eager torch does."""
+    keep_gathered: bool = False
+    """With sequence parallelism: gathered inputs are kept for backward, not gathered again (nanotron)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -65,7 +65,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
     last = plan.pipeline - 1
     one = model.activation_bytes(
         plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-        recompute=plan.recompute, flash=plan.flash,
+        recompute=plan.recompute, flash=plan.flash, keep_gathered=plan.keep_gathered,
     ) * plan.value_bytes / 2  # fmt: skip
     whole = model.activation_bytes(
         plan.microbatch,
@@ -73,6 +73,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
         sequence_parallel=plan.sequence_parallel,
         context=plan.context,
         flash=plan.flash,
+        keep_gathered=plan.keep_gathered,
     )
     if plan.recompute != "none":  # the layers that keep everything
         one = one * plan.recomputed_layers + whole * (1 - plan.recomputed_layers)
@@ -89,7 +90,9 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
         if stage == last:
             tied = model.tied and plan.pipeline > 1
             parameters += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
-            activations += model.head_activation_bytes(plan.microbatch, tensor=plan.tensor, context=plan.context)
+            activations += model.head_activation_bytes(
+                plan.microbatch, tensor=plan.tensor, context=plan.context, eager_loss=plan.loss == "eager"
+            )
         held, kept, state = states(plan, parameters)
         if plan.zero == 3:  # the layer that computes and the one that is fetched ahead
             buffers += 2 * layer * plan.value_bytes + layer * plan.gradient_bytes

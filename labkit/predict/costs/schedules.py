@@ -67,13 +67,21 @@ def in_flight(plan: Plan, stage: int) -> float:
 def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int]:
     """Layers of each stage; `first` and `last`: how many layers the embedding and the head cost.
 
-    With `balance` "cost" the stages at the ends have so many fewer that the slowest stage is as quick as it can be.
+    With `balance` "cost" the stages at the ends have so many fewer that the slowest stage is as quick as it can be,
+    with "ends" one fewer.
     """
     p = plan.pipeline
     if p == 1:
         return [layers]
     if plan.balance == "layers":
         return [layers // p + (1 if stage < layers % p else 0) for stage in range(p)]
+    if plan.balance == "ends":
+        even = (layers + 2) // p
+        spare = (layers + 2) % p
+        counts = [even + (1 if stage < spare else 0) for stage in range(p)]
+        counts[0] -= 1
+        counts[-1] -= 1
+        return counts
     best: tuple[float, list[int]] = (math.inf, [])
     for at_end in range(0, layers // p + 2):
         for at_start in range(0, min(layers // p + 2, layers - at_end + 1)):

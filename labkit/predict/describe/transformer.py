@@ -162,9 +162,13 @@ class Transformer:
         context: int = 1,
         recompute: str = "none",
         flash: bool = False,
+        keep_gathered: bool = False,
         nbytes: int = 2,
     ) -> float:
-        """What one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` of one value, masks 1."""
+        """What one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` of one value, masks 1.
+
+        `keep_gathered`: with sequence parallelism, also the inputs of both parts as all ranks together hold them.
+        """
         h, f, kv, t = self.width, self.inner * self.active_experts, self.kv_width, tensor
         tokens = samples * self.sequence / context
         if recompute == "full":
@@ -177,12 +181,19 @@ class Transformer:
             split += 4 * self.heads  # one fp32 a row and head
         elif recompute != "selective":
             split += self.heads * self.sequence * ((2 * nbytes + mask) if self.dropout else nbytes)
-        return tokens * (whole / (t if sequence_parallel else 1) + split / t)
+        gathered = 2 * h * nbytes if keep_gathered and sequence_parallel else 0
+        return tokens * (gathered + whole / (t if sequence_parallel else 1) + split / t)
 
-    def head_activation_bytes(self, samples: float, *, tensor: int = 1, context: int = 1) -> float:
-        """Of the last norm, the head and its loss: logits in 16 bits, and in 32 for the loss (Megatron keeps one)."""
+    def head_activation_bytes(
+        self, samples: float, *, tensor: int = 1, context: int = 1, eager_loss: bool = False
+    ) -> float:
+        """Of the last norm, the head and its loss.
+
+        Logits are kept once in fp32, 4 bytes (Korthikanti et al. 2022); with an `eager_loss` in 16 bits, and in fp32 as
+        they are, less their maximum, as exponentials, and as gradients: 18.
+        """
         tokens = samples if self.patch_values else samples * self.sequence / context
-        return tokens * (4 * self.width + 4 * self.vocab / tensor)
+        return tokens * (4 * self.width + (18 if eager_loss else 4) * self.vocab / tensor)
 
     # Work ---------------------------------------------------------------------------------------------------------
 

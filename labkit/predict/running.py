@@ -1,0 +1,147 @@
+"""What a whole run takes: hours and dollars, checkpoints and failures, stragglers, efficiency as GPUs are added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from labkit.hardware import Topology
+from labkit.predict.constants import FITTED, Constants
+from labkit.predict.describe import Description
+from labkit.predict.plan import Plan
+from labkit.predict.prediction import Prediction
+from labkit.predict.step import predict
+
+FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
+"""Unexpected interruptions of Llama 3's pre-training: 419 in 54 days on 16,384 H100s (arXiv 2407.21783, section
+3.3.4)."""
+RESTART_SECONDS = 25 * 60.0
+"""Finding a failure and its cause, under 10 minutes, and catching up, 15 (MegaScale, arXiv 2402.15627, section 6.3)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of many steps without failures."""
+
+    steps: int
+    hours: float
+    gpu_hours: float
+    dollars: float
+
+
+def run(prediction: Prediction, samples: float, dollars_per_gpu_hour: float) -> Run:
+    """An epoch, or any number of samples: whole steps, at a price of one GPU and hour. Raises ValueError below 0."""
+    if samples <= 0 or dollars_per_gpu_hour < 0:
+        raise ValueError(f"samples must be above 0 and a price at least 0, got {samples} and {dollars_per_gpu_hour}")
+    steps = math.ceil(samples / prediction.plan.batch)
+    hours = steps * prediction.step_seconds / 3600
+    return Run(steps, hours, hours * prediction.plan.ranks, hours * prediction.plan.ranks * dollars_per_gpu_hour)
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Share of the time in which steps are made that last."""
+
+    share: float
+    checkpoint_every_seconds: float
+    checkpoint_seconds: float
+    failures_per_day: float
+
+
+def checkpoint_interval(checkpoint_seconds: float, between_failures: float) -> float:
+    """The seconds of work between two checkpoints that lose least (Daly 2006, equation 37; its first term is Young's
+    1974).
+
+    sqrt(2 C M) (1 + sqrt(C/2M)/3 + C/18M) - C, for C below 2M; else M.
+    """
+    cost, mean = checkpoint_seconds, between_failures
+    if cost <= 0 or mean <= 0:
+        raise ValueError(f"both times must be above 0, got {cost} and {mean}")
+    if cost >= 2 * mean:
+        return mean
+    part = cost / (2 * mean)
+    return math.sqrt(2 * cost * mean) * (1 + math.sqrt(part) / 3 + part / 9) - cost
+
+
+def goodput(
+    prediction: Prediction,
+    *,
+    failures_per_gpu_hour: float = FAILURES_PER_GPU_HOUR,
+    restart_seconds: float = RESTART_SECONDS,
+    checkpoint_seconds: float | None = None,
+) -> Goodput:
+    """Checkpoints at Daly's interval, failures at random (Daly 2006, equation 20), each costing the work since the
+    last.
+
+    `checkpoint_seconds`: how long training stands still for one; None: parameters and optimizer's state written by all
+    nodes at once to their storage.
+    """
+    if failures_per_gpu_hour <= 0 or restart_seconds < 0:
+        raise ValueError("failures_per_gpu_hour must be above 0 and restart_seconds at least 0")
+    if checkpoint_seconds is None:
+        node = prediction.cluster.nproc_per_node
+        states = (prediction.memory.parameters + prediction.memory.optimizer) * node
+        checkpoint_seconds = prediction.cluster.storage.write_seconds(states)
+    mean = 3600 / (failures_per_gpu_hour * prediction.plan.ranks)
+    every = max(prediction.step_seconds, checkpoint_interval(checkpoint_seconds, mean))
+    exponent = (every + checkpoint_seconds) / mean
+    lost = mean * math.exp(min(700.0, restart_seconds / mean)) * math.expm1(min(700.0, exponent))
+    return Goodput(every / lost, every, checkpoint_seconds, 86_400 / mean)
+
+
+def with_stragglers(prediction: Prediction, spread: float) -> float:
+    """Seconds of a step whose computing varies from rank to rank by a standard deviation of `spread` (a share).
+
+    All wait for the slowest of n: about sqrt(2 ln n) deviations above the mean (extreme values of a normal
+    distribution).
+    """
+    if spread < 0:
+        raise ValueError(f"spread must be at least 0, got {spread}")
+    n = prediction.plan.ranks
+    late = spread * math.sqrt(2 * math.log(n)) if n > 1 else 0.0
+    return prediction.step_seconds + late * prediction.seconds("compute")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One point of a scaling study; efficiency 1: as good as the first point's GPUs."""
+
+    gpus: int
+    step_seconds: float
+    samples_per_second: float
+    efficiency: float
+    communication_share: float
+
+
+def scaling(
+    model: Description,
+    plan: Plan,
+    cluster: Topology,
+    nodes: Sequence[int],
+    *,
+    weak: bool,
+    constants: Constants = FITTED,
+) -> list[Scaled]:
+    """Efficiency as nodes are added, all of them to data parallelism.
+
+    Weak: the batch grows with the ranks. Strong (Amdahl): it stays, and microbatches become fewer, then smaller. Raises
+    ValueError where a number of nodes does not suit the plan.
+    """
+    found: list[Scaled] = []
+    for count in nodes:
+        grown = replace(cluster, nnodes=count)
+        data, left = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
+        if left or not data:
+            raise ValueError(
+                f"{grown.world_size} GPUs are no multiple of tensor x pipeline x context = "
+                f"{plan.tensor * plan.pipeline * plan.context}"
+            )
+        batch = plan.batch * data // plan.data if weak else plan.batch
+        micro = plan.microbatch if weak else min(plan.microbatch, max(1, batch // data))
+        made = predict(model, replace(plan, data=data, batch=batch, microbatch=micro), grown, constants=constants)
+        rate = made.samples_per_second
+        first = found[0] if found else None
+        ideal = first.samples_per_second * grown.world_size / first.gpus if first else rate
+        found.append(Scaled(grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share))
+    return found

@@ -1,0 +1,124 @@
+"""The best layout of a model on a cluster: all of them are predicted, and those that are out say why."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.hardware import Topology
+from labkit.predict.constants import FITTED, Constants
+from labkit.predict.describe import Description
+from labkit.predict.describe.transformer import Transformer
+from labkit.predict.plan import Plan
+from labkit.predict.prediction import Prediction
+from labkit.predict.step import predict
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A layout that is out."""
+
+    layout: dict[str, Any]
+    why: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """All layouts that fit, the quickest first, and all that do not."""
+
+    found: tuple[Prediction, ...]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def best(self) -> Prediction:
+        """Raises ValueError that says why nothing fits."""
+        if not self.found:
+            reasons = Counter(rejected.why.split(":")[0] for rejected in self.rejected)
+            said = "; ".join(f"{why} ({count} layouts)" for why, count in reasons.most_common(3))
+            raise ValueError(f"no layout fits: {said}")
+        return self.found[0]
+
+
+def search(model: Description, batch: int, cluster: Topology, *, constants: Constants = FITTED, **fixed: Any) -> Search:
+    """Every layout of `model` with a batch of so many samples on all of `cluster`'s GPUs.
+
+    Tried are tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
+    sequences, ZeRO 0, 1 and 3, microbatches by powers of two, recomputation none, selective and full. `fixed` fields of
+    `Plan` are not varied. Raises ValueError for a batch below 1, and when fixed axes do not divide the GPUs.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    axes = math.prod(fixed.get(axis, 1) for axis in ("tensor", "pipeline", "context", "data"))
+    if cluster.world_size % axes:
+        said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
+        raise ValueError(f"{said} = {axes} must divide {cluster.world_size} GPUs")
+    found, rejected = [], []
+    for layout in _layouts(model, batch, cluster, fixed):
+        try:
+            made = predict(model, Plan(**layout), cluster, constants=constants)
+        except ValueError as error:
+            rejected.append(Rejected(layout, str(error)))
+            continue
+        if made.fits:
+            found.append(made)
+        else:
+            needed = (made.memory.total + made.memory.reserved) / 1e9
+            held = cluster.gpu.memory_gb
+            rejected.append(
+                Rejected(layout, f"out of memory: stage {made.memory.stage} needs {needed:.0f} GB of {held:g}")
+            )
+    found.sort(key=lambda made: made.step_seconds)
+    return Search(tuple(found), tuple(rejected))
+
+
+def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    gpus = cluster.world_size
+
+    def tried(name: str, values: list[Any]) -> list[Any]:
+        return [fixed[name]] if name in fixed else values
+
+    tensors = _divisors(cluster.nproc_per_node) if isinstance(model, Transformer) else [1]
+    contexts = [1, 2, 4, 8] if isinstance(model, Transformer) and model.sequence >= 16_384 else [1]
+    for tensor in tried("tensor", tensors):
+        for context in tried("context", contexts):
+            if gpus % (tensor * context):
+                continue
+            most = model.layers if isinstance(model, Transformer) else 1
+            depths = [depth for depth in _divisors(gpus // (tensor * context)) if depth <= most]
+            for pipeline in tried("pipeline", depths):
+                if gpus % (tensor * context * pipeline):
+                    continue
+                data = gpus // (tensor * context * pipeline)
+                if fixed.get("data", data) != data:
+                    continue
+                if batch % data:
+                    yield dict(fixed, batch=batch, tensor=tensor, context=context, pipeline=pipeline, data=data)
+                    continue
+                for microbatch in tried("microbatch", _powers(batch // data)):
+                    for zero in tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]):
+                        for recompute in tried("recompute", ["none", "selective", "full"]):
+                            for chunks in tried("chunks", _chunks(model, pipeline)):
+                                yield {
+                                    **fixed, "batch": batch, "tensor": tensor, "context": context, "data": data,
+                                    "pipeline": pipeline, "microbatch": microbatch, "zero": zero, "chunks": chunks,
+                                    "recompute": recompute,
+                                    "sequence_parallel": fixed.get("sequence_parallel", tensor > 1),
+                                    "schedule": fixed.get("schedule", "interleaved" if chunks > 1 else "1f1b"),
+                                }  # fmt: skip
+
+
+def _chunks(model: Description, pipeline: int) -> list[int]:
+    if not isinstance(model, Transformer) or pipeline == 1 or model.layers % pipeline:
+        return [1]
+    return [chunks for chunks in _divisors(model.layers // pipeline) if chunks <= 8]
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << power for power in range(5) if 1 << power <= most]

@@ -1,0 +1,81 @@
+"""The best layout: all are tried, and each that is out says why; `labkit predict` at the shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
+from labkit.hardware import topology
+from labkit.predict import model, predict, search
+
+
+def test_the_quickest_that_fits_is_found_and_the_rest_say_why() -> None:
+    cluster = topology("dgx-a100", nnodes=2)
+    made = search(model("gpt-6.7b"), 64, cluster)
+    assert made.best.fits and made.best.plan.ranks == 16
+    assert all(made.best.step_seconds <= other.step_seconds for other in made.found)
+    assert made.best.step_seconds == predict(model("gpt-6.7b"), made.best.plan, cluster).step_seconds
+    assert made.rejected and all(rejected.why for rejected in made.rejected)
+    reasons = {rejected.why.split(":")[0] for rejected in made.rejected}
+    assert "out of memory" in reasons
+    assert any("GB of 80" in rejected.why for rejected in made.rejected)
+
+
+def test_what_is_fixed_is_not_varied() -> None:
+    made = search(model("gpt-1.3b"), 32, topology("dgx-a100"), tensor=4, recompute="full", pipeline=1)
+    assert {(one.plan.tensor, one.plan.pipeline, one.plan.recompute) for one in made.found} == {(4, 1, "full")}
+
+
+def test_530b_on_2520_gpus_is_searched_whole() -> None:
+    made = search(
+        model("gpt-530b"), 2520, topology("dgx-a100", nnodes=315), recompute="full", attention="parts", zero=0
+    )
+    layouts = {(one.plan.tensor, one.plan.pipeline) for one in made.found}
+    assert (8, 35) in layouts, "the layout of SC21, table 1"
+    assert made.best.plan.tensor == 8
+
+
+def test_networks_without_layers_to_cut_are_searched_too() -> None:
+    best = search(model("resnet50"), 2048, topology("dgx-a100"), precision="fp16").best
+    assert best.plan.data == 8 and best.plan.tensor == best.plan.pipeline == 1
+
+
+def test_a_model_that_never_fits_says_why() -> None:
+    with pytest.raises(ValueError, match="no layout fits: out of memory"):
+        _ = search(model("gpt-1t"), 64, topology("dgx-a100")).best
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "prediction.json"
+    arguments = "predict --model gpt-13b --cluster a100x32 --tensor 4 --pipeline 2 --data 4 --microbatch 2 --zero 1"
+    assert main([*arguments.split(), "--samples", "1e6", "--price", "2", "--explain", "--json", str(target)]) == 0
+    printed = capsys.readouterr().out
+    assert all(
+        word in printed for word in ("tensor parallel", "bubble", "activations", "MFU", "dollars", "Korthikanti")
+    )
+    written = json.loads(target.read_text())
+    assert written["gpus"] == 32 and written["plan"]["tensor"] == 4 and written["step_seconds"] > 0
+
+
+def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--model", "gpt-1.3b", "--cluster", "h100x8"]) == 0
+    assert "best of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--model gpt-13 --cluster a100x32", "did you mean gpt-13b"),
+        ("--model gpt-13b --cluster a100x12", "12 GPUs do not fill nodes of 8"),
+        ("--model gpt-13b --cluster a100", "such as a100x32"),
+        ("--model gpt-13b --cluster m1x8", "unknown kind 'm1'"),
+        ("--model gpt-13b --cluster a100x8 --tensor 3", "tensor x pipeline x context = 3 must divide 8 GPUs"),
+        ("--model gpt-13b --cluster a100x8 --schedule zigzag", "schedule must be one of"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *arguments.split()]) == 2
+    assert said in capsys.readouterr().err
