@@ -53,11 +53,17 @@ class CheckResult:
     def passed(self) -> bool:
         return not self.skipped and self.earned == self.points
 
+    @property
+    def unwritten(self) -> str:
+        """The place of the part that is not written yet, where the check failed for no more than that."""
+        kind, _, place = self.stopped.partition(" at ")
+        return place if kind == "NotImplementedError" and not self.passed else ""
+
     def text(self) -> str:
         """Lines for a terminal; readable without colour."""
         if self.skipped:
             return f"skip       {self.title}\n           {self.skipped}"
-        mark = "ok  " if self.passed else "FAIL"
+        mark = "ok  " if self.passed else "TODO" if self.unwritten else "FAIL"
         lines = [f"{mark} {number(self.earned)}/{number(self.points)}".ljust(11) + self.title]
         for label, value in details(self):
             first, *rest = value.splitlines() or [""]
@@ -145,6 +151,8 @@ def details(result: CheckResult) -> list[tuple[str, str]]:
     """What there is to say of a failed check, each with its label."""
     if result.passed or result.skipped:
         return []
+    if result.unwritten:
+        return [("to write", result.unwritten)]
     lines = [("expected", result.expected), ("seen", _shortened(result.seen))]
     if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which says why
         lines.append(("why", result.why))

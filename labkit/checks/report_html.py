@@ -11,7 +11,12 @@ from html import escape
 
 from labkit.checks.report import CheckResult, Report, details, number
 
-MARKS = {"passed": ("✓", "#0072b2"), "failed": ("✗", "#d55e00"), "skipped": ("-", "#777777")}
+MARKS = {
+    "passed": ("✓", "#0072b2"),
+    "failed": ("✗", "#d55e00"),
+    "to do": ("○", "#777777"),
+    "skipped": ("-", "#777777"),
+}
 
 
 def report_html(report: Report) -> str:
@@ -29,8 +34,10 @@ def results_html(results: Sequence[CheckResult]) -> str:
 
 
 def state(result: CheckResult) -> str:
-    """`passed`, `failed` or `skipped`."""
-    return "skipped" if result.skipped else "passed" if result.passed else "failed"
+    """`passed`, `failed`, `skipped`, or `to do` where what it calls is not written yet."""
+    if result.skipped:
+        return "skipped"
+    return "passed" if result.passed else "to do" if result.unwritten else "failed"
 
 
 def _item(result: CheckResult) -> str:

@@ -54,6 +54,15 @@ def test_text_is_aligned_and_says_all() -> None:
     ]
 
 
+def test_what_is_not_written_yet_has_not_failed() -> None:
+    place = "phase3_multi_node/ring_allreduce.py, line 12"
+    seen = "NotImplementedError on every rank\n  and where it was called"
+    result = CheckResult("the sum", 3, 0, "every rank to return", seen, stopped=f"NotImplementedError at {place}")
+    assert result.text().splitlines() == ["TODO 0/3   the sum", f"           to write  {place}"]
+    shown = Report("phase3_multi_node/ring_allreduce", [result], seed=0)._repr_html_()
+    assert "to do" in shown and place in shown and "failed" not in shown
+
+
 def test_what_could_not_be_judged_counts_for_nothing() -> None:
     only_skipped = Report("phase1_x/y", [CheckResult("time", points=4, earned=0, skipped="no clock here")], seed=1)
     assert (only_skipped.points, only_skipped.earned, only_skipped.passed) == (0, 0, True)
