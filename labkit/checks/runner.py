@@ -42,7 +42,7 @@ def run_checks(
     seed = 1 + secrets.randbelow(2**31) if seed is None else seed
     results: list[CheckResult] = []
     telling: Run | None = None
-    first_seen: dict[str, CheckResult] = {}
+    first_seen: dict[tuple[str, str], CheckResult] = {}
     failed: dict[str, str] = {}
     for check in rubric.checks:
         if progress:
@@ -54,7 +54,8 @@ def run_checks(
         if judged and not result.passed:
             failed[check.name] = check.title
         if result.stopped:
-            earlier = first_seen.setdefault(result.stopped, result)
+            # a line of a function that is given may stop others of yours, too, and for other reasons
+            earlier = first_seen.setdefault((result.stopped, result.why), result)
             if earlier is not result:
                 seen = f"{result.stopped.replace(f'{rubric.exercise.phase}/', '')}, as above"
                 result = replace(result, expected="", seen=seen, told=seen, why="", line=0)

@@ -104,14 +104,14 @@ def drop_last(submission: Submission, ranks: Ranks) -> None:
 
 def stopped(size: int, num_replicas: int, rank: int, steps: int, epoch: int) -> list[Any]:
     """The first samples of an epoch, and the state after them, as a file would keep it."""
+    import itertools
     import json
 
     from labkit.exercises import data_loader
 
     sampler = data_loader.ShardedSampler(size, num_replicas, rank)
     sampler.set_epoch(epoch)
-    samples = iter(sampler)
-    taken = [int(next(samples)) for _ in range(steps)]
+    taken = [int(index) for index in itertools.islice(sampler, steps)]
     return [taken, json.dumps(sampler.state_dict())]
 
 
@@ -145,6 +145,12 @@ def resume(submission: Submission, ranks: Ranks) -> None:
         expect(joined, f"rank {rank}: 2 samples of epoch 3, and then the others").equals(whole[rank][0])
         expect(after[rank][1], f"rank {rank}: len(sampler) when 3 are left").equals(3)
         expect(after[rank][2], f"rank {rank}: samples of epoch 4, the next one").equals(5)
+    # of 10 samples for 4 ranks the third round has two, and with it the epoch is over
+    over = ranks(4).call(submission.used_by(stopped), lambda rank: Args(10, 4, rank, 3, 3)).values
+    given = [Args(10, 4, rank, over[rank][1], 3) for rank in range(4)]
+    for rank, (left, _, following) in enumerate(ranks(4).call(submission.used_by(resumed), given).values):
+        expect(left, f"rank {rank} of 4: what is left of 10 samples after 3 rounds").equals([])
+        expect(following, f"rank {rank} of 4: samples of epoch 4").equals(3 if rank < 2 else 2)
 
 
 @check(

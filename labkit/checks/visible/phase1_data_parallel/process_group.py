@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from labkit.checks import Args, Draw, Ranks, Submission, check, expect
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -108,15 +108,17 @@ def cleanup(submission: Submission, ranks: Ranks) -> None:
     expect(run.values, "a group stands: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
 
 
-def takes_turns(fails: bool) -> Any:
+def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
     """When this rank's turn under rank_zero_first began and ended, in seconds, and what became of it."""
     import time
 
     from labkit.exercises import process_group
 
+    if not takes_part:
+        return []
     moments = []
     try:
-        with process_group.rank_zero_first():
+        with process_group.rank_zero_first(group):
             moments.append(time.monotonic())
             time.sleep(0.05)
             moments.append(time.monotonic())
@@ -130,7 +132,7 @@ def takes_turns(fails: bool) -> Any:
 @check(
     points=3,
     title="rank_zero_first: rank 0 has ended its block before the others begin",
-    look_at="on which side of its yield each rank comes to the barrier",
+    look_at="on which side of its yield each rank comes to the barrier, and to which group's",
 )
 def order(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(False))
@@ -138,6 +140,11 @@ def order(submission: Submission, ranks: Ranks) -> None:
     for rank, (began, _, _) in enumerate(others, 1):
         what = f"seconds from the end of rank 0's block to the beginning of rank {rank}'s (negative: too early)"
         expect(began - ended, what).at_least(0.0)
+    # rank 1 is the first of these two; the others are somewhere else
+    given = [Args(False, group=group_of([1, 2]), takes_part=rank in (1, 2)) for rank in range(4)]
+    run = ranks(4).call(submission.used_by(takes_turns), given)
+    what = "seconds from the end of rank 1's block to the beginning of rank 2's, in a group of these two"
+    expect(run.values[2][0] - run.values[1][1], what).at_least(0.0)
 
 
 @check(
@@ -155,7 +162,7 @@ def failing(submission: Submission, ranks: Ranks) -> None:
 @check(
     points=3,
     title="all_reduce_metrics: the same means on every rank",
-    look_at="what is added up, and by what it is divided; the order of names; ranks of weight 0",
+    look_at="what is added up, and in which dtype; by what it is divided; the order of names; ranks of weight 0",
 )
 def means(submission: Submission, ranks: Ranks) -> None:
     # losses 1, 10, 100, 1000: the mean tells whose is missing
@@ -175,6 +182,11 @@ def means(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.all_reduce_metrics, lambda rank: Args({"loss": losses[rank]}, weight=weights[rank]))
     for rank, found in enumerate(run.values):
         expect(found, f"rank {rank} has, of 2 for 10 samples, 8 for 30, nan for none").equals({"loss": 6.5})
+    # float32 has 24 bits, which is 16,777,216
+    run = ranks(2).call(submission.all_reduce_metrics, lambda rank: Args({"samples": 100_000_001}))
+    expect(run.values, "what the ranks have, where both count 100000001 samples").equals(
+        [{"samples": 100_000_001.0}] * 2
+    )
 
 
 @check(
