@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import IO
+from typing import IO, Any
 
 from autograder.sandbox.books import Books, Usage
 from autograder.sandbox.cgroups import Parents
@@ -91,12 +91,20 @@ _MAX_RUN_BYTES = 256 << 20
 """Of what all ranks of one call return together: the judge holds it, beside that of other submissions."""
 
 
+_PATIENCE_SECONDS = 3.0
+"""For what watches over the ranks inside: the kernel ends all in a sandbox, so nothing is lost with it."""
+
+
 class _Warm(WarmProcess):
     """Two in one: runs go to the sandbox that is prepared for them."""
 
     def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started]) -> None:
-        super().__init__(environment=environment(), max_bytes=_MAX_RUN_BYTES, launch=partial(launch, PREPARED))
-        self._others = WarmProcess(environment=environment(), max_bytes=_MAX_RUN_BYTES, launch=partial(launch, ""))
+        def made(entry: str) -> dict[str, Any]:
+            options = {"environment": environment(), "max_bytes": _MAX_RUN_BYTES, "patience": _PATIENCE_SECONDS}
+            return {**options, "launch": partial(launch, entry)}
+
+        super().__init__(**made(PREPARED))
+        self._others = WarmProcess(**made(""))
 
     def open(self, asked: Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
         return super().open(asked, sockets) if asked.entry == PREPARED else self._others.open(asked, sockets)

@@ -19,6 +19,7 @@ from labkit.clusters import Run, cycles
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
+from labkit.clusters.warm.client import NO_ANSWER
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
 _LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError")
@@ -107,6 +108,8 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         else:
             why = "The sandbox that it ran in was ended for this."
         where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
+        if kind.startswith(NO_ANSWER):  # then it is chance whether anybody knows where they were
+            where = ""
     elif error is not None:
         kind = _kind(error)
         found = error.type == "DeadlockError" and not isinstance(run, ProcessRun)

@@ -22,12 +22,11 @@ from labkit.clusters.cluster import OnOutput
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import Collector, WarmProcess, WarmProcessDied, frames, reports
+from labkit.clusters.warm.client import NO_ANSWER
 from labkit.trace import Trace
 
 ENTRY = "labkit.clusters.virtual.remote:main"
 _LENGTH = struct.Struct("<Q")
-_PATIENCE_SECONDS = 10.0
-"""For a supervisor that keeps the time, to say that it is up."""
 
 
 class KeptRanks:
@@ -64,7 +63,7 @@ class KeptRanks:
             for handed_over in sockets:
                 handed_over.close()
             began = time.monotonic()
-            stopped = _listen(crews, size, None if job.timeout is None else began + job.timeout + _PATIENCE_SECONDS)
+            stopped = _listen(crews, size, None if job.timeout is None else began + job.timeout + self._warm.patience)
             run = _merged([crew.outcome(time.monotonic() - began, stopped) for crew in crews], size)
             self.calls += 1
             done = run.ok
@@ -98,7 +97,7 @@ class _Crew:
         pairs = [socket.socketpair() for _ in range(size)]
         self._orders = [ours for ours, _ in pairs]
         for order in self._orders:
-            order.settimeout(_PATIENCE_SECONDS)  # code that has run there may have it read no more
+            order.settimeout(warm.patience)  # code that has run there may have it read no more
         asked = warm.prepare(
             ENTRY,
             # between two calls nobody hangs, and in a call the time limit counts
@@ -174,7 +173,7 @@ def _listen(crews: Sequence[_Crew], size: int, limit: float | None) -> str:
     while open_ones := [crew for crew in crews if not crew.is_done(size)]:
         left = None if limit is None else limit - time.monotonic()
         if left is not None and left <= 0:
-            return "the process that watches over the ranks does not answer"
+            return NO_ANSWER
         ready = select.select([crew.session.connection for crew in open_ones], [], [], left)[0]
         try:
             for crew in open_ones:

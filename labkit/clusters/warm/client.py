@@ -30,7 +30,7 @@ from labkit.clusters.warm.telling import Telling
 
 _START_LIMIT_SECONDS = 120.0
 _LAUNCH = Path(__file__).with_name("launch.py")
-_PATIENCE_SECONDS = 10.0
+NO_ANSWER = "the process that watches over the ranks does not answer"
 _WHERE_SECONDS = 1.0
 """For all ranks to say where they are, when they are interrupted."""
 # the warm process itself must have no threads; a rank's own number is set when it starts
@@ -58,6 +58,8 @@ class WarmProcess:
     environment: that of the warm process and of all ranks. None: each run has this process's environment, working
         directory and `sys.path` of that moment.
     max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
+    patience: seconds that the supervisor of a run has to say that time is up, and to end all when it is told to; then
+        the warm process is killed, and whatever the supervisor has left goes with a sandbox that it is in.
     launch: starts it in a way of its own; is given the socket that server.py's `serve` needs there, and a file for what
         it prints.
     """
@@ -67,11 +69,13 @@ class WarmProcess:
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         max_bytes: int = 2 << 30,
+        patience: float = 10.0,
         launch: Callable[[socket.socket, IO[bytes]], Launched] | None = None,
     ) -> None:
         self._command_prefix = list(command_prefix)
         self._environment = environment
         self.max_bytes = max_bytes
+        self.patience = patience
         self._lock = threading.Lock()
         self._launch = launch or self._as_child
         self._process: Launched | None = None
@@ -147,7 +151,9 @@ class WarmProcess:
             collector = Collector(ranks, timeout, on_output, self.max_bytes)
             try:
                 telling, hanging = Telling([collector], on_state), Hanging(job, [collector], on_state)
-                stopped = _receive(session, collector, telling, hanging, timeout)
+                # the supervisor keeps the time; this is for one that the ranks have brought down
+                limit = None if timeout is None else time.monotonic() + timeout + self.patience
+                stopped = _receive(session, collector, telling, hanging, limit)
             except KeyboardInterrupt as interrupt:
                 _say_where_all_are(session, collector, interrupt)
                 raise
@@ -214,7 +220,7 @@ class WarmProcess:
             if not properly:
                 self._kill()
 
-        session = Session(connection, b"", ended)
+        session = Session(connection, b"", ended, self.patience)
         try:
             # a supervisor that was killed has perhaps said something before
             with contextlib.suppress(BrokenPipeError, ConnectionResetError), let_through():
@@ -231,7 +237,7 @@ class WarmProcess:
         # the processes have theirs: the other end must see the end of a process at once
         for handed_over in sockets:
             handed_over.close()
-        return Session(connection, first, ended)
+        return Session(connection, first, ended, self.patience)
 
     def _connect(self, entry: str) -> socket.socket | None:
         """A connection to a new supervisor, or None when the warm process is dead."""
@@ -289,14 +295,15 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(session: Session, collector: Collector, telling: Telling, hanging: Hanging, timeout: float | None) -> str:
-    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
-    # the supervisor keeps the time; this is for one that the ranks have brought down
-    limit = None if timeout is None else time.monotonic() + timeout + _PATIENCE_SECONDS
+def _receive(session: Session, collector: Collector, telling: Telling, hanging: Hanging, limit: float | None) -> str:
+    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string.
+
+    limit: when that is if nothing else is known, on the monotonic clock.
+    """
     while True:
         data = session.receive(None if limit is None else max(0.0, limit - time.monotonic()))
         if data is None:
-            return "the process that watches over the ranks does not answer"
+            return NO_ANSWER
         if not data:
             return ""
         try:

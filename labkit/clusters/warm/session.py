@@ -11,7 +11,6 @@ from typing import Any
 from labkit.clusters.warm import frames
 from labkit.clusters.warm.interrupts import held, let_through
 
-_STOP_LIMIT_SECONDS = 10.0
 _RECEIVE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
 """An interrupt that comes just before a wait begins is seen when the wait ends."""
@@ -23,11 +22,13 @@ class Session:
     To be closed, whatever happens: no process of the run is left then.
     """
 
-    def __init__(self, connection: socket.socket, first: bytes, ended: Callable[[bool], None]) -> None:
-        """first: what has already come in. ended: called by `close` with whether the supervisor has ended."""
+    def __init__(self, connection: socket.socket, first: bytes, ended: Callable[[bool], None], patience: float) -> None:
+        """first: what has already come in. ended: called by `close` with whether the supervisor has ended, for which
+        there are `patience` seconds."""
         self.connection = connection
         self._first = first
         self._ended = ended
+        self._patience = patience
 
     def receive(self, seconds: float | None = None) -> bytes | None:
         """What has come in since; empty when the supervisor has ended, None when nothing came within `seconds`."""
@@ -63,7 +64,7 @@ class Session:
     def _stop(self) -> bool:
         try:
             self.connection.shutdown(socket.SHUT_WR)
-            limit = time.monotonic() + _STOP_LIMIT_SECONDS
+            limit = time.monotonic() + self._patience
             while (left := limit - time.monotonic()) > 0:
                 if select.select([self.connection], [], [], left)[0] and not self.connection.recv(_RECEIVE_BYTES):
                     return True
