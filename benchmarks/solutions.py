@@ -28,6 +28,7 @@ PARTS = (
     "collectives",
     "samplers",
     "trainer",
+    "gradient_accumulation",
     "activation_checkpointing",
 )
 TARGET = 1.1

@@ -116,11 +116,10 @@ class GradientAccumulator:
         # TODO 3. Write this rank's part into the message, and add it up over the group: one all-reduce. `None` is not
         # a gradient. Then divide, so that `message.gradient` is the mean's, and let `norm` be its norm, a float.
         ### BEGIN SOLUTION
-        gradients = [parameter.grad for parameter in message.parameters]
-        for part, gradient in zip(message.parts, gradients, strict=True):
-            if gradient is not None:
-                part.copy_(gradient)
-        message.present.copy_(torch.tensor([gradient is not None for gradient in gradients]))
+        for parameter, part in zip(message.parameters, message.parts, strict=True):
+            if parameter.grad is not None:
+                part.copy_(parameter.grad)
+        message.present.copy_(torch.tensor([parameter.grad is not None for parameter in message.parameters]))
         message.samples.fill_(self.samples)
         dist.all_reduce(message.flat, group=self.group)
         message.gradient.div_(message.samples)

@@ -18,6 +18,7 @@ WORK = {
     "samplers": ["epoch of 0.01 million samples begins, rank 0 of 1", "rank 0 of 4", "rank 0 of 64"],
     "activation_checkpointing": ["step, 12 blocks, each a segment", "in 4 segments", "offloaded"],
     "trainer": ["step, flat, 34 kB of gradients; DDP with one bucket", "step, tree, 34 kB"],
+    "gradient_accumulation": ["window of 1, 34 kB of gradients; DDP no_sync, one bucket", "window of 4, 34 kB"],
 }
 
 
