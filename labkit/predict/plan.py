@@ -184,14 +184,16 @@ class Plan:
             raise ValueError(f"tensor {self.tensor} must divide {model.name}'s {model.queries_groups} kv_heads")
         if model.inner % self.tensor:
             raise ValueError(f"tensor {self.tensor} must divide {model.name}'s ffn width {model.inner}")
-        if self.pipeline * self.chunks > model.layers + 1:
+        places = model.layers + {"layers": 0, "cost": 1, "ends": 2}[self.balance]
+        if self.pipeline * self.chunks > places:
             raise ValueError(
                 f"pipeline x chunks = {self.pipeline} x {self.chunks} stages need as many layers; "
                 f"{model.name} has {model.layers}"
             )
-        if self.schedule == "interleaved" and model.layers % (self.pipeline * self.chunks):
+        if self.schedule == "interleaved" and self.balance != "cost" and places % (self.pipeline * self.chunks):
             raise ValueError(
                 f"interleaved: pipeline x chunks = {self.pipeline * self.chunks} must divide {model.layers} layers"
+                + (" and the two that the ends have fewer" if self.balance == "ends" else "")
             )
         if self.context > 1 and model.sequence % (2 * self.context):
             raise ValueError(f"2 x context = {2 * self.context} must divide the sequence of {model.sequence} tokens")

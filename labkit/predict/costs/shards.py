@@ -48,11 +48,11 @@ def shard_traffic(
             )
         ]
     rounds = plan.microbatches if plan.zero == 2 else 1
-    scatter = wires.reduce_scatter(nbytes, shard)
+    scatter = layers * wires.reduce_scatter(nbytes / layers, shard)  # layer by layer: each pays the ring's steps
     if copies > 1:
         between = Group(copies, max(1, everyone.per_node // shard.per_node))
         scatter += wires.all_reduce(nbytes / plan.sharded_over, between)
-    gather = wires.all_gather(parameters * plan.value_bytes, shard)
+    gather = layers * wires.all_gather(parameters * plan.value_bytes / layers, shard)
     first = _hidden(
         plan,
         "gradients",
