@@ -14,8 +14,9 @@ from typing import Any
 
 from labkit.clusters.elastic.workers import NodeLine
 from labkit.clusters.warm import processes
+from labkit.clusters.warm.forked import Process
 from labkit.clusters.warm.request import Request
-from labkit.clusters.warm.supervisor import Process, Supervisor
+from labkit.clusters.warm.supervisor import Supervisor
 
 _PATIENCE_SECONDS = 5.0
 """For ranks that have been told to end with SIGTERM, when the node itself has been."""

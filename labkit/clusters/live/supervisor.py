@@ -6,8 +6,9 @@ import os
 import signal
 from typing import Any
 
+from labkit.clusters.warm.forked import Process
 from labkit.clusters.warm.silence import Silence
-from labkit.clusters.warm.supervisor import Process, Supervisor
+from labkit.clusters.warm.supervisor import Supervisor
 
 
 class LiveSupervisor(Supervisor):
