@@ -16,6 +16,7 @@ Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `T
 from labkit.plots.chunks import chunk_grid
 from labkit.plots.curves import Curve, curves
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
+from labkit.plots.exponents import exponents
 from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
 from labkit.plots.peaks import peaks
@@ -36,6 +37,7 @@ __all__ = [
     "curves",
     "doubling_steps",
     "exchanges",
+    "exponents",
     "memory",
     "overlap",
     "peaks",

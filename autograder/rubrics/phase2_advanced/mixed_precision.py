@@ -1,0 +1,631 @@
+"""Hidden rubric of mixed_precision: 25 points, 12 for the scaler and the masters alone and 13 for steps made of them.
+
+A step is compared with what torch does here in float32, in one process, with all ranks' samples. Where a number must be
+exact, the model is one weight and its samples are powers of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.clusters import Run
+from labkit.trace import Event, Kind
+
+FEATURES, CLASSES = 5, 3
+TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+CLOSE = {"float16": 0.05, "bfloat16": 0.1, "float32": 1e-3}
+"""How far masters may be from float32's weights after a few steps, of the way that these have gone."""
+FORBIDDEN = {"torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.nn.parallel.DistributedDataParallel"}
+"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+
+Batch = tuple[Tensor, Tensor]
+
+
+# What runs on the ranks -----------------------------------------------------------------------------------------------
+
+
+def history(settings: list[float], interval: int, overflows: list[bool], restored: int = 0) -> Any:
+    """On a rank: the scale after each step. After `restored` steps a new scaler goes on from the old one's state."""
+    from labkit.exercises import mixed_precision
+
+    scaler = mixed_precision.DynamicLossScaler(*settings, interval)
+    scales = []
+    for number, overflow in enumerate(overflows):
+        if number and number == restored:
+            state, scaler = scaler.state_dict(), mixed_precision.DynamicLossScaler()
+            scaler.load_state_dict(state)
+        scaler.update(overflow)
+        scales.append(scaler.get_scale())
+    return scales
+
+
+def unscaled(scale: float, gradients: list[Any], group: Any = None, mark: Any = None) -> Any:
+    """On a rank: divide these gradients by the scale; None is a parameter without one. What it says, and they."""
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    parameters = []
+    for gradient in gradients:
+        like = torch.zeros(2) if gradient is None else torch.zeros_like(gradient)
+        parameters.append(torch.nn.Parameter(like))
+        parameters[-1].grad = gradient
+    scaler = mixed_precision.DynamicLossScaler(scale)
+    if mark is not None:
+        mark()
+    said = scaler.unscale_(parameters, group)
+    return said, [parameter.grad for parameter in parameters]
+
+
+def optimizer_of(name: str, groups: list[Any]) -> torch.optim.Optimizer:
+    """Adam's step is not linear in the gradient; momentum is a state that a skipped step must leave alone."""
+    import torch
+
+    if name == "adam":
+        return torch.optim.Adam(groups, lr=0.05, eps=0.01)
+    return torch.optim.SGD(groups, lr=1.0 if name == "plain" else 0.25, momentum=0.5)
+
+
+def mastered(weights: list[Tensor], frozen: int, gradients: list[list[Any]], optimizer: str) -> Any:
+    """On a rank: updates of these weights, in two groups, of which the second learns twice as fast."""
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    model = [torch.nn.Parameter(weight, number != frozen) for number, weight in enumerate(weights)]
+    half = len(model) // 2
+    inner = optimizer_of(optimizer, [{"params": model[:half]}, {"params": model[half:], "lr": 0.1}])
+    masters = mixed_precision.MasterWeights(inner)
+    for step in gradients:
+        for parameter, gradient in zip(model, step, strict=True):
+            parameter.grad = gradient
+        masters.take_gradients()
+        masters.step()
+        masters.zero_grad()
+    held = [parameter for entry in inner.param_groups for parameter in entry["params"]]
+    return {
+        "weights": [parameter.detach() for parameter in model],
+        "held": [parameter.detach() for parameter in held],
+        "own": [any(parameter is one for one in model) for parameter in held],
+        "kept": [
+            value.dtype for state in inner.state.values() for value in state.values() if getattr(value, "ndim", 0)
+        ],
+    }
+
+
+def net(kind: str, hidden: int) -> nn.Module:
+    """One weight, or a small classifier whose parameters are also tied, frozen, never used and not always used."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[int] = []
+            self.first, self.last = nn.Linear(5, hidden), nn.Linear(hidden, 3)
+            self.gain, self.unused = nn.Parameter(torch.ones(hidden)), nn.Parameter(torch.ones(hidden))
+            self.again = self.gain
+            self.sometimes = nn.Parameter(torch.zeros(hidden))
+            self.last.bias.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.append(len(x))
+            h = torch.tanh(self.first(x) * self.gain) * self.again
+            rows = x[:, 0] > 0
+            if bool(rows.any()):
+                h = torch.where(rows[:, None], h + self.sometimes, h)
+            outputs: torch.Tensor = self.last(h)
+            return outputs
+
+    return Net() if kind == "net" else nn.Linear(1, 1, bias=False)
+
+
+def trained(
+    weights: list[Tensor],
+    batches: list[Batch],
+    dtype: str = "float16",
+    scale: float = 8.0,
+    optimizer: str = "sgd",
+    factor: float = 1.0,
+    max_norm: Any = None,
+    kept: str = "",
+    interval: int = 2000,
+    restored: int = 0,
+    group: Any = None,
+    mark: Any = None,
+) -> Any:
+    """On a rank: train one weight, or the net, from `weights`; `mark` is called before each step and after all.
+
+    scale: 0 for no scaler. factor: of the loss of the one weight, and the inverse of its learning rate. kept: the dtype
+    of the model's weights, where it is not `dtype`. After `restored` steps all goes on from a checkpoint.
+    """
+    import torch
+
+    from labkit.exercises import mixed_precision
+
+    def made() -> Any:
+        model = net("net" if len(weights) > 1 else "weight", len(weights[0]))
+        with torch.no_grad():
+            for parameter, values in zip(model.parameters(), weights, strict=True):
+                parameter.copy_(values)
+        model.to(getattr(torch, kept or dtype))
+        inner = optimizer_of("plain" if len(weights) == 1 else optimizer, list(model.parameters()))
+        if len(weights) == 1:
+            inner.param_groups[0]["lr"] = 1 / factor
+        masters = mixed_precision.MasterWeights(inner)
+        return model, inner, masters, mixed_precision.DynamicLossScaler(scale or 1.0, 2.0, 0.5, interval)
+
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if len(weights) > 1:
+            return torch.nn.functional.cross_entropy(outputs, targets)
+        return outputs.float().mean() * factor
+
+    def everything() -> torch.Tensor:
+        held = [parameter for entry in inner.param_groups for parameter in entry["params"]]
+        state = [
+            torch.as_tensor(value) for kept in inner.state.values() for value in kept.values() if value is not None
+        ]
+        return torch.cat([one.detach().double().flatten() for one in (*model.parameters(), *held, *state)])
+
+    model, inner, masters, scaler = made()
+    steps, scales, snapshots = [], [], [everything()]
+    seen: list[int] = []
+    for number, batch in enumerate(batches):
+        if number and number == restored:
+            checkpoint = masters.state_dict(), scaler.state_dict()
+            model, inner, masters, scaler = made()
+            masters.load_state_dict(checkpoint[0])
+            scaler.load_state_dict(checkpoint[1])
+        if mark is not None:
+            mark()
+        low = getattr(torch, dtype)
+        step = mixed_precision.autocast_step(
+            model,
+            masters,
+            loss_fn,
+            (batch[0], batch[1]),
+            scaler if scale else None,
+            dtype=low,
+            max_norm=max_norm,
+            group=group,
+        )
+        steps.append((step.stepped, float(step.loss)))
+        scales.append(scaler.get_scale())
+        snapshots.append(everything())
+        seen += getattr(model, "seen", [])
+        model.seen = []
+    if mark is not None:
+        mark()
+    held = [parameter.detach() for entry in inner.param_groups for parameter in entry["params"]]
+    return {
+        "weights": [parameter.detach() for parameter in model.parameters()],
+        "held": held,
+        "stepped": [step[0] for step in steps],
+        "losses": [step[1] for step in steps],
+        "scales": scales,
+        "snapshots": snapshots,
+        "seen": [size for size in seen if size],
+    }
+
+
+def misused(cases: list[str], mark: Any) -> list[str]:
+    """On a rank: what wrong arguments raise; `mark` is called before each."""
+    import torch
+    from torch import nn
+
+    from labkit.exercises import mixed_precision
+
+    model, other, half = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2).half()
+    own, foreign, low = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other, half))
+    step, loss_fn, batch = mixed_precision.autocast_step, nn.functional.mse_loss, (torch.ones(3, 2), torch.ones(3, 2))
+    scaler = mixed_precision.DynamicLossScaler()
+    half.weight.grad = torch.ones_like(half.weight)
+    wrong = {
+        "dtype": lambda: step(model, own, loss_fn, batch, scaler, dtype=torch.int8),
+        "batch": lambda: step(model, own, loss_fn, (batch[0], torch.ones(2, 2)), scaler),
+        "optimizer": lambda: step(model, foreign, loss_fn, batch, scaler),
+        "MasterWeights": lambda: step(half, low, loss_fn, batch, scaler),
+        "max_norm": lambda: step(model, own, loss_fn, batch, scaler, max_norm=0.0),
+        "float16": lambda: scaler.unscale_([half.weight]),
+        "growth_interval": lambda: mixed_precision.DynamicLossScaler(growth_interval=0),
+        "backoff_factor": lambda: mixed_precision.DynamicLossScaler(backoff_factor=1.5),
+    }
+    said = []
+    for case in cases:
+        mark()
+        try:
+            wrong[case]()
+            said.append("nothing")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+# What is right --------------------------------------------------------------------------------------------------------
+
+
+def scales_of(settings: Sequence[float], interval: int, overflows: Sequence[bool]) -> list[float]:
+    """The scale after each step, by the contract."""
+    scale, growth, backoff = settings
+    found, fine = [], 0
+    for overflow in overflows:
+        fine = 0 if overflow else fine + 1
+        if overflow:
+            scale = max(scale * backoff, TINY)
+        elif fine == interval:
+            scale, fine = scale * growth if scale * growth <= HUGE else scale, 0
+        found.append(scale)
+    return found
+
+
+def state(draw: Draw, hidden: int = 6) -> list[Tensor]:
+    """Values of a net's parameters that all dtypes hold."""
+    return [draw.tensor(tuple(p.shape)) / (16 if hidden < 1000 else 128) for p in net("net", hidden).parameters()]
+
+
+def batch(draw: Draw, size: int) -> Batch:
+    classes = torch.tensor([draw.randrange(CLASSES) for _ in range(size)], dtype=torch.int64)
+    return draw.tensor((size, FEATURES)) / 4, classes
+
+
+def ones(values: Sequence[float], size: int = 2) -> list[Batch]:
+    """For each rank samples of one weight."""
+    return [(torch.full((size, 1), value), torch.zeros(size)) for value in values]
+
+
+def whole(
+    weights: list[Tensor], batches: Sequence[Sequence[Batch]], optimizer: str, max_norm: float | None
+) -> list[Tensor]:
+    """A net's weights after steps of one process in float32, on the samples of all ranks: `batches[step][rank]`."""
+    model = net("net", len(weights[0]))
+    with torch.no_grad():
+        for parameter, values in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(values)
+    taking = optimizer_of(optimizer, list(model.parameters()))
+    for parts in batches:
+        inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+        taking.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        taking.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def like_one_process(
+    submission: Submission,
+    ranks: Any,
+    draw: Draw,
+    shares: Sequence[Sequence[int]],
+    *,
+    dtype: str = "float16",
+    optimizer: str = "sgd",
+    hidden: int = 6,
+    max_norm: float | None = None,
+    **options: Any,
+) -> Run:
+    """Train the net on ranks with `shares[step][rank]` samples each, and expect what one process gets in float32."""
+    weights = state(draw, hidden)
+    batches = [[batch(draw, size) for size in sizes] for sizes in shares]
+    given = [
+        Args(weights, [parts[r] for parts in batches], dtype, optimizer=optimizer, max_norm=max_norm, **options)
+        for r in range(len(shares[0]))
+    ]
+    run: Run = ranks.call(submission.used_by(trained, net, optimizer_of), given)
+    wanted = whole(weights, batches, optimizer, max_norm)
+    way = torch.cat([(after - before).flatten() for after, before in zip(wanted, weights, strict=True)])
+    kept = options.get("kept") or dtype
+    for rank, value in enumerate(run.values):
+        expect(value["stepped"], f"steps taken on rank {rank}").equals([True] * len(shares))
+        expect([seen.shape for seen in value["held"]], "shapes of masters").equals([after.shape for after in wanted])
+        gaps = [(seen.float() - after).flatten() for seen, after in zip(value["held"], wanted, strict=True)]
+        off = float(torch.cat(gaps).norm() / way.norm())
+        hint = "each rank's part of the gradient, by its samples, and what happens to it on its way"
+        told = f"they are off by {off:.2g} of the way that float32's have gone"
+        expect(off <= CLOSE[dtype], f"masters in {dtype} beside float32", look_at=hint).holds(told)
+        for seen, low in zip(value["held"], value["weights"], strict=True):
+            expect(str(low.dtype), "dtype of a weight").equals(f"torch.{kept}")
+            expect(low, "a weight, its master rounded").equals(seen.to(low.dtype))
+        kinds = {str(seen.dtype) for seen in value["held"][:-1]}
+        expect(kinds, "dtypes of what the optimizer works on").equals({"torch.float32"})
+        sizes = [len(parts[rank][1]) for parts in batches if len(parts[rank][1])]
+        expect(value["seen"], f"samples that the model saw on rank {rank}").equals(sizes)
+    return run
+
+
+def by_step(run: Run, rank: int) -> list[list[Event]]:
+    """The messages and collectives of `rank` between its marks."""
+    steps: list[list[Event]] = []
+    for event in run.trace.of(rank):
+        if event.kind is Kind.COMPUTE and event.operation == "step":
+            steps.append([])
+        elif steps and event.kind in (Kind.COLLECTIVE, Kind.SEND):
+            steps[-1].append(event)
+    return steps
+
+
+# The scaler and the masters -------------------------------------------------------------------------------------------
+
+
+@check(
+    points=3, title="the scale's history", look_at="update: when counting begins anew, and where the scale must stop"
+)
+def scale_history(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    call = submission.used_by(history)
+    for _ in range(2):
+        interval = draw.randrange(3, 6)
+        settings = [2.0 ** draw.randrange(0, 20), draw.choice([2.0, 3.0, 1.5]), draw.choice([0.5, 0.25, 0.3])]
+        # a streak that is cut short, two that are not, one after the other, then whatever comes
+        fixed = [0] * (interval - 1) + [1] + [0] * (2 * interval) + [0, 1, 1]
+        overflows = [bool(one) for one in fixed] + [draw.random() < 0.2 for _ in range(25)]
+        (scales,) = ranks(1).call(call, [Args(settings, interval, overflows)]).values
+        wanted = torch.tensor(scales_of(settings, interval, overflows), dtype=torch.float64)
+        for step, (seen, right) in enumerate(zip(scales, wanted.tolist(), strict=True)):
+            expect(float(seen), f"scale after step {step}").close_to(right, rel=1e-5)
+    for start, overflow in ((2.0**126, False), (2.0**-124, True)):
+        (scales,) = ranks(1).call(call, [Args([start, 2.0, 0.5], 1, [overflow] * 6)]).values
+        expect([float(one) for one in scales], "scale at the end of float32").equals(
+            scales_of([start, 2.0, 0.5], 1, [overflow] * 6)
+        )
+
+
+@check(points=2, title="unscale_: gradients, and what is not finite", look_at="the test for finite gradients")
+def unscale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    scale = 2.0 ** draw.randrange(1, 12)
+    call = submission.used_by(unscaled)
+    kinds = (torch.float32, torch.bfloat16, torch.float64)
+    plain = [None, *(draw.tensor((3, draw.randrange(2, 6)), kind) for kind in kinds), torch.full((4,), 1e30), None]
+    plain.append(torch.full((5,), -2e38))
+    (found,) = ranks(1).call(call, [Args(scale, plain)]).values
+    expect(found[0], "what it says of finite gradients, some of them above 1e30").equals(False)
+    for seen, before in zip(found[1], plain, strict=True):
+        if before is None:
+            expect(seen is None, "None stays None").holds("a parameter without gradient has one now")
+        else:
+            expect(seen, "a gradient over the scale").close_to(before / scale, rel=1e-6)
+    for odd in (math.inf, -math.inf, math.nan):
+        values = [draw.tensor((3, 4), kind) for kind in kinds]
+        values[draw.randrange(3)][draw.randrange(3), draw.randrange(4)] = odd
+        (found,) = ranks(1).call(call, [Args(scale, values)]).values
+        expect(found[0], f"what it says when there is {odd}").equals(True)
+
+
+@check(points=2, title="an overflow on one rank is one on all", look_at="what goes to the other ranks")
+def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size = draw.choice([3, 5])
+    call = submission.used_by(unscaled)
+    for odd in (draw.randrange(1, world_size), None, 0):
+        values: list[list[Any]] = [draw.tensors(1 + rank, 3) for rank in range(world_size)]
+        values[(odd or 0) - 1] = [None, None]  # a rank without any gradient
+        if odd is not None:
+            values[odd][-1][1] = draw.choice([math.inf, math.nan])
+        run = ranks(world_size).call(call, [Args(16.0, value) for value in values])
+        expect([value[0] for value in run.values], f"what unscale_ says on {world_size} ranks").equals(
+            [odd is not None] * world_size
+        )
+    order = draw.sample(range(5), 5)
+    parts = [sorted(order[:2]), sorted(order[2:])]
+    mine = {rank: number for number, part in enumerate(parts) for rank in part}
+    odd, values = order[0], [draw.tensors(2, 3) for _ in range(5)]
+    values[odd][0][0] = math.inf
+    run = ranks(5).call(call, [Args(16.0, values[r], group_of(parts[mine[r]])) for r in range(5)])
+    expect([value[0] for value in run.values], "what unscale_ says in two groups").equals(
+        [mine[r] == mine[odd] for r in range(5)]
+    )
+
+
+@check(points=2, title="one small collective, however many parameters", look_at="how often ranks talk in unscale_")
+def one_message(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size, count, odd = draw.choice([2, 3]), draw.randrange(10, 20), draw.randrange(2)
+    values = [draw.tensors(count, 3) for _ in range(world_size)]
+    values[odd][draw.randrange(count)][0] = math.inf
+    run = ranks(world_size).call(
+        submission.used_by(unscaled), [Args(4.0, value, mark=work("step", 1e-6)) for value in values]
+    )
+    expect([value[0] for value in run.values], "what unscale_ says").equals([True] * world_size)
+    for rank in range(world_size):
+        ((*events,),) = by_step(run, rank)
+        expect(len(events), f"messages and collectives of rank {rank} for {count} gradients").equals(1)
+        expect(events[0].nbytes, "bytes of that collective").at_most(16)
+
+
+@check(points=2, title="masters: many small updates", look_at="MasterWeights: what the optimizer works on")
+def masters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for optimizer, low in (("sgd", torch.float16), ("adam", torch.bfloat16)):
+        kinds = [low, low, torch.float32, low]
+        weights = [1 + draw.tensor(4).abs().to(kind) / 8 for kind in kinds]
+        frozen, small = 3, 2.0**-13 if low == torch.float16 else 1.0
+        steps = [[draw.tensor(4).abs().to(kind) * small for kind in kinds[:3]] for _ in range(24)]
+        steps[draw.randrange(3, 9)][1] = steps[draw.randrange(12, 20)][0] = None  # type: ignore[call-overload]  # no gradient
+        given = [Args(weights, frozen, [[*step, None] for step in steps], optimizer)]
+        (found,) = ranks(1).call(submission.used_by(mastered, optimizer_of), given).values
+        copies = [nn.Parameter(weight.float()) for weight in weights]
+        taking = optimizer_of(optimizer, [{"params": copies[:2]}, {"params": copies[2:], "lr": 0.1}])
+        for step in steps:
+            for copy, gradient in zip(copies, [*step, None], strict=True):
+                copy.grad = None if gradient is None else gradient.float()
+            taking.step()
+        for number, (copy, kind) in enumerate(zip(copies, kinds, strict=True)):
+            wanted = copy.detach()
+            expect(found["held"][number].float(), "what the optimizer works on").close_to(wanted, rel=1e-5)
+            expect(found["weights"][number], "a weight of the model").close_to(wanted.to(kind), rel=0.02)
+        expect(found["own"], "is it the model's own: 16 bits, 16 bits, float32, frozen").equals(
+            [False, False, True, True]
+        )
+        kept = {str(kind) for kind in found["kept"]}
+        expect(kept, "dtypes of the optimizer's state").equals({"torch.float32"})
+
+
+@check(points=1, title="a restored run goes on as it was", look_at="what a checkpoint has of the scaler")
+def restored(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    interval = draw.choice([3, 4])
+    overflows = [False] * (2 * interval)
+    given = [Args([8.0, 2.0, 0.5], interval, overflows, interval - 1)]
+    (scales,) = ranks(1).call(submission.used_by(history), given).values
+    expect(scales, "scale after each step").equals(scales_of([8.0, 2.0, 0.5], interval, overflows))
+    weights, batches = state(draw), [[batch(draw, 3)] for _ in range(4)]
+    call = submission.used_by(trained, net, optimizer_of)
+    (straight,), (broken,) = (
+        ranks(1).call(call, [Args(weights, [parts[0] for parts in batches], restored=after)]).values for after in (0, 2)
+    )
+    expect(broken["snapshots"][-1], "weights, masters and momentum in the end").equals(straight["snapshots"][-1])
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=2, title="gradients below float16 arrive", look_at="where the loss is scaled, and in which dtype unscaled"
+)
+def underflow(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    exponent = draw.randrange(27, 31)
+    batches = [ones([draw.choice([1.0, 2.0])] * 2) for _ in range(2)]
+    given = [
+        Args([torch.full((1, 1), 4.0)], [parts[r] for parts in batches], scale=2.0**16, factor=2.0**-exponent)
+        for r in range(2)
+    ]
+    run = ranks(2).call(submission.used_by(trained, net, optimizer_of), given)
+    weight, momentum = 4.0, 0.0
+    for parts in batches:
+        momentum = momentum * 0.5 + float(parts[0][0][0])
+        weight -= momentum
+    for value in run.values:
+        expect(value["held"][0], f"a weight after two gradients of about 2**-{exponent}").close_to(
+            torch.full((1, 1), weight), rel=1e-3
+        )
+
+
+@check(points=3, title="steps are those of float32 in one process", look_at="the loss, the gradients' way, the weights")
+def steps(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    uneven = [draw.sample([1, 2, 3, 5], 3), [0, 4, draw.choice([1, 2])], [2, 2, 2]]
+    like_one_process(submission, ranks(3), draw, uneven, scale=2.0 ** draw.randrange(4, 9), interval=2)
+    like_one_process(submission, ranks(2), draw, [[4, 4], [1, 5]], dtype="bfloat16", scale=0.0)
+    like_one_process(submission, ranks(1), draw, [[4], [3]], dtype="float32", optimizer="adam", scale=64.0)
+    like_one_process(submission, ranks(1), draw, [[6], [3]], kept="float32", scale=256.0)
+
+
+@check(points=3, title="a skipped step leaves all as it was, on every rank", look_at="what a skipped step leaves out")
+def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size = draw.choice([3, 4])
+    odd, scale = draw.randrange(world_size), 2.0 ** draw.randrange(3, 6)
+    weights = state(draw)
+    next(weight for weight in weights if weight.dim() == 2).abs_().add_(0.5)
+    parts = [[batch(draw, 3) for _ in range(world_size)] for _ in range(4)]
+    parts[2][odd][0][1] = 6e4  # so large that the first layer is infinite in float16, and its gradient NaN
+    given = [
+        Args(weights, [step[rank] for step in parts], scale=scale, optimizer="adam", interval=2)
+        for rank in range(world_size)
+    ]
+    run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
+    skipped(run, [True, True, False, True], [scale, 2 * scale, scale, scale])
+    # with a scale of 2 the gradient is above 65504, no rank's part of it is
+    one, over = ones([1.0] * world_size), ones([0.75 * 65504] * world_size)
+    given = [Args([torch.ones(1, 1)], [one[r], over[r], one[r]], scale=2.0) for r in range(world_size)]
+    run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
+    skipped(run, [True, False, True], [2.0, 1.0, 1.0])
+    # in two groups: an overflow in one of them is not the other's
+    over, pair = ones([1.0, 65504.0, 1.0]), group_of([0, 2])
+    given = [
+        Args([torch.ones(1, 1)], [one[r], over[r]], scale=2.0, group=group_of([1]) if r == 1 else pair)
+        for r in range(3)
+    ]
+    run = ranks(3).call(submission.used_by(trained, net, optimizer_of), given)
+    taken = [value["stepped"] for value in run.values]
+    expect(taken, "steps taken on ranks 0, 1, 2, of which rank 1 is a group of its own").equals(
+        [[True, True], [True, False], [True, True]]
+    )
+
+
+def skipped(run: Run, stepped: list[bool], scales: list[float]) -> None:
+    """Every rank has taken these steps and no others, and had these scales after them."""
+    for rank, value in enumerate(run.values):
+        expect(value["stepped"], f"steps taken on rank {rank}").equals(stepped)
+        expect([float(one) for one in value["scales"]], f"scale after each step on rank {rank}").equals(scales)
+        states = value["snapshots"]
+        for before, after, taken in zip(states, states[1:], stepped, strict=False):
+            same = before.shape == after.shape and torch.equal(before, after)
+            what = "weights, masters and the optimizer's state on rank"
+            expect(same is not taken, f"{what} {rank}").holds("they stayed" if taken else "a skipped step changed them")
+        expect(bool(states[-1].isfinite().all()), "they are finite").holds("one of them is not finite")
+
+
+@check(points=1, title="gradients are clipped as without scaling", look_at="the order of unscaling and clipping")
+def clip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for max_norm in (0.05, 1e3):
+        like_one_process(submission, ranks(2), draw, [[3, 3], [4, 2]], scale=64.0, max_norm=max_norm)
+
+
+@check(points=1, title="gradients travel in 16 bits, all in one message", look_at="the dtype of what is added up")
+def travel(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    hidden = draw.randrange(40, 60)
+    for dtype, size in (("float16", 2), ("bfloat16", 2)):
+        run = like_one_process(
+            submission, ranks(2), draw, [[3, 2]], dtype=dtype, hidden=hidden, mark=work("step", 1e-6)
+        )
+        numel = sum(p.numel() for p in net("net", hidden).parameters()) - CLASSES
+        for rank in range(2):
+            (events, *_) = by_step(run, rank)
+            sent = sum(event.nbytes for event in events)
+            expect(len(events), "messages and collectives of a step").at_most(4)
+            expect(sent, "bytes of a step's collectives").at_most(size * numel + 128)
+
+
+@check(points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the beginning")
+def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks(1), draw, [[3]])
+    cases = ["dtype", "batch", "optimizer", "MasterWeights", "max_norm", "float16", "growth_interval", "backoff_factor"]
+    draw.shuffle(cases)
+    run = ranks(2).call(submission.used_by(misused), [Args(cases, work("step", 1e-6))] * 2)
+    for rank, said in enumerate(run.values):
+        for case, text, events in zip(cases, said, by_step(run, rank), strict=True):
+            expect(text.split(":")[0], f"a bad {case} raises").equals("ValueError")
+            expect(text, "message").contains(case)
+            expect(len(events), "messages and collectives").equals(0)
+
+
+@check(
+    points=2,
+    title="real processes: the same steps, and no more bytes than 16-bit gradients need",
+    look_at="what each rank decides by itself, and the dtype in which gradients travel",
+)
+def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size, hidden = 2, draw.randrange(20_000, 25_000)
+    shares = [[2, 3], [1, 2]]
+    run: Any = like_one_process(submission, ranks.processes(world_size), draw, shares, hidden=hidden, max_norm=0.01)
+    numel = sum(p.numel() for p in net("net", hidden).parameters())
+    wanted = len(shares) * 2 * (world_size - 1) * 2 * numel
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
+
+
+# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
+
+STEPS = {"steps", "clip", "travel", "bad_arguments"}
+"""Checks that compare a step with float32's, without an overflow, on virtual ranks."""
+
+MUTANTS = {
+    "decides_alone": Mutant(21, loses={"one_rank", "one_message"}),
+    "looks_before_adding_up": Mutant(22, loses={"skip"}),
+    "grows_on_every_step": Mutant(18, loses={"scale_history", "restored", "skip"}),
+    "keeps_counting": Mutant(22, loses={"scale_history"}),
+    "never_backs_off": Mutant(19, loses={"scale_history", "skip"}),
+    "leaves_float32": Mutant(22, loses={"scale_history"}),
+    # where clipping has the last word, a factor does not show
+    "forgets_to_unscale": Mutant(15, loses={"unscale", "underflow"} | STEPS),
+    "unscales_twice": Mutant(17, loses={"underflow"} | STEPS),
+    "clips_scaled_gradients": Mutant(22, loses={"clip", "real_processes"}),
+    "puts_zeros_for_infinities": Mutant(22, loses={"skip"}),
+    "steps_without_gradients": Mutant(22, loses={"skip"}),
+    "masters_in_16_bits": Mutant(13, loses={"masters", "underflow", "real_processes"} | STEPS),
+    "unscales_in_16_bits": Mutant(22, loses={"underflow", "bad_arguments"}),
+    "one_collective_each": Mutant(20, loses={"one_rank", "one_message", "travel"}),
+    "sums_to_find_out": Mutant(23, loses={"unscale"}),
+    "computes_in_float32": Mutant(19, loses={"skip", "travel", "real_processes"}),
+    "ignores_group": Mutant(20, loses={"one_rank", "skip"}),
+    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
+}
