@@ -23,6 +23,7 @@ from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
 from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
+from labkit.plots.segments import segments
 from labkit.plots.shards import shards
 from labkit.plots.shares import bubbles, overlap
 from labkit.plots.timeline import timeline
@@ -43,6 +44,7 @@ __all__ = [
     "peaks",
     "rendezvous",
     "ring_rounds",
+    "segments",
     "shards",
     "timeline",
     "traffic_matrix",
