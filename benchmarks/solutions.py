@@ -30,6 +30,7 @@ PARTS = (
     "trainer",
     "gradient_accumulation",
     "activation_checkpointing",
+    "tensor_parallel",
 )
 TARGET = 1.1
 

@@ -15,6 +15,7 @@ Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `T
 
 from labkit.plots.chunks import chunk_grid
 from labkit.plots.curves import Curve, curves
+from labkit.plots.cuts import matrix_cuts
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.exponents import exponents
 from labkit.plots.memory import memory
@@ -39,6 +40,7 @@ __all__ = [
     "doubling_steps",
     "exchanges",
     "exponents",
+    "matrix_cuts",
     "memory",
     "overlap",
     "peaks",

@@ -1,0 +1,530 @@
+"""Hidden rubric of tensor_parallel: 25 points, 18 for values and gradients and 7 for what it takes to have them.
+
+Each rank is given a whole layer of its own, which is right only in that rank's part: who uses more of it has wrong
+values. So no rank can compute alone what it should ask the others for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.clusters import Run
+from labkit.models.gpt import Block, GPTConfig
+from labkit.trace import Event, Kind
+
+CLOSE = 1e-4
+"""Float32; sums over ranks may come in any order."""
+FORBIDDEN = {
+    "torch.distributed.tensor.DTensor",
+    "torch.distributed.tensor.distribute_tensor",
+    "torch.distributed.tensor.distribute_module",
+    "torch.distributed.tensor.parallel.parallelize_module",
+    "torch.distributed.tensor.parallel.loss_parallel",
+}
+"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+
+
+# What runs on the ranks -----------------------------------------------------------------------------------------------
+
+
+def crossing(
+    name: str, x: Tensor, gradient: Tensor, turned: bool = False, options: Any = None, group: Any = None
+) -> Any:
+    """On a rank: one of the four functions, forward and backward; and its input afterwards."""
+    from labkit.exercises import tensor_parallel
+
+    inputs = x.clone().requires_grad_()
+    given = inputs * 1
+    out = getattr(tensor_parallel, name)(given, group, **(options or {}))
+    out.backward(gradient.t() if turned else gradient)
+    return {"out": out.detach(), "x": inputs.grad, "input": given.detach()}
+
+
+def linear(
+    cls: str, weight: Tensor, bias: Tensor | None, x: Tensor, gradient: Tensor, whole: bool = False, group: Any = None
+) -> Any:
+    """On a rank: a layer of a foreign class cut up, forward and backward. whole: with all inputs and all outputs."""
+    import torch
+
+    from labkit.exercises import tensor_parallel
+
+    class Foreign(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(weight.clone())
+            self.bias = None if bias is None else torch.nn.Parameter(bias.clone())
+
+    layer = getattr(tensor_parallel, cls).from_full(Foreign(), group)
+    setattr(layer, *(("gather_output", whole) if cls.startswith("Column") else ("input_is_parallel", not whole)))
+    inputs = x.clone().requires_grad_()
+    out = layer(inputs)
+    out.backward(gradient)
+    found = {"out": out.detach(), "x": inputs.grad, "weight": layer.weight.grad}
+    found["full"] = layer.to_full().weight.detach()
+    return found if bias is None else found | {"bias": layer.bias.grad}
+
+
+def embedded(weight: Tensor, tokens: Tensor, gradient: Tensor) -> Any:
+    """On a rank: tokens' vectors, and the gradient of this rank's part of them."""
+    import torch
+
+    from labkit.exercises import tensor_parallel
+
+    whole = torch.nn.Embedding(*weight.shape)
+    whole.weight.data = weight.clone()
+    layer = tensor_parallel.VocabParallelEmbedding.from_full(whole)
+    out = layer(tokens)
+    out.backward(gradient)
+    return {"out": out.detach(), "weight": layer.weight.grad, "full": layer.to_full().weight.detach()}
+
+
+def loss_of(
+    logits: Tensor, targets: Tensor, vocab_size: int, ignore_index: int = -100, mark: Any = None, group: Any = None
+) -> Any:
+    """On a rank: the loss of this rank's logits, and their gradient."""
+    from labkit.exercises import tensor_parallel
+
+    own = logits.clone().requires_grad_()
+    mark()
+    loss = tensor_parallel.vocab_parallel_cross_entropy(own, targets, vocab_size, group, ignore_index=ignore_index)
+    mark()
+    (3 * loss).backward()
+    mark()
+    return {"loss": loss.detach(), "logits": own.grad}
+
+
+def block_of(
+    state: list[Tensor], heads: int, causal: bool, x: Tensor, gradient: Tensor, mark: Any, group: Any = None
+) -> Any:
+    """On a rank: a block cut up, forward and backward; `mark` is called before, between and after."""
+    import torch
+
+    import labkit
+    from labkit.exercises import tensor_parallel
+    from labkit.models.gpt import Block, GPTConfig
+
+    whole = Block(GPTConfig(heads=heads, width=x.shape[-1], causal=causal))
+    with torch.no_grad():
+        for parameter, values in zip(whole.parameters(), state, strict=True):
+            parameter.copy_(values)
+    before = labkit.memory_allocated()
+    block = tensor_parallel.TensorParallelTransformer.from_full(whole, group)
+    nbytes = sum(p.untyped_storage().nbytes() for p in whole.parameters())
+    del whole, parameter
+    # the account is kept by blocks of 512 bytes; the whole block is gone
+    kept = labkit.memory_allocated() - before + nbytes
+    inputs = x.clone().requires_grad_()
+    mark()
+    out = block(inputs)
+    mark()
+    out.backward(gradient)
+    mark()
+    named = {"norm_attention.weight": block.norm_attention.weight, "norm_mlp.bias": block.norm_mlp.bias}
+    named |= {"attention.out.bias": block.out.bias, "mlp.down.bias": block.down.bias}
+    found = {name: parameter.grad for name, parameter in named.items()}
+    size = sum(parameter.numel() for parameter in block.parameters())
+    return found | {"out": out.detach(), "x": inputs.grad, "kept": kept, "numel": size}
+
+
+def drawn(seed: int, sizes: Sequence[int]) -> Any:
+    """On a rank: what each layer begins with, put together."""
+    import torch
+
+    from labkit.exercises import tensor_parallel as tp
+
+    torch.manual_seed(seed)
+    vocab, width, heads = sizes
+    layers = [
+        tp.VocabParallelEmbedding(vocab, width),
+        tp.ColumnParallelLinear(width, vocab, True, False, None),
+        tp.TensorParallelTransformer(width, heads),
+        tp.RowParallelLinear(width, 3, False, True, None),
+    ]
+    return [parameter.detach() for layer in layers for parameter in layer.to_full().parameters()]
+
+
+def misused(case: str, mark: Any) -> str:
+    """On a rank: what a wrong argument raises; `mark` is called before."""
+    import torch
+
+    from labkit.exercises import tensor_parallel as tp
+
+    mark()
+    try:
+        if case == "num_heads":
+            tp.TensorParallelTransformer(12, 3)
+        elif case == "out_features":
+            tp.ColumnParallelLinear(4, 1, True, False, None)
+        elif case == "targets":
+            tp.vocab_parallel_cross_entropy(torch.zeros(3, 4), torch.tensor([0, 8, 1]), 8)
+        else:
+            tp.vocab_parallel_cross_entropy(torch.zeros(3, 4), torch.tensor([0, 1, 1]), 12)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+# What one process does ------------------------------------------------------------------------------------------------
+
+
+def part(size: int, rank: int, ranks: int) -> slice:
+    return slice(size * rank // ranks, size * (rank + 1) // ranks)
+
+
+def right_in_part(draw: Draw, whole: Tensor, dim: int, rank: int, ranks: int) -> Tensor:
+    """`whole` as rank `rank` gets it: with other numbers wherever they are none of its own."""
+    other = whole + 1 + draw.tensor(tuple(whole.shape)).abs().to(whole.dtype)
+    own = [slice(None)] * whole.dim()
+    own[dim] = part(whole.shape[dim], rank, ranks)
+    other[tuple(own)] = whole[tuple(own)]
+    return other
+
+
+def real(draw: Draw, *shape: int) -> Tensor:
+    return draw.tensor(shape) / 8
+
+
+def mark() -> Any:
+    return work("mark", 1e-6)
+
+
+def between(run: Run, rank: int) -> list[list[Event]]:
+    """What a rank sent and which collectives it called after each mark; forward, and backward."""
+    found: list[list[Event]] = []
+    for event in sorted(run.trace.of(rank), key=lambda event: event.start):
+        if event.kind is Kind.COMPUTE and event.operation == "mark":
+            found.append([])
+        elif found and event.kind in (Kind.COLLECTIVE, Kind.SEND):
+            found[-1].append(event)
+    return found[:2]
+
+
+def compared(run: Run, name: str, wanted: Sequence[Tensor | None], what: str, **options: Any) -> None:
+    seen = [None if value is None else value[name] for value in run.values]
+    members = [rank for rank, tensor in enumerate(wanted) if tensor is not None]
+    rel = options.pop("rel", CLOSE)
+    expect([seen[r] for r in members], what, **options).close_to([wanted[r] for r in members], rel=rel)
+
+
+class Whole:
+    """A block in one process, its state and gradients by name."""
+
+    def __init__(self, draw: Draw, width: int, heads: int, causal: bool, shape: Sequence[int]) -> None:
+        self.width, self.heads, self.causal = width, heads, causal
+        self.block = Block(GPTConfig(heads=heads, width=width, causal=causal))
+        with torch.no_grad():
+            for parameter in self.block.parameters():
+                # keeps the scale of torch's own draw: products of a few dozen numbers stay about 1
+                parameter.copy_(real(draw, *parameter.shape) / width**0.5)
+            for norm in (self.block.norm_attention, self.block.norm_mlp):
+                norm.weight.add_(1)
+        self.x, self.gradient = real(draw, *shape, width), real(draw, *shape, width)
+        inputs = self.x.clone().requires_grad_()
+        out = self.block(inputs)
+        out.backward(self.gradient)
+        self.found = {name: p.grad for name, p in self.block.named_parameters()}
+        self.found |= {"out": out.detach(), "x": inputs.grad}
+
+    def given(self, draw: Draw, rank: int, ranks: int, group: Any = None) -> Args:
+        cuts = {"qkv.weight": 0, "qkv.bias": 0, "out.weight": 1, "up.weight": 0, "up.bias": 0, "down.weight": 1}
+        state = [
+            right_in_part(draw, p.detach(), cut, rank, ranks) if (cut := cuts.get(n.split(".", 1)[-1])) is not None
+            else p.detach()
+            for n, p in self.block.named_parameters()
+        ]  # fmt: skip
+        return Args(state, self.heads, self.causal, self.x, self.gradient, mark(), group)
+
+    def compared(self, run: Run, members: Sequence[int]) -> None:
+        about = {"out": "the block's output", "x": "the gradient of its input"}
+        for name in ("out", "x", "norm_attention.weight", "norm_mlp.bias", "attention.out.bias", "mlp.down.bias"):
+            wanted = [self.found[name] if rank in members else None for rank in range(len(run.values))]
+            compared(run, name, wanted, about.get(name, f"the gradient of {name}"))
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+@check(points=2, title="copy and reduce: a sum on one of the two ways", look_at="`summed`, and where it belongs")
+def copies(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size = draw.choice([2, 3, 4])
+    alike, gradients = draw.tensor((3, 4), torch.float64), draw.tensors(world_size, (4, 3), torch.float64)
+    run = ranks(world_size).call(
+        submission.used_by(crossing), [Args("copy_to_group", alike, g, True) for g in gradients]
+    )
+    total = torch.stack(gradients).sum(0).t().contiguous()
+    compared(run, "out", [alike] * world_size, "copy_to_group, forward")
+    compared(run, "x", [total] * world_size, "copy_to_group, backward", rel=1e-12)
+    parts, gradient = draw.tensors(world_size, (3, 4)), draw.tensor((4, 3))
+    run = ranks(world_size).call(
+        submission.used_by(crossing), [Args("reduce_from_group", x, gradient, True) for x in parts]
+    )
+    compared(run, "out", [torch.stack(parts).sum(0)] * world_size, "reduce_from_group, forward")
+    compared(run, "x", [gradient.t().contiguous()] * world_size, "reduce_from_group, backward")
+    compared(run, "input", parts, "the input of reduce_from_group, afterwards")
+
+
+@check(points=1, title="gather and scatter, of sizes that do not divide", look_at="which way puts together")
+def cuts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size, size in ((3, draw.choice([4, 7, 11])), (2, draw.choice([4, 6]))):
+        own = [part(size, rank, world_size) for rank in range(world_size)]
+        whole, gradient = draw.tensor((2, size)), draw.tensor((2, size))
+        options = {"size": size} if size % world_size else None
+        run = ranks(world_size).call(
+            submission.used_by(crossing),
+            [Args("gather_from_group", whole[:, p].contiguous(), gradient, options=options) for p in own],
+        )
+        compared(run, "out", [whole] * world_size, "gather_from_group, forward")
+        compared(run, "x", [gradient[:, p] for p in own], "gather_from_group, backward")
+        run = ranks(world_size).call(
+            submission.used_by(crossing), [Args("scatter_to_group", whole, gradient[:, p].contiguous()) for p in own]
+        )
+        compared(run, "out", [whole[:, p] for p in own], "scatter_to_group, forward")
+        compared(run, "x", [gradient] * world_size, "scatter_to_group, backward")
+
+
+def like_linear(
+    submission: Submission, ranks: Ranks, draw: Draw, cls: str, world_size: int, size: int, whole: bool, bias: bool
+) -> None:
+    """A layer whose size that is cut is `size`, beside torch's."""
+    column = cls.startswith("Column")
+    shape = (size, 5) if column else (5, size)
+    weight, offsets = real(draw, *shape).requires_grad_(), real(draw, shape[0]).requires_grad_() if bias else None
+    inputs = real(draw, 2, 3, shape[1]).requires_grad_()
+    out = F.linear(inputs, weight, offsets)
+    gradient = real(draw, 2, 3, shape[0])
+    out.backward(gradient)
+    own = [part(size, rank, world_size) for rank in range(world_size)]
+    given = []
+    for rank, p in enumerate(own):
+        wide = right_in_part(draw, weight.detach(), 0 if column else 1, rank, world_size)
+        some = None if offsets is None else offsets.detach()
+        if some is not None and column:
+            some = right_in_part(draw, some, 0, rank, world_size)
+        x = inputs.detach() if column or whole else inputs.detach()[..., p].contiguous()
+        given.append(Args(cls, wide, some, x, gradient if whole or not column else gradient[..., p], whole))
+    run = ranks(world_size).call(submission.used_by(linear), given)
+    everywhere = [slice(None)] * world_size
+    about = f"of {cls}, {size} on {world_size} ranks"
+    compared(
+        run, "out", [out.detach()[..., p] for p in (own if column and not whole else everywhere)], f"output {about}"
+    )
+    assert inputs.grad is not None and weight.grad is not None
+    cut = everywhere if column or whole else own
+    compared(run, "x", [inputs.grad[..., p] for p in cut], f"gradient of the input {about}")
+    gradients = [weight.grad[p] if column else weight.grad[:, p] for p in own]
+    compared(run, "weight", gradients, f"gradient of the weight {about}")
+    compared(run, "full", [weight.detach()] * world_size, f"to_full {about}")
+    if offsets is not None and offsets.grad is not None:
+        wanted = [offsets.grad[p] for p in (own if column else everywhere)]
+        compared(run, "bias", wanted, f"gradient of the bias {about}")
+
+
+@check(
+    points=2,
+    title="a column-parallel layer, and what it does to its input's gradient",
+    look_at="copy_to_group, backward",
+)
+def columns(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_linear(submission, ranks, draw, "ColumnParallelLinear", 3, draw.choice([4, 7, 8]), whole=False, bias=True)
+    like_linear(submission, ranks, draw, "ColumnParallelLinear", 2, draw.choice([5, 7]), whole=True, bias=False)
+
+
+@check(points=2, title="a row-parallel layer and its bias", look_at="what is summed, and what is added after it")
+def rows(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_linear(submission, ranks, draw, "RowParallelLinear", 3, draw.choice([4, 7, 8]), whole=False, bias=True)
+    like_linear(submission, ranks, draw, "RowParallelLinear", 2, draw.choice([5, 7]), whole=True, bias=True)
+
+
+@check(points=1, title="an embedding whose vocabulary does not divide", look_at="which tokens are this rank's")
+def embedding(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    vocab = draw.choice([7, 8, 10])
+    weight = real(draw, vocab, 4).requires_grad_()
+    tokens = torch.tensor([*draw.sample(range(vocab), vocab), 0, vocab - 1]).view(1, -1)
+    gradient = real(draw, 1, vocab + 2, 4)
+    out = F.embedding(tokens, weight)
+    out.backward(gradient)
+    assert weight.grad is not None
+    given = [Args(right_in_part(draw, weight.detach(), 0, r, 3), tokens, gradient) for r in range(3)]
+    run = ranks(3).call(submission.used_by(embedded), given)
+    compared(run, "out", [out.detach()] * 3, "the tokens' vectors")
+    compared(run, "weight", [weight.grad[part(vocab, r, 3)] for r in range(3)], "the gradient of a rank's vectors")
+    compared(run, "full", [weight.detach()] * 3, "to_full")
+
+
+def like_cross_entropy(
+    submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, world_size: int, ignore_index: int = -100
+) -> Run:
+    whole = logits.clone().requires_grad_()
+    wanted = F.cross_entropy(whole.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
+    (3 * wanted).backward()
+    vocab = logits.shape[-1]
+    own = [part(vocab, rank, world_size) for rank in range(world_size)]
+    run = ranks(world_size).call(
+        submission.used_by(loss_of),
+        [Args(logits[..., p].contiguous(), targets, vocab, ignore_index, mark()) for p in own],
+    )
+    compared(run, "loss", [wanted.detach()] * world_size, "the loss")
+    assert whole.grad is not None
+    compared(run, "logits", [whole.grad[..., p] for p in own], "the gradient of a rank's logits")
+    return run
+
+
+@check(points=2, title="the loss, of a vocabulary that does not divide", look_at="which targets are this rank's")
+def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size, vocab in ((3, draw.choice([7, 10, 11])), (1, 5)):
+        # every token is a target: those at the ends of each part, too
+        targets = torch.tensor(draw.sample(range(vocab), vocab)).view(1, -1)
+        like_cross_entropy(submission, ranks, draw.tensor((1, vocab, vocab)) / 4, targets, world_size)
+
+
+@check(points=1, title="targets that are left out", look_at="ignore_index: neither in the sum nor in the number")
+def ignored(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    targets = torch.tensor([draw.randrange(8) for _ in range(6)])
+    targets[draw.sample(range(6), 2)] = ignore = draw.choice([-100, -1, 3])
+    like_cross_entropy(submission, ranks, draw.tensor((6, 8)) / 4, targets, 2, ignore)
+
+
+@check(points=1, title="the loss of very large logits", look_at="the largest logit: of one rank, or of all")
+def stable(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    logits = draw.tensor((6, 9)) / 4
+    logits[0] += 1000
+    logits[1] -= 1000
+    for row, rank in enumerate(draw.sample(range(3), 3)):
+        logits[2 + row, 3 * rank] += 200
+    logits[5, :3] = -torch.inf
+    targets = torch.tensor([draw.randrange(9) for _ in range(5)] + [draw.randrange(3, 9)])
+    # near a probability of 1 the loss is next to nothing: those of the other rows count
+    like_cross_entropy(submission, ranks, logits, targets, 3)
+
+
+@check(points=3, title="a block is the plain one", look_at="which numbers of qkv are one head's, and the two sums")
+def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size, causal in ((draw.choice([2, 4]), True), (3, False)):
+        # two heads on each rank: with one there would be nothing to mix up
+        whole = Whole(draw, 4 * world_size, 2 * world_size, causal, (2, draw.choice([3, 5])))
+        given = [whole.given(draw, rank, world_size) for rank in range(world_size)]
+        whole.compared(ranks(world_size).call(submission.used_by(block_of), given), range(world_size))
+
+
+@check(points=1, title="groups of some of the ranks", look_at="`group`, wherever ranks are asked")
+def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    order = draw.sample(range(4), 4)
+    pairs = [sorted(order[:2]), sorted(order[2:])]
+    wholes = [Whole(draw, 8, 2, True, (1, 3)) for _ in pairs]
+    mine = {rank: (number, pair.index(rank)) for number, pair in enumerate(pairs) for rank in pair}
+    given = []
+    for rank in range(4):
+        number, place = mine[rank]
+        given.append(wholes[number].given(draw, place, 2, group_of(pairs[number])))
+    run = ranks(4).call(submission.used_by(block_of), given)
+    for whole, pair in zip(wholes, pairs, strict=True):
+        whole.compared(run, pair)
+
+
+@check(points=1, title="the same weights on any number of ranks", look_at="which random numbers each rank draws")
+def beginnings(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    seed, vocab, heads = draw.randrange(10_000), draw.choice([7, 8]), draw.choice([3, 6])
+    width = 2 * heads
+    run = ranks(3).call(submission.used_by(drawn), [Args(seed, (vocab, width, heads))] * 3)
+    torch.manual_seed(seed)
+    plain = [nn.Embedding(vocab, width), nn.Linear(width, vocab), Block(GPTConfig(heads=heads, width=width))]
+    plain.append(nn.Linear(width, 3, bias=False))
+    wanted = [parameter.detach() for layer in plain for parameter in layer.parameters()]
+    for value in run.values:
+        for seen, tensor in zip(value, wanted, strict=True):
+            expect(seen, "a weight before any step, put together").equals(tensor)
+    # what a layer begins with is worth something where it also works
+    like_linear(submission, ranks, draw, "RowParallelLinear", 2, 4, whole=False, bias=False)
+
+
+@check(points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the beginning")
+def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_cross_entropy(submission, ranks, draw.tensor((3, 8)) / 4, torch.tensor([7, 0, 3]), 2)
+    for case in ("num_heads", "out_features", "targets", "logits"):
+        run = ranks(2).call(submission.used_by(misused), [Args(case, mark())] * 2)
+        for rank, value in enumerate(run.values):
+            expect(value.split(":")[0], f"a bad {case} raises").equals("ValueError")
+            expect(value, "message").contains(case)
+            expect(sum(map(len, between(run, rank))), "messages and collectives").equals(0)
+
+
+# What it takes --------------------------------------------------------------------------------------------------------
+
+
+@check(points=3, title="a block: two all-reduces forward, two backward", look_at="what a column-parallel layer sends")
+def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    length = draw.choice([5, 6, 7])
+    whole = Whole(draw, 16, 4, True, (2, length))
+    run = ranks(2).call(submission.used_by(block_of), [whole.given(draw, rank, 2) for rank in range(2)])
+    whole.compared(run, range(2))
+    for rank in range(2):
+        for way, events in zip(("forward", "backward"), between(run, rank), strict=True):
+            called = [(event.operation, event.nbytes) for event in events]
+            expect(called, f"collectives {way}, and their bytes").equals([("all_reduce", 4 * 2 * length * 16)] * 2)
+
+
+@check(points=2, title="a block: 1/N of the parameters on each rank", look_at="what a rank keeps of the whole layer")
+def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    width = draw.choice([48, 64])
+    whole = Whole(draw, width, 4, True, (1, 2))
+    given = [whole.given(draw, rank, 4) for rank in range(4)]
+    run = ranks(4, account=True).call(submission.used_by(block_of), given)
+    whole.compared(run, range(4))
+    everywhere, cut = 6 * width, 12 * width**2 + 7 * width
+    for value in run.values:
+        expect(value["numel"], "parameters of a rank").equals(everywhere + cut // 4)
+        expect(value["kept"], "bytes that a rank keeps").at_most(1.25 * 4 * (everywhere + cut // 4))
+
+
+@check(points=1, title="the loss: two small messages", look_at="what can travel together")
+def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    vocab, tokens = draw.choice([90, 120]), draw.choice([10, 12])
+    targets = torch.tensor([draw.randrange(vocab) for _ in range(tokens)])
+    run = like_cross_entropy(submission, ranks, draw.tensor((tokens, vocab)) / 4, targets, 3)
+    for rank in range(3):
+        forward, backward = between(run, rank)
+        expect(len(forward), "collectives forward").at_most(3)
+        expect(sum(event.nbytes for event in forward), "bytes forward").at_most(4 * 4 * tokens)
+        expect(len(backward), "collectives backward").equals(0)
+
+
+@check(
+    points=1,
+    title="real processes: the same block, and no more bytes than its four sums",
+    look_at="what may be different with gloo: tensors that are not contiguous, what is sent beside the sums",
+)
+def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    whole = Whole(draw, 48, 3, True, (2, draw.randrange(900, 1100)))
+    run = ranks.processes(3).call(submission.used_by(block_of), [whole.given(draw, rank, 3) for rank in range(3)])
+    whole.compared(run, range(3))
+    wanted = 4 * 2 * (3 - 1) * 4 * whole.x.numel()
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
+
+
+BLOCK = {"block", "groups", "block_messages", "block_memory", "real_processes"}
+"""Where a block's values are compared."""
+MUTANTS = {
+    "input_gradient_not_summed": Mutant(11, loses=BLOCK | {"copies", "columns"}),
+    "bias_n_times": Mutant(13, loses=BLOCK | {"rows"}),
+    "works_alone": Mutant(15, loses=BLOCK),
+    "calls_parallelize_module": Mutant(15, loses=BLOCK),
+    "forgets_the_sum_before_the_mlp": Mutant(15, loses=BLOCK),
+    "equal_shares_only": Mutant(16, loses={"cuts", "columns", "rows", "embedding", "loss", "beginnings"}),
+    # with one head on each rank there is nothing to mix up
+    "heads_mixed_up": Mutant(19, loses={"block", "block_messages"}),
+    "gathers_after_columns": Mutant(21, loses={"block_messages", "real_processes"}),
+    "one_more_sum": Mutant(21, loses={"block_messages", "real_processes"}),
+    "keeps_the_whole_layers": Mutant(23, loses={"block_memory"}),
+    "sums_in_place": Mutant(23, loses={"copies"}),
+    "works_in_the_world": Mutant(24, loses={"groups"}),
+    "without_the_largest_logit": Mutant(24, loses={"stable"}),
+    "gathers_the_logits": Mutant(24, loses={"loss_messages"}),
+    "draws_its_own": Mutant(24, loses={"beginnings"}),
+    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
+}
