@@ -31,6 +31,7 @@ PARTS = (
     "gradient_accumulation",
     "activation_checkpointing",
     "tensor_parallel",
+    "pipeline_parallel",
 )
 TARGET = 1.1
 

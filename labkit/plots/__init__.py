@@ -22,6 +22,7 @@ from labkit.plots.memory import memory
 from labkit.plots.path import critical_path
 from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
+from labkit.plots.pipeline import pipeline
 from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
 from labkit.plots.segments import segments
@@ -44,6 +45,7 @@ __all__ = [
     "memory",
     "overlap",
     "peaks",
+    "pipeline",
     "rendezvous",
     "ring_rounds",
     "segments",

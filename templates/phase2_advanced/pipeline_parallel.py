@@ -139,9 +139,9 @@ def _one_f_one_b(rank: int, stages: int, chunks: int, microbatches: int) -> list
     backwards: list[Step] = [("backward", k, chunks - c - 1) for _, k, c in forwards]
 
     # TODO 2. `order`: all of `forwards` and `backwards`. How many forwards come first? With one chunk, as many as there
-    # are ranks after this one: then its own next forward is followed by the first backward. With several, twice as many
-    # (a backward has to come back while other chunks' forwards go on), and before those the first group goes through
-    # all chunks but the last. There may be fewer forwards than that.
+    # are ranks after this one: then its own next forward is followed by the first backward. With several, twice as
+    # many, which gives each message a slot's time to arrive, and before those the first group goes through all chunks
+    # but the last. There may be fewer forwards than that.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,0 +1,572 @@
+"""Hidden rubric of pipeline_parallel: 25 points, 13 for stages, schedules and values, 12 for odd cases and costs.
+
+Loss and gradients are compared with what one process gets here. A rank is handed its own stages' weights and no
+others', and in most runs the first activation that leaves the first stage is altered on its way: what is right then was
+made of the ranks' messages. When a rank computes is read from the trace: its stages' forwards and backwards are work of
+a known cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.checks import Alteration, Args, Draw, Mutant, ProcessRun, Ranks, Submission, check, expect, group_of, work
+from labkit.clusters import Run
+from labkit.trace import Kind
+
+WIDTH = 6
+CLOSE = 1e-4
+"""Float32, a few layers; parts of a batch may be added up in any order."""
+LINK = "ib-hdr"
+FORWARD, BACKWARD = 0.001, 0.002
+"""Seconds of a whole rank's layers, for one microbatch."""
+FORM = 256
+"""Bytes that a message may have beside its tensor, to say what it is."""
+FORBIDDEN = {
+    "torch.distributed.pipelining",
+    "torch.distributed.pipelining.Schedule1F1B",
+    "torch.distributed.pipelining.ScheduleGPipe",
+    "torch.distributed.pipelining.ScheduleInterleaved1F1B",
+    "torch.distributed.pipelining.PipelineStage",
+}
+"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+
+
+# What runs on the ranks -----------------------------------------------------------------------------------------------
+
+
+def layer(weight: Tensor, trained: bool, forward: Any, backward: Any) -> Any:
+    """One stage: tanh of a product, or rows of `weight` for whole numbers. `forward` and `backward` take their time."""
+    import torch
+    from torch import nn
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+            if forward is not None:
+                forward()
+            return tensor.view_as(tensor)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            if backward is not None:
+                backward()
+            return gradient
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight, requires_grad=trained)
+            self.seen: list[int] = []
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen.append(len(inputs))
+            rows = not inputs.is_floating_point()
+            found = nn.functional.embedding(inputs, self.weight) if rows else torch.tanh(inputs @ self.weight)
+            marked: torch.Tensor = Marked.apply(found)  # type: ignore[no-untyped-call]
+            return marked
+
+    return Layer()
+
+
+def piped(
+    weights: list[Tensor],
+    frozen: list[bool],
+    schedule: list[list[Any]] | tuple[str, int],
+    batch: Tensor | None,
+    target: Tensor | None,
+    group: Any = None,
+    forward: Any = None,
+    backward: Any = None,
+) -> Any:
+    """On a rank: stages with these weights, one batch through them and back, by a schedule's rows or its name."""
+    import torch.distributed as dist
+
+    from labkit.exercises import pipeline_parallel as pp
+
+    rank, ranks, chunks = dist.get_rank(group), dist.get_world_size(group), len(weights)
+    modules = [layer(w, not f, forward, backward) for w, f in zip(weights, frozen, strict=True)]
+    count = ranks * chunks
+    stages = [pp.PipelineStage(module, rank + ranks * c, count) for c, module in enumerate(modules)]
+    if isinstance(schedule[0], str):
+        plan = pp.get_pipeline_schedule(schedule[0], ranks, schedule[1], chunks)
+    else:
+        plan = [pp.Action(*row) for row in schedule]
+    loss = pp.PipelineParallel(stages, plan, group).forward_backward(
+        batch, target, lambda output, wanted: (output - wanted).square().mean()
+    )
+    return {
+        "loss": loss,
+        "gradients": [module.weight.grad for module in modules],
+        "seen": [module.seen for module in modules],
+        "kept": [stage.in_flight for stage in stages],
+    }
+
+
+def cut(cases: list[tuple[list[float], int, list[list[int]] | None]]) -> list[list[list[int]]]:
+    """On a rank, for each case: the numbers of each stage's layers. A case is what layers cost, and a number of stages;
+    or, in place of costs, the sizes of linear layers, to be balanced by their parameters.
+    """
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel as pp
+
+    found = []
+    for costs, num_stages, sizes in cases:
+        layers: list[nn.Module] = [nn.Linear(a, b) for a, b in sizes] if sizes else [nn.Identity() for _ in costs]
+        numbers = {id(one): number for number, one in enumerate(layers)}
+        stages = pp.split_into_stages(layers, num_stages, None if sizes else costs)
+        found.append([[numbers[id(one)] for one in stage] for stage in stages])
+    return found
+
+
+def drawn(cases: list[tuple[str, int, int, int]]) -> Any:
+    """On a rank: schedules as plain rows."""
+    from labkit.exercises import pipeline_parallel as pp
+
+    return [[list(action) for action in pp.get_pipeline_schedule(*case)] for case in cases]
+
+
+def misused(cases: list[str]) -> list[str]:
+    """On a rank of two: what each of these wrong arguments raises."""
+    import torch.distributed as dist
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel as pp
+
+    rank = dist.get_rank()
+    own, other = (pp.PipelineStage(nn.Linear(2, 2), index, 2) for index in (rank, 1 - rank))
+    rows = [list(row) for row in pp.get_pipeline_schedule("1f1b", 2, 2)]
+    plan, late = ([pp.Action(sign * row[0], *row[1:]) for row in rows] for sign in (1, -1))
+
+    def misuse(case: str) -> None:
+        if case == "name":
+            pp.get_pipeline_schedule("zigzag", 2, 2)
+        elif case == "microbatches":
+            pp.get_pipeline_schedule("1f1b", 2, 0)
+        elif case == "num_stages":
+            pp.split_into_stages([nn.Linear(2, 2)], 2)
+        elif case == "costs":
+            pp.split_into_stages([nn.Linear(2, 2), nn.Linear(2, 2)], 2, [1.0])
+        elif case == "stages":
+            pp.PipelineParallel([other], plan)
+        elif case == "schedule":
+            pp.PipelineParallel([own], late if rank else plan[1:])
+        else:
+            pp.PipelineParallel([own], plan).forward_backward(None, None, lambda output, wanted: output.mean())
+
+    found = []
+    for case in cases:
+        try:
+            misuse(case)
+            found.append("nothing")
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+# What is known here ---------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """Of a schedule: what a stage does, counted over all ranks and chunks."""
+
+    op: str
+    stage: int
+    microbatch: int
+
+
+def needs(step: Step, count: int) -> list[Step]:
+    if step.op == "forward":
+        return [Step("forward", step.stage - 1, step.microbatch)] if step.stage else []
+    after = [Step("backward", step.stage + 1, step.microbatch)] if step.stage < count - 1 else []
+    return [Step("forward", step.stage, step.microbatch), *after]
+
+
+def at_random(draw: Draw, ranks: int, chunks: int, microbatches: int) -> list[list[Any]]:
+    """Rows of a schedule in which ranks do, or do not do, whatever is possible."""
+    count, slot, done = ranks * chunks, 0, dict[Step, int]()
+    left = {Step(op, g, k) for op in ("forward", "backward") for g in range(count) for k in range(microbatches)}
+    rows: list[list[Any]] = []
+    while left:
+        for rank in range(ranks):
+            own = sorted(step for step in left if step.stage % ranks == rank)
+            ready = [step for step in own if all(done.get(need, slot) < slot for need in needs(step, count))]
+            if ready and draw.random() < 0.8:
+                step = draw.choice(ready)
+                left.remove(step)
+                done[step] = slot
+                rows.append([slot, rank, step.op, step.microbatch, step.stage // ranks])
+        slot += 1
+    return rows
+
+
+class Whole:
+    """What one process gets: the loss, and a gradient or None for each stage.
+
+    altered: rows that get 1 added after the first stage.
+    """
+
+    def __init__(self, weights: list[Tensor], frozen: list[bool], batch: Tensor, target: Tensor, altered: int) -> None:
+        own = [w.clone().requires_grad_(not f) for w, f in zip(weights, frozen, strict=True)]
+        found = batch
+        for number, weight in enumerate(own):
+            found = torch.tanh(found @ weight) if found.is_floating_point() else weight[found]
+            if number == 0 and altered:
+                found = found + (torch.arange(len(found)) < altered).to(found.dtype)[:, None]
+        loss = (found - target).square().mean()
+        if loss.requires_grad:
+            loss.backward()
+        self.loss, self.gradients = loss.detach(), [weight.grad for weight in own]
+
+
+def like_one_process(
+    submission: Submission,
+    ranks: Ranks,
+    draw: Draw,
+    world_size: int,
+    microbatches: int,
+    samples: int,
+    name: str = "1f1b",
+    chunks: int = 1,
+    *,
+    schedule: list[list[Any]] | None = None,
+    dtype: torch.dtype = torch.float32,
+    frozen: Sequence[int] = (),
+    tokens: bool = False,
+    members: list[int] | None = None,
+    width: int = WIDTH,
+    altered: bool = True,
+    rel: float = CLOSE,
+    real: bool = False,
+    **hardware: Any,
+) -> Run:
+    """One batch by this schedule on the ranks, and expect the loss and the gradients of one process."""
+    inside = members or list(range(world_size))
+    size = len(inside)
+    count = size * chunks
+    weights = [draw.tensor((width, width)).to(dtype) / 16 for _ in range(count)]
+    still = [number in frozen for number in range(count)]
+    batch = draw.tensor((samples, width)).to(dtype) / 4
+    if tokens:
+        batch = torch.tensor([draw.randrange(width) for _ in range(samples)])
+    target = draw.tensor((samples, width)).to(dtype) / 8
+    altered = altered and size > 1
+    given: list[Args | None] = [None] * world_size
+    for place, rank in enumerate(inside):
+        given[rank] = Args(
+            weights[place::size],
+            still[place::size],
+            schedule or (name, microbatches),
+            batch if place == 0 else None,
+            target if place == size - 1 else None,
+            group=group_of(inside) if members else None,
+            forward=work("forward", FORWARD / chunks),
+            backward=work("backward", BACKWARD / chunks),
+        )
+    if real:
+        run: Run = ranks.processes(world_size).call(submission.used_by(piped, layer), given)
+    else:
+        changed: dict[str, Any] = {"alteration": Alteration(inside[0], dtype)} if altered else {}
+        run = ranks(world_size, **changed, **hardware).call(submission.used_by(piped, layer), given)
+    first = min((row for row in schedule if row[1] == 0), default=[0] * 5)[3] if schedule else 0
+    parts = torch.arange(samples).tensor_split(microbatches)
+    if altered and first:
+        # the altered rows are not the first ones
+        order = torch.cat([parts[first], *parts[:first], *parts[first + 1 :]])
+        batch, target = batch[order], target[order]
+    whole = Whole(weights, still, batch, target, len(parts[first]) if altered else 0)
+    compared(run, whole, inside, rel)
+    return run
+
+
+def compared(run: Run, whole: Whole, inside: Sequence[int], rel: float) -> None:
+    size = len(inside)
+    for number, wanted in enumerate(whole.gradients):
+        seen = run.values[inside[number % size]]["gradients"][number // size]
+        what = f"gradient of stage {number} of {len(whole.gradients)}"
+        if wanted is None:
+            expect(seen, what).equals(None)
+        else:
+            expect(seen, what).close_to(wanted, rel=rel)
+    for place, rank in enumerate(inside):
+        loss = run.values[rank]["loss"]
+        if place == size - 1:
+            expect(loss, "loss on the rank of the last stage").close_to(whole.loss, rel=rel)
+        else:
+            expect(loss, f"loss on rank {rank}, which has not the last stage").equals(None)
+        expect(run.values[rank]["kept"], "microbatches kept afterwards").equals([0] * (len(whole.gradients) // size))
+
+
+def own_messages(run: Run) -> None:
+    called = sorted({event.operation for event in run.trace.collectives()})
+    expect(called, "library collectives", look_at="a pipeline is made of sends and receives").equals([])
+
+
+def in_flight(run: Run, rank: int) -> int:
+    """How many microbatches had come forward and not gone back at most, as the trace has it."""
+    waiting = most = 0
+    for event in sorted(run.trace.of(rank, Kind.COMPUTE), key=lambda event: event.start):
+        waiting += {"forward": 1, "backward": -1}.get(event.operation, 0)
+        most = max(most, waiting)
+    return most
+
+
+def schedules(submission: Submission, ranks: Ranks, cases: list[tuple[str, int, int, int]]) -> list[list[list[Any]]]:
+    """Schedules of the submission, once each is known to be possible: name, ranks, microbatches, chunks."""
+    (found,) = ranks(1).call(submission.used_by(drawn), [Args(cases)]).values
+    for rows, (name, stages, microbatches, chunks) in zip(found, cases, strict=True):
+        what = f"{name} of {stages} ranks with {chunks} chunks, {microbatches} microbatches: "
+        plain = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 5 for row in rows)
+        expect(plain, what + "a list of actions").holds("something else")
+        done = {Step(op, chunk * stages + stage, k): time for time, stage, op, k, chunk in rows}
+        count = stages * chunks
+        wanted = {Step(op, g, k) for op in ("forward", "backward") for g in range(count) for k in range(microbatches)}
+        expect(set(done) == wanted and len(rows) == len(wanted), what + "each action once").holds("too few or many")
+        expect(len({(row[0], row[1]) for row in rows}), what + "actions, each rank's in slots of their own").equals(
+            len(rows)
+        )
+        late = [step for step, time in done.items() if any(done[need] >= time for need in needs(step, count))]
+        expect(len(late), what + "actions before what they need").equals(0)
+        expect(min(row[0] for row in rows), what + "first slot").equals(0)
+    return list(found)
+
+
+def waiting(rows: list[list[Any]], rank: int) -> int:
+    found = most = 0
+    for row in sorted(rows):
+        if row[1] == rank:
+            found += 1 if row[2] == "forward" else -1
+            most = max(most, found)
+    return most
+
+
+def slots(rows: list[list[Any]]) -> int:
+    return int(max(row[0] for row in rows)) + 1
+
+
+# Stages and schedules -------------------------------------------------------------------------------------------------
+
+
+@check(points=3, title="stages: no cut has a cheaper dearest stage", look_at="split_into_stages: all places for a cut")
+def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    # in the first, stages of as many layers are not equal in cost, nor is it right to fill up from the left
+    given = [[1.0, 1.0, 1.0, 1.0, 9.0, 5.0], [float(draw.choice([0, 1, 2, 5, 9])) for _ in range(8)]]
+    given += [[float(draw.randrange(1, 30)) for _ in range(draw.choice([7, 9]))] for _ in range(2)]
+    sizes = [[draw.choice([1, 2, 8]), draw.choice([1, 3, 9])] for _ in range(5)] + [[30, 30]]
+    told = [*((costs, None) for costs in given), ([float(a * b + b) for a, b in sizes], sizes)]
+    cases = [(costs, n, linear) for costs, linear in told for n in (2, draw.choice([3, 4]))]
+    (found,) = ranks(1).call(submission.used_by(cut), [Args(cases)]).values
+    for stages, (costs, num_stages, _) in zip(found, cases, strict=True):
+        expect([number for stage in stages for number in stage], "all layers").equals(list(range(len(costs))))
+        expect([bool(stage) for stage in stages], "stages with layers").equals([True] * num_stages)
+        ends = ([0, *places, len(costs)] for places in combinations(range(1, len(costs)), num_stages - 1))
+        best = min(max(sum(costs[a:b]) for a, b in pairwise(cuts)) for cuts in ends)
+        dearest = max(sum(costs[number] for number in stage) for stage in stages)
+        expect(dearest, "cost of the dearest stage").close_to(best)
+
+
+@check(
+    points=3,
+    title="1F1B: as long as GPipe, and no more in flight than there are ranks to come",
+    look_at="_one_f_one_b: how many forwards come before the first backward",
+)
+def one_f_one_b(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    many = draw.choice([4, 5, 6])
+    sizes = [(many, draw.randrange(2 * many, 20)), (3, draw.choice([4, 5, 7])), (4, 2), (1, 3), (2, 1)]
+    for rows, (p, m) in zip(schedules(submission, ranks, [("1f1b", p, m, 1) for p, m in sizes]), sizes, strict=True):
+        expect(slots(rows), f"1F1B of {p} ranks, {m} microbatches: slots").equals(2 * (m + p - 1))
+        most = [waiting(rows, rank) for rank in range(p)]
+        expect(most, f"1F1B of {p} ranks, {m} microbatches: in flight").equals([min(p - r, m) for r in range(p)])
+
+
+@check(
+    points=2, title="interleaved: the bubble, divided by the chunks", look_at="_one_f_one_b: the warm-up with chunks"
+)
+def interleaved(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    sizes = [(draw.choice([3, 4]), draw.choice([2, 3]), 2), (2, 3, 4), (4, 2, 1)]
+    cases = [("interleaved", p, p * m, v) for p, v, m in sizes] + [("interleaved", 3, draw.choice([2, 4, 5]), 2)]
+    for rows, (p, v, m) in zip(schedules(submission, ranks, cases), sizes, strict=False):
+        what = f"interleaved, {p} ranks with {v} chunks, {p * m} microbatches"
+        expect(slots(rows) - 2 * v * p * m, f"{what}: idle slots of a rank").equals(2 * (p - 1))
+        most = 2 * (p - 1) + (v - 1) * p + 1
+        expect(max(waiting(rows, rank) for rank in range(p)), f"{what}: in flight").at_most(most)
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+@check(points=2, title="loss and gradients are those of one process", look_at="forward_backward, action by action")
+def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, m = draw.choice([3, 5]), draw.choice([5, 6])
+    like_one_process(submission, ranks, draw, p, m, m * draw.choice([1, 2, 3]))
+    like_one_process(submission, ranks, draw, 2, 3, 6, "gpipe")
+    like_one_process(submission, ranks, draw, 1, 3, 6)
+
+
+@check(
+    points=2,
+    title="microbatches that are unequal, few or empty",
+    look_at="the share of a microbatch in the loss; the mean of no sample",
+)
+def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    m = draw.choice([3, 4, 5])
+    like_one_process(submission, ranks, draw, 3, m, 2 * m + draw.randrange(1, m))
+    like_one_process(submission, ranks, draw, 2, 5, draw.choice([2, 3]))
+
+
+@check(points=1, title="fewer microbatches than ranks", look_at="the warm-up, where there is less to do than that")
+def few(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 4, draw.choice([2, 3]), 6)
+
+
+@check(points=1, title="several stages on each rank", look_at="which stage a message is for, and which comes next")
+def chunks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 2, 4, 8, "interleaved", draw.choice([2, 3]))
+    like_one_process(submission, ranks, draw, 3, 3, 6, "interleaved", 2)
+
+
+@check(points=1, title="any schedule that is possible", look_at="what the executor takes from the schedule")
+def any_schedule(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for p, v, m in ((3, 1, 4), (2, 2, 3)):
+        rows = at_random(draw, p, v, m)
+        run = like_one_process(submission, ranks, draw, p, m, 2 * m, chunks=v, schedule=rows)
+        for rank in range(p):
+            wanted = [row[2] for row in sorted(rows) if row[1] == rank]
+            events = sorted(run.trace.of(rank, Kind.COMPUTE), key=lambda event: event.start)
+            seen = [event.operation for event in events if event.operation in ("forward", "backward")]
+            expect(seen, f"what rank {rank} computed, in order").equals(wanted)
+
+
+@check(points=1, title="stages that are not trained", look_at="who wants a gradient, and who sends one")
+def frozen(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    run = like_one_process(submission, ranks, draw, 3, 3, 6, frozen=[0], width=64)
+    sent = "bytes sent by rank 1, whose gradients nobody wants"
+    expect(run.trace.bytes_sent(1), sent).at_most(6 * 64 * 4 + 3 * FORM)
+    like_one_process(submission, ranks, draw, 3, 3, 6, frozen=draw.choice([[1], [2], [0, 1], [1, 2]]))
+    like_one_process(submission, ranks, draw, 2, 2, 4, frozen=[0, 1])
+
+
+@check(points=1, title="whole numbers go in, and every dtype is kept", look_at="the dtype of what is received")
+def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 3, 3, 6, tokens=True)
+    like_one_process(submission, ranks, draw, 2, 3, 6, dtype=torch.float64, rel=1e-12)
+    like_one_process(submission, ranks, draw, 2, 2, 4, dtype=torch.bfloat16, rel=0.05)
+
+
+@check(points=1, title="a group of some of the ranks", look_at="a peer is named by its rank in the world")
+def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 4, 3, 6, members=draw.choice([[1, 2, 3], [0, 2, 3]]))
+
+
+@check(points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the beginning")
+def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 2, 2, 4)
+    cases = ["name", "microbatches", "num_stages", "costs", "stages", "schedule", "batch"]
+    run = ranks(2).call(submission.used_by(misused), [Args(cases)] * 2)
+    for rank, found in enumerate(run.values):
+        for case, raised in zip(cases, found, strict=True):
+            expect(raised, f"bad {case}: what is raised").contains("ValueError")
+            named = "target" if case == "batch" and rank else case
+            expect(raised, f"bad {case}: the message").contains(named)
+    expect(sum(run.trace.messages_sent(rank) for rank in range(2)), "messages sent").equals(0)
+
+
+# What it costs --------------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=2,
+    title="1F1B keeps no more activations for more microbatches",
+    look_at="what is kept of a microbatch, and how long",
+)
+def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, rows, width = 3, draw.choice([40, 48]), 64
+    peaks = []
+    for m in (p + 1, 4 * p):
+        run = like_one_process(
+            submission, ranks, draw, p, m, m * rows, width=width, account=True, altered=False, inter_node=LINK
+        )
+        for rank in range(p):
+            expect(in_flight(run, rank), f"microbatches in flight on rank {rank}").at_most(p - rank)
+        peaks.append([run.trace.peak_memory(rank) for rank in range(p)])
+    for rank, (few, many) in enumerate(zip(*peaks, strict=True)):
+        what = f"bytes that rank {rank} holds at most, for 12 microbatches where {few} were enough for 4"
+        expect(many, what).at_most(few + 1.5 * rows * width * 4)
+
+
+@check(points=2, title="the bubble is no larger than it must be", look_at="the timeline: who waits for whom")
+def bubble(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, m = draw.choice([3, 5]), draw.choice([6, 8])
+    for name, v, microbatches in (("1f1b", 1, m), ("gpipe", 1, m), ("interleaved", 2, 2 * p)):
+        run = like_one_process(submission, ranks, draw, p, microbatches, 2 * microbatches, name, v, inter_node=LINK)
+        own_messages(run)
+        computing = microbatches * (FORWARD + BACKWARD)
+        idle = (p - 1) * (FORWARD + BACKWARD) / v
+        what = f"{name}, {p} ranks with {v} chunks, {microbatches} microbatches: seconds"
+        expect(run.trace.seconds, what).at_most(1.03 * (computing + idle))
+
+
+@check(points=1, title="activations forth, gradients back, between neighbours", look_at="what is sent, and to whom")
+def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, m, rows, width = 4, draw.choice([4, 5]), draw.choice([2, 3]), 64
+    run = like_one_process(submission, ranks, draw, p, m, m * rows, width=width)
+    own_messages(run)
+    for rank in range(p):
+        neighbours = {other for other in (rank - 1, rank + 1) if 0 <= other < p}
+        expect(run.trace.sends_to(rank), f"ranks that rank {rank} of {p} sends to").equals(neighbours)
+        wanted = len(neighbours) * m * rows * width * 4
+        expect(run.trace.bytes_sent(rank), f"bytes sent by rank {rank}").at_least(wanted)
+        expect(run.trace.bytes_sent(rank), f"bytes sent by rank {rank}").at_most(wanted + 2 * m * FORM)
+        sizes = run.values[rank]["seen"]
+        expect(sizes, f"samples in each forward of rank {rank}").equals([[rows] * m])
+
+
+@check(
+    points=1,
+    title="real processes: the same values, and no more bytes",
+    look_at="what may be different with gloo: sends that all wait for each other",
+)
+def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, m, rows, width = 3, 4, draw.choice([300, 400]), 300
+    run = like_one_process(submission, ranks, draw, p, m, m * rows, width=width, real=True, altered=False)
+    own_messages(run)
+    assert isinstance(run, ProcessRun)
+    payload = 2 * (p - 1) * m * rows * width * 4
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_least(payload)
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * payload)
+
+
+# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
+
+VALUES = {
+    "values", "uneven", "few", "chunks", "any_schedule", "frozen", "dtypes", "groups", "bad_arguments",
+}  # fmt: skip
+COSTS = {"released", "bubble", "traffic", "real_processes"}
+
+MUTANTS = {
+    "works_on_the_first_rank": Mutant(8, loses=VALUES | COSTS),
+    # a broadcast is no message that is altered on its way; what is kept is right
+    "broadcasts_results": Mutant(10, loses=VALUES | COSTS - {"released"}),
+    "finishes_sends_first": Mutant(8, loses=VALUES | COSTS),
+    "adds_up_means": Mutant(8, loses=VALUES | COSTS),
+    # where all worlds are even
+    "even_numbers_of_ranks_only": Mutant(11, loses=VALUES - {"few", "bad_arguments"} | COSTS - {"traffic"}),
+    "keeps_gpipe_s_warm_up": Mutant(20, loses={"one_f_one_b", "released"}),
+    "one_forward_too_many": Mutant(20, loses={"one_f_one_b", "released"}),
+    "needs_as_many_microbatches_as_ranks": Mutant(21, loses={"one_f_one_b", "few"}),
+    "interleaved_keeps_everything": Mutant(23, loses={"interleaved"}),
+    "follows_its_own_order": Mutant(22, loses={"any_schedule", "released"}),
+    "keeps_activations": Mutant(23, loses={"released"}),
+    "mean_of_means": Mutant(23, loses={"uneven"}),
+    "counts_layers": Mutant(22, loses={"balanced"}),
+    "sends_unwanted_gradients": Mutant(24, loses={"frozen"}),
+    "travels_as_float32": Mutant(24, loses={"dtypes"}),
+    "ignores_group": Mutant(24, loses={"groups"}),
+    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
+}

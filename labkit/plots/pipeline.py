@@ -1,0 +1,96 @@
+"""A pipeline's schedule: a lane for each rank, a block for each forward and backward, with its microbatch's number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from labkit.plots import palette
+from labkit.plots.lanes import bars_of
+from labkit.plots.picture import Picture, plain, rank_ticks
+from labkit.plots.units import count, time_unit
+from labkit.trace import Kind
+
+Row = tuple[float, int, str, int, int]
+"""When it begins, rank, "forward" or "backward", microbatch, chunk."""
+COLOUR = {"forward": palette.KIND[Kind.COMPUTE], "backward": palette.SERIES[5]}
+_TEXT = {"forward": "white", "backward": "black"}
+_HEIGHT = 0.8
+_NARROWEST = 0.011
+"""Of the picture's width, for each character of a label."""
+
+
+def pipeline(actions: Sequence[Row], seconds: Sequence[float] | None = None, title: str = "") -> Picture:
+    """Draw what each rank of a pipeline does when; grey is the bubble. On the right, the most activations it keeps.
+
+    actions: of a schedule, each a slot long; or of a run, with `seconds`, how long each took, and beginnings in
+    seconds. With several chunks a block says which: 3b is microbatch 3 in the rank's second stage. Raises `ValueError`
+    when there is no action, or `seconds` are not as many.
+    """
+    if not actions or (seconds is not None and len(seconds) != len(actions)):
+        given = "no seconds" if seconds is None else f"{len(seconds)} seconds"
+        raise ValueError(f"actions must be at least one, with seconds for each, got {len(actions)} and {given}")
+    ranks, chunks = 1 + max(row[1] for row in actions), 1 + max(row[4] for row in actions)
+    lengths = [1.0] * len(actions) if seconds is None else list(seconds)
+    began = min(row[0] for row in actions)
+    span = max(row[0] + length for row, length in zip(actions, lengths, strict=True)) - began
+    unit, scale = ("slots", 1.0) if seconds is None else time_unit(span)
+    bubble = 1 - sum(lengths) / (span * ranks)
+    most = kept(actions, ranks)
+
+    picture = Picture(height=min(0.42 * ranks + 1.4, 6.0))
+    microbatches = 1 + max(row[3] for row in actions)
+    what = f"{count(ranks, 'rank')}, {count(microbatches, 'microbatch').replace('chs', 'ches')}"
+    picture.alt = (
+        f"{title or 'Pipeline'} of {what}. Share of the ranks' time without work: {bubble:.0%}. "
+        f"Activations kept at most, by rank: {', '.join(map(str, most))}."
+    )
+    axes = picture.add_subplot()
+    axes.set_title(f"{title or 'Pipeline'} · {what} · bubble {bubble:.0%}", loc="left", fontsize=11)
+    axes.set_xlabel(f"time ({unit})")
+    axes.set_ylabel("rank")
+    axes.set_xlim(0, span / scale)
+    axes.set_ylim(ranks - 0.5, -0.5)
+    if seconds is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    rank_ticks(axes, ranks)
+    plain(axes)
+    lanes = [(0.0, span / scale, rank - _HEIGHT / 2) for rank in range(ranks)]
+    axes.add_collection(bars_of(lanes, _HEIGHT, palette.IDLE, "idle", -1))
+    for op, colour in COLOUR.items():
+        bars = [
+            ((row[0] - began) / scale, (row[0] - began + length) / scale, row[1] - _HEIGHT / 2)
+            for row, length in zip(actions, lengths, strict=True)
+            if row[2] == op
+        ]
+        blocks = bars_of(bars, _HEIGHT, colour, op, 1)
+        blocks.set(edgecolor="white", linewidth=0.6)
+        axes.add_collection(blocks)
+    for row, length in zip(actions, lengths, strict=True):
+        label = f"{row[3]}{chr(ord('a') + row[4]) if chunks > 1 else ''}"
+        if length / span > _NARROWEST * len(label):
+            middle = (row[0] - began + length / 2) / scale
+            shown = axes.text(middle, row[1], label, ha="center", va="center", fontsize=7.5, zorder=5)
+            shown.set_color(_TEXT[row[2]])
+    beside = axes.get_yaxis_transform()
+    for rank, number in enumerate(most):
+        axes.text(1.015, rank, str(number), transform=beside, va="center", fontsize=9)
+    axes.text(1.015, -0.5, "kept", transform=beside, va="bottom", fontsize=8, color="#555555")
+    legend = [
+        *(Patch(color=colour, label=op) for op, colour in COLOUR.items()),
+        Patch(color=palette.IDLE, label="idle"),
+    ]
+    picture.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return picture
+
+
+def kept(actions: Sequence[Row], ranks: int) -> list[int]:
+    """For each rank: of how many forwards the backward is still to come, at most."""
+    steps: dict[int, list[int]] = defaultdict(list)
+    for row in sorted(actions):
+        steps[row[1]].append(1 if row[2] == "forward" else -1)
+    return [max(accumulate(steps[rank]), default=0) for rank in range(ranks)]
