@@ -43,6 +43,8 @@ FREE = (
     Free("lockstep_seconds", 0, 0, 600, 1e-6),
     Free("network_hops", 2.8, 1, 5),
 )
+PULL = 0.05
+"""Towards the value of parts: far too weak to matter where a row decides."""
 ROWS = 60
 """Of one source, evenly drawn: enough for so few constants."""
 
@@ -73,7 +75,8 @@ def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, floa
         for found in drawn.values():
             errors = np.array([math.log(predicted(row, chosen) / row.seconds) for row in found]) / 0.1
             parts.append(np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1)) / math.sqrt(len(found)))
-        return np.concatenate(parts)
+        pull = [PULL * (value - free.start) / (free.high - free.low) for value, free in zip(values, FREE, strict=True)]
+        return np.concatenate([*parts, pull])
 
     bounds = ([free.low for free in FREE], [free.high for free in FREE])
     span = [free.high - free.low for free in FREE]

@@ -62,15 +62,15 @@ class Constants:
 COMPONENTS = Constants()
 FITTED = replace(
     COMPONENTS,
-    sustained=MappingProxyType({"a100": 0.97, "h100": 0.80, "h200": 0.80}),
-    flash1=MappingProxyType({"a100": 0.36, "h100": 0.27}),
-    ramp_k=90.0,
+    sustained=MappingProxyType({"a100": 0.968, "h100": 0.814, "h200": 0.814}),
+    flash1=MappingProxyType({"a100": 0.36, "h100": 0.262}),
+    ramp_k=68.0,
     kernel_seconds=6e-6,
-    passes_share=0.72,
+    passes_share=0.71,
     host_seconds=42e-6,
     collective_base=45e-6,
-    network_hops=4.2,
-    lockstep_seconds=330e-6,
+    network_hops=4.1,
+    lockstep_seconds=327e-6,
     optimizer_bytes=30.0,
 )
 
