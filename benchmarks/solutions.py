@@ -32,6 +32,7 @@ PARTS = (
     "activation_checkpointing",
     "tensor_parallel",
     "pipeline_parallel",
+    "mixed_precision",
 )
 TARGET = 1.1
 

@@ -21,6 +21,7 @@ WORK = {
     "gradient_accumulation": ["window of 1, 34 kB of gradients; DDP no_sync, one bucket", "window of 4, 34 kB"],
     "tensor_parallel": ["block of width 64, forward and backward", "loss of 256 tokens of 512"],
     "pipeline_parallel": ["gpipe, 8 microbatches; on rank 0", "1f1b, 8 microbatches; on rank 0"],
+    "mixed_precision": ["unscale_ and update, 33 kB of weights, 1 rank", "autocast_step, float16, 33 kB of weights"],
 }
 
 

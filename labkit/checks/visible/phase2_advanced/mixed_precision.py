@@ -264,7 +264,7 @@ HINTS = [
     "A gradient of 2**-30 is 0 in float16. Scaled by 2**16 it is 2**-14, which float16 holds. Divide that by the scale "
     "in float16: what is left? So where does the division have to happen, and what must be done before? And a gradient "
     "of norm 22, scaled by 8, clipped to 2, then divided by 8: how long is it in the end, and how long should it be?",
-    "unscale_: `found_inf = (~largest.isfinite()).float().reshape(1)`; each gradient `.mul_(1 / self._scale)`; "
+    "unscale_: `found_inf = (~finite).float().reshape(1)`; each gradient `.mul_(1 / self._scale)`; "
     "`dist.all_reduce(found_inf, ReduceOp.MAX, group)`; `bool(found_inf.item())`. update: add 1 to the counter; after "
     "an overflow `max(scale * backoff_factor, SMALLEST)` and the counter is 0; else, when the counter has reached "
     "`growth_interval`, the scale grows, if that is at most LARGEST, and the counter is 0.",
