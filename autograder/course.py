@@ -26,6 +26,7 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.intake.autograde import AutogradeReceived
 from autograder.intake.collect import is_student
+from autograder.marks import new_gradebook
 from autograder.marks.export import Grade, Table
 from autograder.marks.late import LatePenalties
 
@@ -162,7 +163,9 @@ class Course:
             return list(exporter.grades(gradebook))
 
     def _gradebook(self) -> Gradebook:
-        return Gradebook(CourseDirectory(config=self.config).db_url)
+        database = CourseDirectory(config=self.config).db_url
+        new_gradebook.begin(database)
+        return Gradebook(database)
 
     def _convert(
         self, kind: type[BaseConverter], assignment: str, student: str = "*", notebook: str = "*", **settings: Any
@@ -172,6 +175,7 @@ class Course:
         log.addHandler(logging.StreamHandler(told))
         ids = {"assignment_id": assignment, "student_id": student, "notebook_id": notebook}
         coursedir = CourseDirectory(config=self.config, log=log, **ids)
+        new_gradebook.begin(coursedir.db_url)
         try:
             kind(coursedir=coursedir, config=self.config, log=log, **settings).start()
         except NbGraderException as error:

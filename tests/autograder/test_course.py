@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
 import pytest
 import second_exercise
+from nbgrader.api import Gradebook
 from playwright.sync_api import sync_playwright
 
 from autograder.course import CONFIG_FILE, Course, CourseFailed
+from autograder.marks import new_gradebook
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 
@@ -144,3 +148,19 @@ def test_a_submission_without_a_release_is_refused(course: Course) -> None:
     with pytest.raises(CourseFailed, match="nbgrader generate_assignment"):
         course.autograde(PHASE)
     assert scores(course) == {}
+
+
+def test_a_new_gradebook_is_as_nbgrader_makes_it(tmp_path: Path) -> None:
+    tables = []
+    for name in ("ours", "nbgraders"):
+        path = tmp_path / f"{name}.db"
+        if name == "ours":
+            new_gradebook.begin(f"sqlite:///{path}")
+            assert path.is_file()
+        Gradebook(f"sqlite:///{path}").close()
+        with closing(sqlite3.connect(path)) as database:
+            found = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+            tables.append((set(found), database.execute("SELECT * FROM alembic_version").fetchall()))
+    assert tables[0] == tables[1] and len(tables[0][0]) > 10
+    new_gradebook.begin(f"sqlite:///{tmp_path}/no/such/folder.db")
+    new_gradebook.begin("sqlite://")
