@@ -299,7 +299,8 @@ class TensorParallelTransformer(nn.Module):
     """A transformer block cut over the ranks: `labkit.models.gpt.Block`, layer norms first, with biases.
 
     Each rank has num_heads / N heads and 1/N of the MLP; norms and the biases after a sum are everywhere, and stay
-    equal. Drawn like `Block`: seed all ranks alike. causal: a token sees none that comes after it.
+    equal. Drawn as `Block` is, so seed all ranks alike; a rank has the whole block for that moment. causal: a token
+    sees none that comes after it.
     Raises ValueError unless num_heads divides hidden_size and the number of ranks divides num_heads.
     """
 
