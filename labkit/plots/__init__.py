@@ -6,6 +6,7 @@ Of a run's trace, `run.trace`:
     critical_path(trace)     the chain of events that determined when the run ended
     overlap(trace)           how much communication hides behind computing
     bubbles(trace, stages)   how long pipeline stages do not compute
+    pipeline(actions)        what each rank of a pipeline does when, microbatch by microbatch: a schedule's, or a run's
     memory(trace, capacity)  what fills the ranks' memory over time
     peaks(traces, x)         what filled it at its peak, run beside run
     traffic_matrix(trace)    who sent how much to whom

@@ -199,7 +199,8 @@ class PipelineParallel:
 
     stages: those of this rank, one for each chunk. schedule: the same on every rank, any in which each action comes
     after what it needs. A weight that stages of two ranks share is two weights here: add their gradients up over these
-    ranks after `forward_backward`. Raises ValueError, before any message, when arguments do not fit together.
+    ranks after `forward_backward`. With NCCL, all ranks of a group must take part in its first messages: call
+    `dist.barrier(group)` once before. Raises ValueError, before any message, when arguments do not fit together.
     """
 
     def __init__(self, stages: Sequence[PipelineStage], schedule: Schedule, group: ProcessGroup | None = None) -> None:
