@@ -6,6 +6,7 @@ and so counts itself, and results in the wire format; none of it is unpickled, i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,8 @@ TIMEOUT = 20.0
 """Seconds of wall-clock time for one call on ranks; after one that hung, a quarter; after two, none are made."""
 BUDGET = 600.0
 """Seconds of wall-clock time for all calls of one submission."""
+_SEED_BITS = 62
+"""Of what the inputs are drawn from: nobody finds it in a table by the part of the inputs that a rank is given."""
 
 
 class BrokenRubric(RuntimeError):
@@ -160,6 +163,7 @@ class Judge:
         So nothing that a submission has left in Python or torch costs it marks which it would have earned alone. Nor
         does a second try earn any by luck: what fails and then passes must pass twice, each time in a fresh sandbox.
         """
+        seed = 1 + secrets.randbits(_SEED_BITS) if seed is None else seed
         report = self._run_on(rubric, submission, seed, keep=True)
         results = list(report.results)
         doubtful = [i for i, result in enumerate(results) if _has_failed(result) and not _may_be_chance(result)]
@@ -173,7 +177,7 @@ class Judge:
                 doubtful = [i for i in doubtful if results[i].passed]
         return replace(report, results=results)
 
-    def _run_on(self, rubric: Rubric, submission: Submission, seed: int | None, keep: bool) -> Report:
+    def _run_on(self, rubric: Rubric, submission: Submission, seed: int, keep: bool) -> Report:
         self._enclosed.keeps_ranks = keep
 
         def at_check(check: Check, result: CheckResult | None) -> None:
