@@ -232,7 +232,9 @@ def clipping(submission: Submission, ranks: Ranks) -> None:
     what = "how far a window with a NaN on rank 0 moves the weights"
     expect(fell(run, 0, 2), what, look_at=hint).equals([0.0] * 2)
     said = [value["said"] for value in run.values]
-    expect(said, "what step() returned, with a NaN in the first window").equals([[False, False, False, True]] * 2)
+    hint = "True says that the optimizer has stepped: what `flush` returns, and `step` after it"
+    wanted = [[False, False, False, True]] * 2
+    expect(said, "what step() returned, with a NaN in the first window", look_at=hint).equals(wanted)
     expect(fell(run, 2, 4), "gradient of the next window", look_at="what is left of the NaN").equals([1.0] * 2)
 
 
