@@ -597,7 +597,8 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, hidden = 2, draw.randrange(20_000, 25_000)
     shares = [[2, 3], [1, 2]]
-    run: Any = like_one_process(submission, ranks.processes(world_size), draw, shares, hidden=hidden, max_norm=0.01)
+    # gradients have norms from 0.02 on, and are divided by a scale of 8: clipping always has the last word
+    run: Any = like_one_process(submission, ranks.processes(world_size), draw, shares, hidden=hidden, max_norm=0.001)
     numel = sum(p.numel() for p in net("net", hidden).parameters())
     wanted = len(shares) * 2 * (world_size - 1) * 2 * numel
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
