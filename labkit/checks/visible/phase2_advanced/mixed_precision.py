@@ -220,6 +220,9 @@ def step(submission: Submission, ranks: Ranks) -> None:
     expect(fallen, "gradient in bfloat16, without a scaler").equals([22.0, 22.0])
     losses = [value["losses"][0] for value in run.values]
     expect(losses, "loss of each rank, not scaled").equals([4.0, 40.0])
+    run = trained(submission, ranks, [samples([2, 2])])
+    losses = [value["losses"][0] for value in run.values]
+    expect(losses, "loss of each rank, not scaled, with a scaler").equals([4.0, 40.0])
 
 
 @check(

@@ -196,7 +196,9 @@ def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def uneven(submission: Submission, ranks: Ranks) -> None:
     for samples, microbatches in ((5, 2), (2, 3)):
         run = run_of(submission, ranks, 2, "1f1b", samples, microbatches)
-        expect_ones(run, samples, what=f" for {samples} samples in {microbatches} microbatches")
+        what = f" for {samples} samples in {microbatches} microbatches"
+        expect_ones(run, samples, what=what)
+        expect(run.values[1]["loss"], f"loss on the last rank{what}").equals(ones(samples))
 
 
 @check(points=2, title="activations are gone with their backward", look_at="what is kept of a microbatch, and how long")
