@@ -96,8 +96,8 @@ def called(case: str, x: Any, y: Any, w: Any, seed: int, mark: Any, inner_mark: 
 
 
 def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> Any:
-    """On a rank: `count` functions, each `depth` times tanh; MB-sized tensors held after the forward pass, after the
-    backward pass, and at most, beside `x`."""
+    """On a rank: `count` functions, each `depth` times tanh; tensors held beside `x`: after the forward pass, after the
+    backward pass, at most, and where the backward pass of a function comes to its last tanh."""
     import torch
 
     import labkit
@@ -105,10 +105,14 @@ def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> 
 
     def function(t: Any) -> Any:
         mark()
-        for _ in range(depth):
+        t = t.tanh()
+        if t.requires_grad:
+            t.register_hook(lambda _: late.append(labkit.memory_allocated()))
+        for _ in range(depth - 1):
             t = t.tanh()
         return t
 
+    late: list[int] = []
     x.requires_grad_()
     labkit.reset_peak_memory_stats()
     before = labkit.memory_allocated()
@@ -126,7 +130,7 @@ def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> 
     after_forward = labkit.memory_allocated()
     result.backward(torch.ones_like(result))
     del result
-    counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated())
+    counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated(), max(late))
     return {"grad": x.grad, "tensors": [(number - before) / x.nbytes for number in counts]}
 
 
@@ -358,8 +362,8 @@ def counted(
     depth: int = 1,
     again: int = 0,
 ) -> list[float]:
-    """Tensors held after the forward pass, after the backward pass, at most; the gradient is right, and at least
-    `again` functions were called again."""
+    """Tensors held after the forward pass, after the backward pass, at most, late in a function's backward pass; the
+    gradient is right, and at least `again` functions were called again."""
     x = tensor(draw, draw.randrange(150, 250))
     given = Args(way, x, count, segments, depth, work("call", 1e-3))
     run = ranks(1, account=True).call(submission.used_by(held), [given])
@@ -466,17 +470,19 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth = draw.randrange(3, 6), draw.randrange(5, 9)
-    forward, _, most = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
+    forward, _, most, late = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
     what = f"tensors that {count} functions of {depth} operators hold,"
     expect(forward, f"{what} after the forward pass").at_most(count + SLACK)
     # arguments and the result, one function's, and gradients: the result's, and those on both sides of an operator
     expect(most, f"{what} at most").at_most(count + depth + 3 + SLACK)
+    # of the function's tensors the first one, and at most the last one
+    expect(late, f"{what} late in the backward pass of one").at_most(count + 4 + SLACK)
 
 
 @check(points=1, title="nothing is held after the backward pass", look_at="what refers to what was computed again")
 def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth = draw.randrange(2, 4), draw.randrange(4, 7)
-    _, afterwards, _ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
+    _, afterwards, *_ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
     expect(afterwards, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
 
 
@@ -516,7 +522,7 @@ def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cut = draw.randrange(5, 7)
     count = cut * cut + cut - 1
     length = -(-count // cut)
-    _, _, most = counted(submission, ranks, draw, "sequential", count, cut, again=count - length)
+    _, _, most, _ = counted(submission, ranks, draw, "sequential", count, cut, again=count - length)
     # arguments of all segments but the first and last, a whole segment, the result, and gradients
     limit = cut - 2 + length + 5
     expect(most, f"tensors that {count} functions in {cut} segments hold at most").at_most(limit + SLACK)
@@ -524,17 +530,18 @@ def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    title="offload_activations: the device holds none of them until the backward pass",
-    look_at="what pack returns refers to",
+    title="offload_activations: the device holds none of them until the backward pass, and then one",
+    look_at="what pack returns refers to, and where unpack leaves a tensor",
 )
 def offload_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count = draw.randrange(8, 14)
-    forward, afterwards, most = counted(submission, ranks, draw, "offload", count)
+    forward, afterwards, most, _ = counted(submission, ranks, draw, "offload", count)
     what = f"tensors that {count} offloaded functions hold,"
     expect(forward, f"{what} after the forward pass (the result)").at_most(1 + SLACK)
     expect(afterwards, f"{what} after the backward pass (the gradient)").at_most(1 + SLACK)
     # one that came back, the result and its gradient, two gradients
     expect(most, f"{what} at most").at_most(5 + SLACK)
+    expect(most, f"{what} where one has come back").at_least(5 - SLACK)
 
 
 @check(
@@ -623,12 +630,14 @@ MUTANTS = {
     "draws_another_mask": Mutant(20, loses={"randomness", "nested"}),
     "rewinds_random_numbers": Mutant(20, loses={"randomness", "nested"}),
     "keeps_what_it_computed": Mutant(20, loses={"memory", "released", "segment_memory"}),
+    "never_lets_go": Mutant(22, loses={"memory"}),
     "forgets_autocast": Mutant(24, loses={"precision"}),
     "holds_its_arguments": Mutant(24, loses={"misuse"}),
     "last_segment_takes_the_rest": Mutant(22, loses={"segments", "segment_memory"}),
     "leaves_functions_out": Mutant(22, loses={"segments", "segment_memory"}),
     "checkpoints_the_last_segment": Mutant(23, loses={"segments"}),
     "offloads_a_copy": Mutant(24, loses={"offload_memory"}),
+    "leaves_them_on_the_host": Mutant(24, loses={"offload_memory"}),
     "offloads_parameters": Mutant(24, loses={"offload"}),
     "offloads_in_bfloat16": Mutant(23, loses={"offload", "offload_memory"}),
     "checks_nothing": Mutant(22, loses={"misuse", "segments"}),

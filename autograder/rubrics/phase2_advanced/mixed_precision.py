@@ -281,21 +281,24 @@ def ones(values: Sequence[float], size: int = 2) -> list[Batch]:
 
 def whole(
     weights: list[Tensor], batches: Sequence[Sequence[Batch]], optimizer: str, max_norm: float | None
-) -> list[Tensor]:
-    """A net's weights after steps of one process in float32, on the samples of all ranks: `batches[step][rank]`."""
+) -> tuple[list[Tensor], Tensor]:
+    """A net's weights after steps of one process in float32, on the samples of all ranks, `batches[step][rank]`; and
+    the losses of each rank's samples in each step, NaN where there are none."""
     model = net("net", len(weights[0]))
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), weights, strict=True):
             parameter.copy_(values)
     taking = optimizer_of(optimizer, list(model.parameters()))
+    losses = []
     for parts in batches:
+        losses.append([nn.functional.cross_entropy(model(part[0]), part[1]).item() for part in parts])
         inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
         taking.zero_grad()
         nn.functional.cross_entropy(model(inputs), targets).backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         taking.step()
-    return [parameter.detach() for parameter in model.parameters()]
+    return [parameter.detach() for parameter in model.parameters()], torch.tensor(losses)
 
 
 def like_one_process(
@@ -308,6 +311,7 @@ def like_one_process(
     optimizer: str = "sgd",
     hidden: int = 6,
     max_norm: float | None = None,
+    compare_losses: bool = False,
     **options: Any,
 ) -> Run:
     """Train the net on ranks with `shares[step][rank]` samples each, and expect what one process gets in float32."""
@@ -318,7 +322,7 @@ def like_one_process(
         for r in range(len(shares[0]))
     ]
     run: Run = ranks.call(submission.used_by(trained, net, optimizer_of), given)
-    wanted = whole(weights, batches, optimizer, max_norm)
+    wanted, losses = whole(weights, batches, optimizer, max_norm)
     way = torch.cat([(after - before).flatten() for after, before in zip(wanted, weights, strict=True)])
     kept = options.get("kept") or dtype
     for rank, value in enumerate(run.values):
@@ -336,6 +340,10 @@ def like_one_process(
         expect(kinds, "dtypes of what the optimizer works on").equals({"torch.float32"})
         sizes = [len(parts[rank][1]) for parts in batches if len(parts[rank][1])]
         expect(value["seen"], f"samples that the model saw on rank {rank}").equals(sizes)
+        if compare_losses:
+            close = torch.tensor(value["losses"]).isclose(losses[:, rank], CLOSE[dtype], CLOSE[dtype], equal_nan=True)
+            told = f"{value['losses']} instead of {losses[:, rank].tolist()}"
+            expect(bool(close.all()), f"losses on rank {rank}, not scaled", look_at="StepResult.loss").holds(told)
     return run
 
 
@@ -504,7 +512,8 @@ def underflow(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=3, title="steps are those of float32 in one process", look_at="the loss, the gradients' way, the weights")
 def steps(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     uneven = [draw.sample([1, 2, 3, 5], 3), [0, 4, draw.choice([1, 2])], [2, 2, 2]]
-    like_one_process(submission, ranks(3), draw, uneven, scale=2.0 ** draw.randrange(4, 9), interval=2)
+    scale = 2.0 ** draw.randrange(4, 9)
+    like_one_process(submission, ranks(3), draw, uneven, scale=scale, interval=2, compare_losses=True)
     like_one_process(submission, ranks(2), draw, [[4, 4], [1, 5]], dtype="bfloat16", scale=0.0)
     like_one_process(submission, ranks(1), draw, [[4], [3]], dtype="float32", optimizer="adam", scale=64.0)
     like_one_process(submission, ranks(1), draw, [[6], [3]], kept="float32", scale=256.0)
@@ -623,6 +632,7 @@ MUTANTS = {
     "puts_zeros_for_infinities": Mutant(22, loses={"skip"}),
     "steps_without_gradients": Mutant(22, loses={"skip"}),
     "masters_in_16_bits": Mutant(13, loses={"masters", "underflow", "real_processes"} | STEPS),
+    "returns_the_scaled_loss": Mutant(22, loses={"steps"}),
     "unscales_in_16_bits": Mutant(22, loses={"underflow", "bad_arguments"}),
     "one_collective_each": Mutant(20, loses={"one_rank", "one_message", "travel"}),
     "sums_to_find_out": Mutant(23, loses={"unscale"}),

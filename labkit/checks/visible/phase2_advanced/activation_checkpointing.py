@@ -21,25 +21,29 @@ TENSOR = 256_000
 
 
 def one_call(x: torch.Tensor, y: torch.Tensor) -> Any:
-    """On a rank: a checkpointed function of two tensors and a number, with a weight; what gradients there are."""
+    """On a rank: a checkpointed function of two tensors and a number, with a weight; what gradients there are.
+
+    It is called under autocast, which changes nothing of it; the backward pass comes outside.
+    """
     import torch
 
     from labkit.exercises import activation_checkpointing
 
-    calls = []
+    autocast = []
     weight = torch.tensor(2.0, requires_grad=True)
 
     def function(a: torch.Tensor, power: int, b: torch.Tensor) -> torch.Tensor:
-        calls.append("called")
+        autocast.append(torch.is_autocast_enabled("cpu"))
         return (weight * a) ** power * b
 
     x.requires_grad_()
     y.requires_grad_()
-    result = activation_checkpointing.checkpoint(function, 3 * x, 2, y)
-    forward = len(calls)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = activation_checkpointing.checkpoint(function, 3 * x, 2, y)
+    forward = len(autocast)
     result.sum().backward()
     gradients = [tensor.grad for tensor in (x, y, weight)]
-    return {"result": result.detach(), "gradients": gradients, "calls": [forward, len(calls) - forward]}
+    return {"result": result.detach(), "gradients": gradients, "autocast": [autocast[:forward], autocast[forward:]]}
 
 
 def dropped(seed: int) -> Any:
@@ -123,23 +127,25 @@ def offloaded(x: torch.Tensor) -> Any:
 
     class Cube(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(t)
+        def forward(ctx: Any, t: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(t, parameter)
             return t**3
 
         @staticmethod
-        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            (t,) = ctx.saved_tensors
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            t, parameter = ctx.saved_tensors
             found.append((str(t.dtype), list(t.stride())))
-            result: torch.Tensor = 3 * t * t * gradients[0]
-            return result
+            stayed.append(parameter.data_ptr() == weight.data_ptr())
+            return 3 * t * t * gradients[0], None
 
     found: list[Any] = []
+    stayed: list[bool] = []
+    weight = torch.nn.Parameter(torch.ones(2))
     x.requires_grad_()
     with activation_checkpointing.offload_activations("cpu"):
-        result = Cube.apply(x.t())  # type: ignore[no-untyped-call]
+        result = Cube.apply(x.t(), weight)  # type: ignore[no-untyped-call]
     result.sum().backward()
-    return {"grad": x.grad, "saved": found}
+    return {"grad": x.grad, "saved": found, "stayed": stayed}
 
 
 def summed(x: torch.Tensor) -> Any:
@@ -208,8 +214,10 @@ def gradients(submission: Submission, ranks: Ranks) -> None:
     look_at="unpack: is the tensor there already",
 )
 def once_more(submission: Submission, ranks: Ranks) -> None:
-    calls = called(submission, ranks)["calls"]
-    expect(calls, "calls of the function: forward, backward").equals([1, 1])
+    autocast = called(submission, ranks)["autocast"]
+    expect([len(calls) for calls in autocast], "calls of the function: forward, backward").equals([1, 1])
+    hint = "recompute: is the function called under `self.autocast`"
+    expect(autocast[1], "is autocast on in the second call, as it was in the first", look_at=hint).equals([True])
 
 
 @check(
@@ -267,6 +275,7 @@ def offload(submission: Submission, ranks: Ranks) -> None:
     expect(value["saved"], "dtype and strides of what the backward pass of x.t() ** 3 gets").equals(
         [("torch.float64", [1, 3])]
     )
+    expect(value["stayed"], "is a parameter, saved as well, where it was", look_at="which tensors stay").equals([True])
     run = ranks(1).call(submission.used_by(held), [Args("offload", TENSOR, 8)])
     forward, _, most = counted(run)["tensors"]
     expect(forward, "tensors that 8 x tanh holds on the device, offloaded, after the forward pass").at_most(1.1)
