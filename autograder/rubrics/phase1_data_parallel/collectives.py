@@ -29,8 +29,8 @@ from labkit.trace.rounds import rounds
 
 ALL_REDUCES = ("all_reduce_naive", "all_reduce_tree", "all_reduce_recursive_doubling")
 LINK = "ethernet-10g"
-HEADERS = 1.05
-"""TCP's own bytes on the kernel's counter: below 1 % of megabytes, by measurement, and room for a busy machine."""
+HEADERS = 1.1
+"""TCP's own bytes on the kernel's counter: below 1 % of megabytes on an idle machine, 5.1 % seen on a busy one."""
 SLACK = 1.4
 """Of the formula's time. Who waits for a round longer than it takes has twice the time."""
 FORBIDDEN = {
