@@ -28,6 +28,8 @@ class CheckResult:
     """For a check in which a rank failed: the kind of failure and its line, nothing of the inputs."""
     why: str = ""
     """For such a check, in words: who waited for whom, what ended a rank; nothing of the inputs either."""
+    unwritten: bool = False
+    """A gap of the template was called, at that line, and that is all."""
     line: int = 0
     """Line of the exercise's cell at which a rank failed; 0 when none is known."""
     told: str = ""
@@ -52,12 +54,6 @@ class CheckResult:
     @property
     def passed(self) -> bool:
         return not self.skipped and self.earned == self.points
-
-    @property
-    def unwritten(self) -> str:
-        """The place of the part that is not written yet, where the check failed for no more than that."""
-        kind, _, place = self.stopped.partition(" at ")
-        return place if kind == "NotImplementedError" and not self.passed else ""
 
     def text(self) -> str:
         """Lines for a terminal; readable without colour."""
@@ -152,7 +148,7 @@ def details(result: CheckResult) -> list[tuple[str, str]]:
     if result.passed or result.skipped:
         return []
     if result.unwritten:
-        return [("to write", result.unwritten)]
+        return [("to write", result.stopped.partition(" at ")[2])]
     lines = [("expected", result.expected), ("seen", _shortened(result.seen))]
     if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which says why
         lines.append(("why", result.why))

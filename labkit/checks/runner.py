@@ -86,7 +86,7 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
         return replace(found, picture=failure.picture)
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)
-        lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line)
+        lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, unwritten=stop.unwritten)
         return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), told=stop.text, look_at="")
     except NotMeasurable as reason:
         return replace(lost, skipped=str(reason))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
+from labkit.clusters.program import NOT_WRITTEN
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
@@ -91,6 +92,8 @@ class Stop:
     why: str
     line: int
     """In the exercise's own module; 0 when it is not known, or in another one."""
+    unwritten: bool
+    """It was a gap of the template that was called."""
 
 
 def what_stopped(run: Run, submission: Submission) -> Stop:
@@ -123,7 +126,8 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         ended = f"rank {first.rank} ended before its function had returned." if first else ""
         why = f"Rank {first.rank} was ended by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
     at = f" at {where}" if where else ""
-    return Stop(kind + at, why.strip()[:1].upper() + why.strip()[1:], _line(where, submission))
+    unwritten = kind == "NotImplementedError" and error is not None and error.message == NOT_WRITTEN
+    return Stop(kind + at, why.strip()[:1].upper() + why.strip()[1:], _line(where, submission), unwritten)
 
 
 def _kind(error: RankError) -> str:

@@ -143,10 +143,13 @@ _GLOO_ADVISES = re.compile(r"\. This is typically caused by a remote worker .*",
 _ANOTHER_PROCESS = re.compile(r"Caught \w+ in (.+?)\.\nOriginal Traceback \(most recent call last\):\n(.*)", re.DOTALL)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', re.MULTILINE)
 
+NOT_WRITTEN = "this part is not written yet"
+"""What a template's gap says. Others raise NotImplementedError, too, and say what they do not have."""
+
 
 def _message(error: BaseException) -> str:
     if isinstance(error, NotImplementedError) and not str(error):
-        return "this part is not written yet"
+        return NOT_WRITTEN
     if isinstance(error, SystemExit):
         return f"exit code {error.code}" if isinstance(error.code, int) else str(error.code)
     text = (error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__

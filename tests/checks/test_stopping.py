@@ -11,6 +11,7 @@ from labkit import exercises
 from labkit.checks import Submission
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import RankError, RankResult, Run
+from labkit.clusters.program import NOT_WRITTEN
 from labkit.clusters.standing import Standing, UnderWay
 
 pytestmark = pytest.mark.usefixtures("course")
@@ -33,6 +34,12 @@ def test_an_exception_is_named_with_its_rank_and_line() -> None:
     text, why, line = stopped(failed("NotImplementedError"))
     assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
     assert why == "On rank 1 of 2. A part that is not written yet was called."
+
+
+def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
+    submission = Submission(exercises.find("largest"), SOLUTION)
+    assert what_stopped(failed("NotImplementedError", NOT_WRITTEN), submission).unwritten
+    assert not what_stopped(failed("NotImplementedError", "all_reduce of no tensors at all"), submission).unwritten
 
 
 @pytest.mark.parametrize(
