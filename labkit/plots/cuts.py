@@ -27,7 +27,7 @@ class _Matrix(NamedTuple):
 
 
 def matrix_cuts(ranks: int, title: str = "") -> Picture:
-    """Draw y = (x A) B on `ranks` ranks, 1 to 8: grey is whole and everywhere, a colour is one rank's.
+    """Draw y = (x A) B on `ranks` ranks, 1 to 8: what has no number is whole and everywhere.
 
     Matrices are as nn.Linear multiplies by them, inputs down and outputs across; the eight columns of A are dealt out
     as evenly as can be. Raises ValueError for other numbers of ranks.
