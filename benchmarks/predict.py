@@ -2,7 +2,8 @@
 
     python benchmarks/predict.py              parts, memory, and whole steps: unfitted, fitted, and a baseline beside
     python benchmarks/predict.py --fit        the constants that the rows ask for: FITTED in labkit.predict
-    python benchmarks/predict.py --leave-out  each source predicted with constants that were fitted without it (minutes)
+    python benchmarks/predict.py --folds 5    also the error of the fifth of each source that no fit has seen (minutes)
+    python benchmarks/predict.py --leave-out  also each source with constants that were fitted without it (minutes)
     python benchmarks/predict.py --rows NAME  every row of one source
     --measured DIR                            other rows in the same columns, such as ones that no fit has seen
 
@@ -32,6 +33,7 @@ from labkit.predict.costs.collectives import Group, Wires
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--folds", type=int, default=0, metavar="K")
     parser.add_argument("--leave-out", action="store_true")
     parser.add_argument("--rows", metavar="NAME", choices=SOFTWARE)
     parser.add_argument("--measured", type=Path, default=MEASURED)
@@ -48,39 +50,51 @@ def main() -> int:
 
         for name, value in fit(found)[1].items():
             print(f"{name:<20} {value:.4g}")
-    elif options.leave_out:
-        leave_out(found)
     else:
         parts(options.measured)
         memory(found)
-        whole(found)
+        whole(found, options.folds, options.leave_out)
         speed()
     return 0
 
 
-def whole(found: dict[str, list[Row]]) -> None:
-    print("\nstep time, constants of parts only (unfitted)")
-    for name, of in found.items():
-        print(line(name, errors(of, lambda row: predicted(row, COMPONENTS))))
-    print("\nstep time, FITTED constants (these rows took part in the fit)")
-    for name, of in found.items():
-        print(line(name, errors(of, lambda row: predicted(row, FITTED))))
-    print("\nbaseline: one efficiency, fitted to each source's own rows")
+def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
+    """One row for each source: rows that took part in the fit, rows that did not, and a baseline."""
+    columns: dict[str, dict[str, list[float]]] = {
+        "COMPONENTS": {name: errors(of, lambda row: predicted(row, COMPONENTS)) for name, of in found.items()},
+        "FITTED": {name: errors(of, lambda row: predicted(row, FITTED)) for name, of in found.items()},
+    }
+    if folds:
+        from predict_folds import fitted_without
+
+        held_out: dict[str, list[float]] = {name: [] for name in found}
+        for number, (fold, chosen) in enumerate(fitted_without(found, folds), 1):
+            print(f"fold {number} of {folds} is fitted", file=sys.stderr)
+            for name, of in fold.items():
+                held_out[name] += errors(of, lambda row, chosen=chosen: predicted(row, chosen))  # type: ignore[misc]
+        columns["other folds"] = held_out
+    if leave_out:
+        from predict_folds import without_each
+
+        columns["other sources"] = {}
+        for name, chosen in without_each(found):
+            print(f"{name} is left out", file=sys.stderr)
+            columns["other sources"][name] = errors(found[name], lambda row, chosen=chosen: predicted(row, chosen))  # type: ignore[misc]
+    columns["one efficiency"] = {}
     for name, of in found.items():
         rate = statistics.median(work(row) / row.seconds for row in of)
-        print(line(name, errors(of, lambda row, rate=rate: work(row) / rate)))  # type: ignore[misc]
+        columns["one efficiency"][name] = errors(of, lambda row, rate=rate: work(row) / rate)  # type: ignore[misc]
+    print("\nstep time: mean absolute error (median), bias. COMPONENTS saw no run, FITTED saw these rows")
+    print(f"| source | rows | {' | '.join(columns)} |\n|{'---|' * (2 + len(columns))}")
+    for name, of in found.items():
+        print(f"| {name} | {len(of)} | {' | '.join(cell(column[name]) for column in columns.values())} |")
     if "ultrascale_nanotron" in found:
         layouts(found["ultrascale_nanotron"])
 
 
-def leave_out(found: dict[str, list[Row]]) -> None:
-    """Each source with constants that never saw it; only what it does not share with others is then unknown."""
-    from predict_fit import fit
-
-    print("step time, constants fitted to all other sources")
-    for name, of in found.items():
-        chosen, _ = fit({other: rest for other, rest in found.items() if other != name})
-        print(line(name, errors(of, lambda row, chosen=chosen: predicted(row, chosen))), flush=True)  # type: ignore[misc]
+def cell(signed: Sequence[float]) -> str:
+    absolute = [abs(error) for error in signed]
+    return f"{statistics.mean(absolute):.1%} ({statistics.median(absolute):.1%}), {statistics.mean(signed):+.1%}"
 
 
 def layouts(of: Sequence[Row]) -> None:

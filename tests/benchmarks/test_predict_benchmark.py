@@ -13,6 +13,7 @@ from labkit.predict import COMPONENTS, FITTED, Constants
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict import errors, line, predicted
+from predict_folds import split
 from predict_rows import SOFTWARE, rows
 
 
@@ -37,6 +38,21 @@ def test_every_source_says_how_its_software_works_and_gives_rows() -> None:
     for source in SOFTWARE:
         found = rows(source)
         assert found and all(row.seconds > 0 for row in found), source
+
+
+def test_a_fold_holds_whole_models_of_each_source_or_whole_layouts_where_models_are_few() -> None:
+    found = {name: rows(name) for name in ("vtrain_single", "ultrascale_nanotron", "megatron_sc21")}
+    folds = split(found, 5)
+    for name, of in found.items():
+        assert sorted(row.key for fold in folds for row in fold[name]) == sorted(row.key for row in of)
+    homes: dict[object, set[int]] = {}
+    for number, fold in enumerate(folds):
+        for row in fold["vtrain_single"]:
+            homes.setdefault((row.model.layers, row.model.width, row.model.sequence), set()).add(number)
+        for row in fold["ultrascale_nanotron"]:
+            layout = tuple(row.plan[axis] for axis in ("data", "tensor", "pipeline"))
+            homes.setdefault((row.model.layers, layout), set()).add(number)
+    assert len(homes) > 20 and all(len(folds_of_one) == 1 for folds_of_one in homes.values())
 
 
 def test_what_was_not_published_stays_a_range() -> None:
