@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from labkit.hardware.links import LINKS
+
 
 @dataclass(frozen=True)
 class GPU:
@@ -42,6 +44,21 @@ class GPU:
     efficiency_source: str = "assumed"
     host_link: str = "pcie4"
     """Its generation of PCIe, 16 lanes: a name of `LINKS`."""
+    multiprocessors: int = 108
+    """Parts that work on tiles of a matrix product side by side (NVIDIA's architecture papers)."""
+
+    def __post_init__(self) -> None:
+        for name in ("bf16_tflops", "fp32_tflops", "memory_gb", "memory_gb_per_s", "multiprocessors"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"GPU {self.name}: {name} must be above 0, got {getattr(self, name)!r}")
+        for name in ("tf32_tflops", "fp64_tflops", "int8_tops", "launch_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"GPU {self.name}: {name} must be at least 0, got {getattr(self, name)!r}")
+        if self.host_link not in LINKS:
+            raise ValueError(f"GPU {self.name}: host_link must be one of {', '.join(LINKS)}, got {self.host_link!r}")
+        for name in ("matmul_efficiency", "memory_efficiency"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"GPU {self.name}: {name} is a share of the peak, got {getattr(self, name)!r}")
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
         """One operator that computes `flops` on `dtype` and moves `nbytes` to and from memory: launch + roofline.
@@ -83,20 +100,20 @@ GPUS: dict[str, GPU] = {
             GPU(
                 f"v100-{memory}gb", 125.0, 15.7, memory, 900.0, "NVIDIA V100 data sheet (SXM2)",
                 fp64_tflops=7.8, int8_tops=62.8,
-                matmul_efficiency=0.75, memory_efficiency=0.85, host_link="pcie3",
+                matmul_efficiency=0.75, memory_efficiency=0.85, host_link="pcie3", multiprocessors=80,
             )
             for memory in (16, 32)
         ),
         GPU(
             "t4", 65.0, 8.1, 16.0, 320.0, "NVIDIA T4 data sheet",
             fp64_tflops=0.25, int8_tops=130.0,
-            matmul_efficiency=0.37, memory_efficiency=0.75, host_link="pcie3",
+            matmul_efficiency=0.37, memory_efficiency=0.75, host_link="pcie3", multiprocessors=40,
             efficiency_source="GEMM: NVIDIA developer forum 264462; memory and launch assumed",
         ),
         GPU(
             "l4", 121.0, 30.3, 24.0, 300.0, "NVIDIA L4 data sheet, half of its figures with sparsity",
             tf32_tflops=60.0, fp64_tflops=0.49, int8_tops=242.0,
-            matmul_efficiency=0.5, memory_efficiency=0.8,
+            matmul_efficiency=0.5, memory_efficiency=0.8, multiprocessors=58,
             efficiency_source="assumed: like the T4 it is held at 72 W",
         ),
         GPU(
@@ -114,25 +131,25 @@ GPUS: dict[str, GPU] = {
         GPU(
             "h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6, host_link="pcie5",
+            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
             efficiency_source=f"{_AZURE} (fp8: 0.70), stas00/ml-engineering (bf16, best shape: 0.80); launch fitted",
         ),
         GPU(
             "h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5",
+            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
             efficiency_source=f"{_AZURE} (fp8: 0.67); bf16 as h100-80gb",
         ),
         GPU(
             "b200-180gb", 2250.0, 75.0, 180.0, 7700.0, "NVIDIA DGX B200 data sheet / 8 (1,440 GB, 62 TB/s; HGX B200)",
             tf32_tflops=1125.0, fp64_tflops=37.0, int8_tops=4500.0,
-            matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5",
+            matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5", multiprocessors=148,
             efficiency_source="GEMM: stas00/ml-engineering (bf16); memory and launch assumed as h200-141gb",
         ),
         GPU(
             "rtx-4090", 165.2, 82.6, 24.0, 1008.0, "NVIDIA Ada GPU architecture paper, appendix A (fp32 accumulation)",
             tf32_tflops=82.6, fp64_tflops=1.29, int8_tops=660.6,
-            matmul_efficiency=0.8, memory_efficiency=0.9,
+            matmul_efficiency=0.8, memory_efficiency=0.9, multiprocessors=128,
         ),
     )
 }  # fmt: skip

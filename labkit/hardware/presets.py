@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
+from labkit.hardware import files
 from labkit.hardware.gpus import GPUS
 from labkit.hardware.links import LINKS
+from labkit.hardware.settings import TABLES, look_up, part, with_settings
 from labkit.hardware.storage import STORAGE
 from labkit.hardware.topology import Topology
-
-T = TypeVar("T")
 
 
 def _node(
@@ -55,33 +54,23 @@ PRESETS: dict[str, Topology] = {
 _DEFAULT = _node("custom", "a100-80gb", 2, "nvlink3", "ib-hdr", 1, "nvme-a100")
 
 
-def topology(preset: str | None = None, **options: Any) -> Topology:
+def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Topology:
     """A preset, or the default (A100s, NVLink 3, one HDR card a node), with fields replaced by `options`.
 
-    `gpu`, `intra_node`, `inter_node`, `host_link` and `storage` are names of the tables or objects of one's own; with
-    another `gpu` comes its own link to the host. Options that are None are left as they are. Raises ValueError that
-    names what is unknown and what is near it.
+    `preset` is a name, or a file that `labkit calibrate` or somebody has written (`mine.json`). `gpu`, `intra_node`,
+    `inter_node`, `host_link` and `storage` are names of the tables or objects of one's own; with another `gpu` comes
+    its own link to the host. Options that are None are left as they are. `settings` replace what is inside of these:
+    `{"gpu.memory_gb": 40}`. Raises ValueError that names what is unknown and what is near it.
     """
-    base = _DEFAULT if preset is None else _look_up("preset", preset, PRESETS)
-    chosen = {name: value for name, value in options.items() if value is not None}
-    tables: dict[str, Mapping[str, Any]] = {
-        "gpu": GPUS,
-        "intra_node": LINKS,
-        "inter_node": LINKS,
-        "host_link": LINKS,
-        "storage": STORAGE,
+    if preset is None:
+        base = _DEFAULT
+    elif files.is_file(preset):
+        base = files.cluster(preset, PRESETS, _DEFAULT)
+    else:
+        base = look_up("preset", preset, PRESETS)
+    chosen = {
+        name: part(name, value) if name in TABLES else value for name, value in options.items() if value is not None
     }
-    for name, table in tables.items():
-        if isinstance(chosen.get(name), str):
-            chosen[name] = _look_up(name, chosen[name], table)
     if "gpu" in chosen:
         chosen.setdefault("host_link", LINKS[chosen["gpu"].host_link])
-    return replace(base, **chosen)
-
-
-def _look_up(what: str, name: str, table: Mapping[str, T]) -> T:
-    if name in table:
-        return table[name]
-    near = difflib.get_close_matches(name, table, n=3, cutoff=0.4)
-    offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(table)}"
-    raise ValueError(f"unknown {what} {name!r}; {offer}")
+    return with_settings(replace(base, **chosen), settings or {})

@@ -47,6 +47,8 @@ class Topology:
     """Of a node: what copies of all its GPUs to host memory share."""
     storage: Storage = STORAGE["nvme-a100"]
     """Of a node."""
+    constants: tuple[tuple[str, float], ...] = ()
+    """What predictions take, here, in place of their general constants (names: `labkit.predict.Constants`)."""
 
     def __post_init__(self) -> None:
         for option in ("nnodes", "nproc_per_node", "nics_per_node", "nodes_per_rack"):
@@ -68,8 +70,10 @@ class Topology:
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Topology:
-        made = {name: Link(**data[name]) for name in ("intra_node", "inter_node", "host_link")}
-        return cls(**{**data, **made, "gpu": GPU(**data["gpu"]), "storage": Storage(**data["storage"])})
+        made: dict[str, Any] = {name: Link(**data[name]) for name in ("intra_node", "inter_node", "host_link")}
+        made["gpu"], made["storage"] = GPU(**data["gpu"]), Storage(**data["storage"])
+        made["constants"] = tuple((name, value) for name, value in data["constants"])
+        return cls(**{**data, **made})
 
     # Who stands where ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from labkit.clusters.slurm import SlurmCluster, slurm
 from labkit.clusters.virtual import virtual
 from labkit.clusters.virtual.faults import Fault, parse
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
+from labkit.hardware.settings import parse as parse_setting
 from labkit.notebook.magics import Magic, at_least_one, duration, ranks_per_node, seconds
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ KINDS = ("virtual", "local", "slurm", "kubernetes")
 _OPTIONS = {
     "virtual": (
         *("nnodes", "nproc_per_node", "gpu", "intra_node", "inter_node", "nics_per_node"),
-        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "faults", "fake"),
+        *("switch_gb_per_s", "nodes_per_rack", "oversubscription", "host_link", "storage", "settings"),
+        *("faults", "fake"),
     ),
     "local": ("nnodes", "nproc_per_node", "backend", "lose_node", "join_node"),
     "slurm": (
@@ -97,7 +99,7 @@ def magics(choice: Choice) -> list[Magic]:
         words=lambda: [*KINDS, "release", *PRESETS],
     )
     magic.option("kind", nargs="?", help=f"{' or '.join(KINDS)}; or release: give back nodes that are kept")
-    magic.option("preset", nargs="?", help=f"virtual only: a machine by name ({', '.join(PRESETS)})")
+    magic.option("preset", nargs="?", help=f"virtual only: a machine by name ({', '.join(PRESETS)}) or file")
     magic.option("--nnodes", type=at_least_one, metavar="N", help="number of nodes")
     magic.option("-n", "--nproc-per-node", type=ranks_per_node, metavar="N", help="ranks on each node; gpu, cpu, auto")
     magic.option("--gpu", help=f"virtual only: {', '.join(GPUS)}")
@@ -109,6 +111,10 @@ def magics(choice: Choice) -> list[Magic]:
     magic.option("--oversubscription", type=float, metavar="X", help="virtual only: a rack's cards over its uplink")
     magic.option("--host-link", metavar="LINK", help="virtual only: link of each GPU to host memory")
     magic.option("--storage", help=f"virtual only: a node's storage ({', '.join(STORAGE)})")
+    magic.option(
+        "--set", dest="settings", action="append", type=_setting, metavar="NAME=VALUE",
+        help="virtual only, repeatable: gpu.memory_gb=40, inter_node.gb_per_s=20, and any other field",
+    )  # fmt: skip
     magic.option(
         "--fault", dest="faults", action="append", type=_fault, metavar="FAULT",
         help='virtual only, repeatable: "kill(3, at=0.5)", "slow(2, factor=1.5)", "link(node=1)", "jitter(seed=0)"',
@@ -180,6 +186,13 @@ def _dry_run(kind: str | None, options: dict[str, object]) -> str:
     return cluster.dry_run()
 
 
+def _setting(text: str) -> tuple[str, object]:
+    try:
+        return parse_setting(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _fault(text: str) -> Fault:
     try:
         return parse(text)
@@ -207,4 +220,6 @@ def make(kind: str, options: dict[str, object]) -> Cluster:
         return slurm(**options)  # type: ignore[arg-type]  # checked by the parser, and by slurm()
     if kind == "kubernetes":
         return kubernetes(**options)  # type: ignore[arg-type]  # checked by the parser, and by kubernetes()
+    if "settings" in options:
+        options["settings"] = dict(options["settings"])  # type: ignore[call-overload]  # pairs, as the parser made them
     return virtual(preset, **options)  # type: ignore[arg-type]  # checked by the parser, and by virtual()

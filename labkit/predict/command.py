@@ -6,10 +6,13 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labkit.hardware import PRESETS, Topology, topology
+from labkit.hardware.files import is_file
+from labkit.hardware.settings import parse, with_settings
 from labkit.predict.describe import Description, model
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
@@ -28,7 +31,15 @@ CHOICES = ("schedule", "recompute", "precision", "attention", "fusion", "offload
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="labkit predict", description=__doc__)
     parser.add_argument("--model", required=True, help="gpt-13b, llama3-8b, resnet50, vit-l16, mlp-784x256x10, ...")
-    parser.add_argument("--cluster", required=True, help="a kind of GPU or preset and a number of GPUs: a100x32, p5x64")
+    parser.add_argument(
+        "--cluster",
+        required=True,
+        help="a kind of GPU or preset and a number of GPUs: a100x32, p5x64; or a file: mine.json, mine.jsonx16",
+    )
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
+        help="repeatable: gpu.memory_gb=40, inter_node=ib-ndr, inter_node.gb_per_s=20, constants.host_seconds=1e-5",
+    )  # fmt: skip
     parser.add_argument("--batch", type=int, default=256, help="samples of a step (default: %(default)s)")
     parser.add_argument("--sequence", type=int, help="tokens of a sample, if not the model's own")
     for name in LAYOUT:
@@ -89,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
     described: Description = model(options.model, sequence=options.sequence)
-    cluster = parse_cluster(options.cluster)
+    cluster = with_settings(parse_cluster(options.cluster), dict(map(parse, options.settings)))
     given: dict[str, Any] = {
         name: value for name in (*LAYOUT, *CHOICES) if (value := getattr(options, name)) is not None
     }
@@ -103,16 +114,24 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
 
 
 def parse_cluster(text: str) -> Topology:
-    """`a100x32`: 32 GPUs in nodes as the preset has them. Raises ValueError saying what is wrong."""
+    """`a100x32`: 32 GPUs in nodes as the preset has them; `mine.json`: as the file says; `mine.jsonx16`: both.
+
+    Raises ValueError saying what is wrong.
+    """
     parts = re.fullmatch(r"(.+?)x(\d+)", text)
+    if is_file(text) and (parts is None or not is_file(parts[1])):
+        return topology(text)
     if parts is None:
-        raise ValueError(f"a cluster is a kind of GPU, x, and a number of GPUs, such as a100x32; got {text!r}")
+        raise ValueError(
+            f"a cluster is a kind of GPU, x, and a number of GPUs, such as a100x32, or a file, such as mine.json; "
+            f"got {text!r}"
+        )
     name, gpus = SHORT.get(parts[1], parts[1]), int(parts[2])
-    if name not in PRESETS:
+    if name not in PRESETS and not is_file(name):
         raise ValueError(f"unknown kind {parts[1]!r}; there are: {', '.join((*SHORT, *PRESETS))}")
-    node = PRESETS[name]
+    node = topology(name)
     if gpus < 1 or (gpus > node.nproc_per_node and gpus % node.nproc_per_node):
         raise ValueError(f"{gpus} GPUs do not fill nodes of {node.nproc_per_node}")
     if gpus <= node.nproc_per_node:
-        return topology(name, nproc_per_node=gpus)
-    return topology(name, nnodes=gpus // node.nproc_per_node)
+        return replace(node, nnodes=1, nproc_per_node=gpus)
+    return replace(node, nnodes=gpus // node.nproc_per_node)

@@ -7,9 +7,12 @@ found them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import difflib
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
+
+from labkit.hardware import Topology
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,19 @@ class Constants:
     straggle: float = 0.0
     """Lengthening of a step for each doubling of the nodes: all wait for the slowest."""
 
+    def on(self, cluster: Topology) -> Constants:
+        """With what was measured on this cluster, or set for it. Raises ValueError naming what there is not."""
+        if not cluster.constants:
+            return self
+        for name, _ in cluster.constants:
+            if name not in _NUMBERS:
+                near = difflib.get_close_matches(name, _NUMBERS, n=2, cutoff=0.4) or _NUMBERS
+                raise ValueError(f"there is no constant {name!r}; there are {', '.join(near)}")
+        return replace(self, **dict(cluster.constants))
+
 
 COMPONENTS = Constants()
+_NUMBERS = [one.name for one in fields(Constants) if one.type == "float"]
 FITTED = replace(
     COMPONENTS,
     sustained=MappingProxyType({"a100": 0.968, "h100": 0.814, "h200": 0.814}),

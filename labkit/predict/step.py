@@ -29,6 +29,7 @@ def predict(
     `data_seconds`: what a step waits for its batch. Raises ValueError naming the constraint that the plan breaks.
     """
     plan.check(model, cluster)
+    constants = constants.on(cluster)
     if data_seconds < 0:
         raise ValueError(f"data_seconds must be at least 0, got {data_seconds}")
     if isinstance(model, Transformer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -268,6 +268,7 @@ def virtual(
     oversubscription: float | None = None,
     host_link: str | Link | None = None,
     storage: str | Storage | None = None,
+    settings: Mapping[str, Any] | None = None,
     faults: Sequence[Fault] = (),
     ranks: Literal["threads", "processes"] = "threads",
     account: bool = True,
@@ -277,11 +278,13 @@ def virtual(
     warm: WarmProcess | None = None,
     kept: KeptRanks | None = None,
 ) -> VirtualCluster:
-    """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, or the default, with what the options change.
+    """A virtual cluster: a preset of `labkit.hardware.PRESETS` by name, one in a file that `labkit calibrate` wrote
+    (`mine.json`), or the default, with what the options change.
 
     The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
-    carries a quarter of what its network cards could. `faults` are made by `kill`, `slow`, `link` and `jitter`. Without
+    carries a quarter of what its network cards could. `settings` change what is inside of them:
+    `{"gpu.memory_gb": 40}`. `faults` are made by `kill`, `slow`, `link` and `jitter`. Without
     `account` computing takes no time and memory is not counted. With `fake` tensors have shapes only: a model of any
     size runs, in the modelled GPUs' time and memory. With `ranks="processes"` and not `trusting`, a rank has no say in
     its time: computing takes none but for the work that the job declares (`arguments.work`), and what it asks for
@@ -302,6 +305,7 @@ def virtual(
             oversubscription=oversubscription,
             host_link=host_link,
             storage=storage,
+            settings=settings,
         )
     except ValueError as error:
         raise InvalidJob(str(error)) from None

@@ -37,7 +37,7 @@ def group(ranks: int, stride: int, cluster: Topology) -> Group:
 class Wires:
     """A cluster's links with what collectives reach on them."""
 
-    __slots__ = ("base", "card", "cluster", "fill", "hop", "inside", "network_hop", "reducing", "single")
+    __slots__ = ("base", "card", "cluster", "fill", "hop", "inside", "lost", "network_hop", "reducing", "single")
 
     def __init__(self, cluster: Topology, constants: Constants) -> None:
         intra, inter = cluster.intra_node, cluster.inter_node
@@ -47,6 +47,7 @@ class Wires:
             limit = cluster.switch_bytes_per_second / cluster.nproc_per_node
         self.inside = min(intra.bytes_per_second * intra.collective_efficiency, limit)
         self.single = min(intra.bytes_per_second, limit)
+        self.lost = (self.single / self.inside - 1) * (1 - 1 / intra.collective_ranks)
         self.reducing = intra.bytes_per_second * intra.reduction_efficiency
         uplink = cluster.uplink_bytes_per_second
         cards = cluster.nics_per_node * inter.bytes_per_second * inter.collective_efficiency * constants.network_share
@@ -113,12 +114,11 @@ class Wires:
     def _inside(self, nbytes: float, turns: float) -> float:
         """A ring inside a node: the link at its peak, and what each byte costs on the GPU itself.
 
-        The two add up to the link's `collective_efficiency` at 8 ranks, and to less with fewer, as nccl-tests finds on
-        A100 (197 GB/s with 2 ranks, 231 with 8, at a peak of 300).
+        The two add up to the link's `collective_efficiency` at its `collective_ranks`, and to less with fewer, as
+        nccl-tests finds on A100 (197 GB/s with 2 ranks, 231 with 8, at a peak of 300).
         """
-        lost = (self.single / self.inside - 1) * 7 / 8
         passes = 1 if turns < 1 else 2
-        return nbytes * (turns + passes * lost) / self.single
+        return nbytes * (turns + passes * self.lost) / self.single
 
     def _time(self, hops: float, moving: float) -> float:
         return self.base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving

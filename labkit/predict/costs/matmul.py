@@ -16,8 +16,6 @@ from labkit.predict.describe.work import Product
 
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
 """Height, width, and the share of the full rate that the tile's loads leave it."""
-MULTIPROCESSORS = {"v100": 80, "t4": 40, "l4": 58, "a100": 108, "h100": 132, "h200": 132, "b200": 148, "rtx": 128}
-"""Of a GPU, by the first part of its name (NVIDIA's architecture papers)."""
 SPLITS = (1, 2, 4)
 """Into how many parts the inner dimension may be cut, to fill the GPU with few tiles."""
 
@@ -49,7 +47,7 @@ class Processor:
         self.elementwise = self.bytes_per_second * constants.passes_share
         self.kernel = constants.kernel_seconds
         self.ramp = constants.ramp_k
-        self.units = share(MULTIPROCESSORS, gpu.name, 108)
+        self.units = gpu.multiprocessors
         self.width = {"float32": 4, "tf32": 4}.get(dtype, 1 if "8" in dtype and "float8" in dtype else 2)
 
     def product(self, product: Product) -> float:

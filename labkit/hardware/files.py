@@ -1,0 +1,92 @@
+"""Clusters in files: JSON that says what differs from a preset, written by hand or by `labkit calibrate`.
+
+    {"format": "labkit cluster 1", "preset": "dgx-a100",
+     "cluster": {"nnodes": 2, "inter_node": "ib-ndr", "gpu": {"memory_gb": 40.0}, "constants": {"host_seconds": 1e-5}}}
+
+`preset` and every part of `cluster` may be missing. What else stands in the file (`measured`) is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from labkit.hardware.settings import TABLES, with_settings
+from labkit.hardware.topology import Topology
+
+FORMAT = "labkit cluster 1"
+_LARGEST = 10_000_000
+
+
+def is_file(name: str) -> bool:
+    """Whether a cluster's name is that of a file: `mine.json`, `./mine`."""
+    return name.endswith(".json") or "/" in name
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """All that stands in the file. Raises ValueError that says what is wrong with it, and where."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"{path}: more than {_LARGEST / 1e6:.0f} MB is no description of a cluster")
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; `labkit calibrate` writes such a file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"{path}: format must be {FORMAT!r}, got {found!r}")
+    for name, kinds in (("preset", str | None), ("cluster", dict)):
+        if not isinstance(content.get(name, None if name == "preset" else {}), kinds):
+            raise ValueError(f"{path}: {name} must be {'a name' if name == 'preset' else 'a table'}")
+    return content
+
+
+def cluster(path: str | Path, presets: Mapping[str, Topology], default: Topology) -> Topology:
+    """The cluster that a file describes. Raises ValueError that names the file and the field."""
+    content = read(path)
+    name = content.get("preset")
+    try:
+        if name is not None and name not in presets:
+            raise ValueError(f"unknown preset {name!r}; there are: {', '.join(presets)}")
+        base = default if name is None else presets[name]
+        return with_settings(base, _flat(content.get("cluster", {})))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write(path: str | Path, made: Topology, measured: Mapping[str, Any]) -> None:
+    """Whole or not at all: what stood there stays until all is written. Raises OSError."""
+    path = Path(path)
+    plain = {**asdict(made), "constants": dict(made.constants)}
+    text = json.dumps({"format": FORMAT, "cluster": plain, "measured": measured}, indent=1, allow_nan=False)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"gpu": {"memory_gb": 40}}` as the setting `gpu.memory_gb`."""
+    settings = {}
+    for name, value in tables.items():
+        if isinstance(value, dict) and (name in TABLES or name == "constants"):
+            # the text about a source comes last: it is the file's own
+            inner = sorted(value.items(), key=lambda item: item[0] == "source")
+            settings.update({f"{name}.{field}": inside for field, inside in inner})
+        else:
+            settings[name] = value
+    return settings

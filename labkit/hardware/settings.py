@@ -1,0 +1,118 @@
+"""Any field of a cluster replaced by its name: `gpu.memory_gb`, `inter_node`, `constants.host_seconds`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from labkit.hardware.gpus import GPU, GPUS
+from labkit.hardware.links import LINKS, Link
+from labkit.hardware.storage import STORAGE, Storage
+from labkit.hardware.topology import Topology
+
+T = TypeVar("T")
+TABLES: dict[str, Mapping[str, Any]] = {
+    "gpu": GPUS,
+    "intra_node": LINKS,
+    "inter_node": LINKS,
+    "host_link": LINKS,
+    "storage": STORAGE,
+}
+"""Parts of a cluster that have names, and what there is of each."""
+
+
+def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
+    """`cluster` with fields replaced: `{"inter_node": "ib-ndr", "gpu.memory_gb": 40, "constants.host_seconds": 1e-5}`.
+
+    A part by its name comes first and its fields after it, in whatever order they are given; with another `gpu` comes
+    its own link to the host. The part's `source` then says what was set. Raises ValueError that names the setting.
+    """
+    parts = {name: value for name, value in settings.items() if name in TABLES}
+    if "gpu" in parts and isinstance(gpu := part("gpu", parts["gpu"]), GPU):
+        parts.setdefault("host_link", gpu.host_link)
+    for name, value in parts.items():
+        cluster = _replaced(cluster, name, part(name, value), name)
+    for name, value in settings.items():
+        if name not in TABLES:
+            cluster = _set(cluster, name, value)
+    return cluster
+
+
+def part(what: str, value: Any) -> Any:
+    """A part of a cluster by its name; one's own stays as it is. Raises ValueError."""
+    return look_up(what, value, TABLES[what]) if isinstance(value, str) else value
+
+
+def look_up(what: str, name: str, table: Mapping[str, T]) -> T:
+    """Raises ValueError that says what is near `name`."""
+    if name in table:
+        return table[name]
+    raise ValueError(f"unknown {what} {name!r}; {_offer(name, table)}")
+
+
+def parse(text: str) -> tuple[str, Any]:
+    """`gpu.memory_gb=40` as it is typed at a shell. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"a setting is NAME=VALUE, such as gpu.memory_gb=40; got {text!r}")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value.strip()
+
+
+def _set(cluster: Topology, name: str, value: Any) -> Topology:
+    first, dot, rest = name.partition(".")
+    if first == "constants" and dot:
+        return replace(
+            cluster, constants=(*(one for one in cluster.constants if one[0] != rest), (rest, _number(name, value)))
+        )
+    if not dot:
+        return _replaced(cluster, first, value, name)
+    if first not in TABLES:
+        raise ValueError(f"unknown setting {name!r}; {_offer(first, [*TABLES, 'constants'])}")
+    old = getattr(cluster, first)
+    new = _replaced(old, rest, value, name)
+    if rest != "source":
+        new = replace(new, source=f"{old.source}; {rest} set to {value}")
+    changed: dict[str, Any] = {first: new}
+    return replace(cluster, **changed)
+
+
+def _replaced(owner: T, field: str, value: Any, name: str) -> T:
+    """With one field of a dataclass replaced, of the type that it has."""
+    types = get_type_hints(type(owner))
+    if field not in types or field == "constants":
+        raise ValueError(f"unknown setting {name!r}; {_offer(field, types)}")
+    kind = types[field]
+    allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if not (value is None and type(None) in allowed):
+        if float in allowed:
+            value = _number(name, value)
+        elif int in allowed and (type(value) is not int):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
+        elif str in allowed and not isinstance(value, str):
+            raise ValueError(f"{name} must be a text, got {value!r}")
+        elif (parts := [one for one in allowed if one in (GPU, Link, Storage)]) and type(value) not in parts:
+            raise ValueError(f"{name} must be a name or a {parts[0].__name__}, got {value!r}")
+    try:
+        made: T = replace(owner, **{field: value})  # type: ignore[type-var]  # any of the dataclasses here
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return made
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return value
+
+
+def _offer(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
