@@ -4,6 +4,7 @@
     python benchmarks/predict.py --fit        the constants that the rows ask for: FITTED in labkit.predict
     python benchmarks/predict.py --folds 5    also the error of the fifth of each source that no fit has seen (minutes)
     python benchmarks/predict.py --leave-out  also each source with constants that were fitted without it (minutes)
+    python benchmarks/predict.py --unseen     only the rows that no fit has used, one by one
     python benchmarks/predict.py --rows NAME  every row of one source
     --measured DIR                            other rows in the same columns, such as ones that no fit has seen
 
@@ -24,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
+from predict_unseen import layer_seconds, unseen
 
 from labkit.hardware import topology
 from labkit.predict import COMPONENTS, FITTED, Constants, Plan, model, predict, predict_range
@@ -35,6 +37,7 @@ def main() -> int:
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--folds", type=int, default=0, metavar="K")
     parser.add_argument("--leave-out", action="store_true")
+    parser.add_argument("--unseen", action="store_true")
     parser.add_argument("--rows", metavar="NAME", choices=SOFTWARE)
     parser.add_argument("--measured", type=Path, default=MEASURED)
     options = parser.parse_args()
@@ -43,7 +46,11 @@ def main() -> int:
         for name in SOFTWARE
         if (options.measured / f"{name}.csv").exists() and (made := rows(name, options.measured))
     }
-    if options.rows:
+    if options.unseen:
+        for of in unseen(options.measured).values():
+            each(of)
+        blind(options.measured)
+    elif options.rows:
         each(found[options.rows])
     elif options.fit:
         from predict_fit import fit
@@ -54,6 +61,7 @@ def main() -> int:
         parts(options.measured)
         memory(found)
         whole(found, options.folds, options.leave_out)
+        blind(options.measured)
         speed()
     return 0
 
@@ -95,6 +103,22 @@ def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
 def cell(signed: Sequence[float]) -> str:
     absolute = [abs(error) for error in signed]
     return f"{statistics.mean(absolute):.1%} ({statistics.median(absolute):.1%}), {statistics.mean(signed):+.1%}"
+
+
+def blind(folder: Path) -> None:
+    """Sources that no fit has used, with the constants that others gave."""
+    print("\nstep time, never used in a fit: mean absolute error (median), bias")
+    print("| source | rows | COMPONENTS | FITTED | one efficiency, fitted to these rows |\n|---|---|---|---|---|")
+    for name, of in unseen(folder).items():
+        rate = statistics.median(work(row) / row.seconds for row in of)
+        columns = [
+            errors(of, lambda row: predicted(row, COMPONENTS)),
+            errors(of, lambda row: predicted(row, FITTED)),
+            errors(of, lambda row, rate=rate: work(row) / rate),  # type: ignore[misc]
+        ]
+        print(f"| {name} | {len(of)} | {' | '.join(map(cell, columns))} |")
+    layers = [[made / real - 1 for real, made in layer_seconds(folder, chosen)] for chosen in (COMPONENTS, FITTED)]
+    print(f"| Korthikanti et al., table 4, one layer | {len(layers[0])} | {' | '.join(map(cell, layers))} | |")
 
 
 def layouts(of: Sequence[Row]) -> None:
@@ -180,15 +204,17 @@ def speed() -> None:
 def each(of: Sequence[Row]) -> None:
     for row in of:
         layout = " ".join(
-            f"{name}={row.plan[name]}" for name in ("data", "tensor", "pipeline", "microbatch", "recompute")
+            f"{name}={row.plan[name]}"
+            for name in ("data", "tensor", "pipeline", "microbatch", "recompute", "precision")
+            if name in row.plan
         )
         error = predicted(row, FITTED) / row.seconds - 1
-        print(f"{row.key:<28} {row.model.name:<18} {layout:<60} {row.seconds:>9.4g} s {error:>+7.1%}")
+        print(f"{row.key:<28} {row.model.name:<18} {layout:<72} {row.seconds:>9.4g} s {error:>+7.1%}")
 
 
 def work(row: Row) -> float:
     """FLOPs of one GPU; where recomputation is unknown, without it."""
-    how = row.plan["recompute"]
+    how = row.plan.get("recompute", "none")
     total = row.model.flops(row.plan["batch"], "hardware", how if isinstance(how, str) else "none")
     return total / row.cluster.world_size
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from labkit.hardware import GPUS, LINKS, PRESETS, Topology, topology
 from labkit.predict import OneOf, Transformer
+from labkit.predict.describe import Description
 
 MEASURED = Path(__file__).parent / "measured"
 
@@ -25,7 +26,7 @@ class Row:
 
     key: str
     source: str
-    model: Transformer
+    model: Description
     plan: dict[str, Any]
     cluster: Topology
     seconds: float

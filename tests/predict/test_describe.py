@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,8 @@ from labkit.predict.describe import Convolutional
         ("resnet50", 25_557_032),  # torchvision
         ("resnet101", 44_549_160),
         ("resnet152", 60_192_808),
+        ("resnext101-32x4d", 44_177_704),  # timm
+        ("se-resnext101-32x4d", 48_955_416),
         ("vit-b16", 86_567_656),
         ("vit-l16", 304_326_632),
         ("vit-h14", 632_045_800),
@@ -108,6 +112,15 @@ def test_convolutions_are_counted_as_described() -> None:
     assert counted.block(5).flops == 5 * counted.forward_flops
 
 
+def test_berts_head_sees_the_masked_tokens_only() -> None:
+    bert = model("bert-large")
+    assert isinstance(bert, Transformer)
+    whole = replace(bert, head_tokens=None)
+    assert whole.flops() - bert.flops() == 3 * 2 * (512 - 80) * 30_528 * 1024
+    assert bert.parameters == whole.parameters
+    assert bert.head_activation_bytes(1) == whole.head_activation_bytes(1) * 80 / 512
+
+
 def test_tied_weights_count_once() -> None:
     tied = Transformer("t", 2, 64, 4, 1000, 16, tied=True)
     assert Transformer("u", 2, 64, 4, 1000, 16).parameters - tied.parameters == 64 * 1000
@@ -118,6 +131,7 @@ def test_tied_weights_count_once() -> None:
     [
         (lambda: Transformer("t", 2, 65, 4), "width 65 is no multiple of 4 heads"),
         (lambda: Transformer("t", 2, 64, 4, kv_heads=3), "4 heads are no multiple of 3 kv_heads"),
+        (lambda: Transformer("t", 1, 64, 4, sequence=8, head_tokens=9), "head_tokens must be 1 to 8, got 9"),
         (lambda: Transformer("t", 0, 64, 4), "layers must be at least 1"),
         (lambda: resnet(18), "50, 101 or 152, not 18"),
         (lambda: model("gpt-13"), "did you mean gpt-13b"),

@@ -1,4 +1,8 @@
-"""Convolutional networks as a list of convolutions: ResNet-50, 101, 152 (He et al. 2016)."""
+"""Convolutional networks as a list of convolutions: ResNet-50, 101, 152 (He et al. 2016), and their kin.
+
+ResNeXt cuts its 3 x 3 convolutions into groups of channels (Xie et al. 2017); squeeze-and-excitation scales channels by
+what two small layers make of their means (Hu et al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,14 @@ class Convolution:
     residual: bool = False
     """A residual is added behind it."""
     bias: bool = False
+    groups: int = 1
+    """Each sees so many times fewer inputs."""
+    scaled: bool = False
+    """Squeeze-and-excitation: its output's means are taken, and its channels scaled."""
 
     @property
     def parameters(self) -> int:
-        weights = self.inputs * self.outputs * self.kernel**2
+        weights = self.inputs // self.groups * self.outputs * self.kernel**2
         return weights + (2 * self.outputs if self.norm else 0) + (self.outputs if self.bias else 0)
 
     @property
@@ -35,7 +43,7 @@ class Convolution:
     @property
     def flops(self) -> float:
         """Forward of one sample, a multiplication and an addition counted as two."""
-        return 2.0 * self.inputs * self.kernel**2 * self.values
+        return 2.0 * self.inputs / self.groups * self.kernel**2 * self.values
 
 
 @dataclass(frozen=True)
@@ -66,40 +74,57 @@ class Convolutional:
     def block(self, samples: float, *, nbytes: int = 2) -> Block:
         """The whole network, forward: convolutions as products over all places, norms and ReLUs as passes."""
         products = tuple(
-            Product(samples * layer.size**2, layer.outputs, layer.inputs * layer.kernel**2)
+            Product(
+                samples * layer.size**2,
+                layer.outputs / layer.groups,
+                layer.inputs / layer.groups * layer.kernel**2,
+                layer.groups,
+            )
             for layer in self.convolutions
         )
         forward = backward = 0.0
         kernels = 0
         for layer in self.convolutions:
             # norm: statistics, then scale; ReLU in place; the residual's sum. Backward: two passes over two tensors
-            passes = (3 if layer.norm else 0) + (2 if layer.relu else 0) + (1 if layer.residual else 0)
+            passes = (3 if layer.norm else 0) + (2 if layer.relu else 0) + (1 if layer.residual else 0) + layer.scaled
             forward += passes * layer.values
-            backward += (passes + (2 if layer.norm else 0)) * layer.values
-            kernels += 1 + layer.norm + layer.relu + layer.residual
+            backward += (passes + (2 if layer.norm else 0) + 2 * layer.scaled) * layer.values
+            kernels += 1 + layer.norm + layer.relu + layer.residual + layer.scaled
         return Block(products, samples * nbytes * forward, samples * nbytes * backward, kernels)
 
 
-def resnet(depth: int, classes: int = 1000, image: int = 224) -> Convolutional:
-    """ResNet-`depth` v1.5, bottlenecks with the stride in the 3 x 3. Raises ValueError for another depth."""
+def resnet(
+    depth: int, classes: int = 1000, image: int = 224, *, groups: int = 1, group_width: int = 64, squeeze: int = 0
+) -> Convolutional:
+    """ResNet-`depth` v1.5, bottlenecks with the stride in the 3 x 3. Raises ValueError for another depth.
+
+    `groups` above 1: ResNeXt, its first stage's groups `group_width` channels wide. `squeeze` above 0: squeeze-and-
+    excitation through so many times fewer channels.
+    """
     blocks = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}.get(depth)
     if blocks is None:
         raise ValueError(f"ResNet with bottlenecks has depth 50, 101 or 152, not {depth}")
     layers = [Convolution(3, 64, 7, image // 2)]
     size, inputs = image // 4, 64
     for stage, count in enumerate(blocks):
-        width = 64 * 2**stage
+        outputs, width = 256 * 2**stage, groups * group_width * 2**stage
         for index in range(count):
             before = size
             if index == 0 and stage > 0:
                 size //= 2
             layers += [
                 Convolution(inputs, width, 1, before),
-                Convolution(width, width, 3, size),
-                Convolution(width, 4 * width, 1, size, residual=True),
+                Convolution(width, width, 3, size, groups=groups),
+                Convolution(width, outputs, 1, size, residual=True, scaled=squeeze > 0),
             ]
+            if squeeze:
+                layers += [
+                    Convolution(outputs, outputs // squeeze, 1, 1, norm=False, bias=True),
+                    Convolution(outputs // squeeze, outputs, 1, 1, norm=False, bias=True),
+                ]
             if index == 0:
-                layers.append(Convolution(inputs, 4 * width, 1, size, relu=False))
-            inputs = 4 * width
+                layers.append(Convolution(inputs, outputs, 1, size, relu=False))
+            inputs = outputs
     layers.append(Convolution(inputs, classes, 1, 1, norm=False, relu=False, bias=True))
-    return Convolutional(f"resnet{depth}", tuple(layers))
+    name = f"resnet{depth}" if groups == 1 else f"resnext{depth}-{groups}x{group_width}d"
+    return Convolutional(f"se-{name}" if squeeze else name, tuple(layers))

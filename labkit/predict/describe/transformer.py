@@ -52,6 +52,8 @@ class Transformer:
     experts: int = 1
     """MLPs in each layer, of which each token passes `active_experts`."""
     active_experts: int = 1
+    head_tokens: int | None = None
+    """So many of a sample's tokens reach the head, such as BERT's masked ones; None: all, or a ViT's class token."""
     patch_values: int = 0
     """ViT: values of one patch of the image, embedded by a product instead of a table; the head sees one token."""
 
@@ -63,6 +65,8 @@ class Transformer:
             raise ValueError(f"{self.name}: width {self.width} is no multiple of {self.heads} heads")
         if self.heads % self.queries_groups:
             raise ValueError(f"{self.name}: {self.heads} heads are no multiple of {self.queries_groups} kv_heads")
+        if self.head_tokens is not None and not 1 <= self.head_tokens <= self.sequence:
+            raise ValueError(f"{self.name}: head_tokens must be 1 to {self.sequence}, got {self.head_tokens}")
         if self.active_experts > self.experts:
             raise ValueError(f"{self.name}: {self.active_experts} of {self.experts} experts cannot be active")
 
@@ -124,6 +128,11 @@ class Transformer:
         """Tokens of a sample; 1 for images."""
         return 1 if self.patch_values else self.sequence
 
+    @property
+    def seen_by_head(self) -> int:
+        """Tokens of a sample that reach the head."""
+        return self.head_tokens or (1 if self.patch_values else self.sequence)
+
     # FLOPs --------------------------------------------------------------------------------------------------------
 
     def layer_flops(self, pairs: float = 1.0) -> float:
@@ -135,9 +144,8 @@ class Transformer:
     @property
     def ends_flops(self) -> float:
         """Forward of the embedding and the head for one sample."""
-        if self.patch_values:
-            return 2 * self.sequence * self.patch_values * self.width + 2 * self.vocab * self.width
-        return 2 * self.sequence * self.vocab * self.width
+        embedding = 2 * self.sequence * self.patch_values * self.width  # a table costs none
+        return embedding + 2 * self.seen_by_head * self.vocab * self.width
 
     def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
         """Forward and backward of a step of `samples`, by a convention of `CONVENTIONS`."""
@@ -192,7 +200,7 @@ class Transformer:
         Logits are kept once in fp32, 4 bytes (Korthikanti et al. 2022); with an `eager_loss` in 16 bits, and in fp32 as
         they are, less their maximum, as exponentials, and as gradients: 18.
         """
-        tokens = samples if self.patch_values else samples * self.sequence / context
+        tokens = samples * self.seen_by_head / (1 if self.patch_values else context)
         return tokens * (4 * self.width + (18 if eager_loss else 4) * self.vocab / tensor)
 
     # Work ---------------------------------------------------------------------------------------------------------
@@ -273,9 +281,10 @@ class Transformer:
         if self.patch_values:
             first = Block((Product(tokens, self.width, self.patch_values),), 2 * wide, 2 * wide, 3)
             return first, Block((Product(samples, self.vocab, self.width),), wide, 2 * wide, 6)
-        logits = tokens * self.vocab / tensor
+        seen = samples * self.seen_by_head / context
+        logits = seen * self.vocab / tensor
         first = Block((), 2 * wide, 3 * wide, 3)
         # to fp32, then maximum, difference, exponential and sum, quotient in passes of their own; backward in two
         return first, Block(
-            (Product(tokens, self.vocab / tensor, self.width),), logits * 26 + 2 * wide, logits * 12 + 4 * wide, 12
+            (Product(seen, self.vocab / tensor, self.width),), logits * 26 + 2 * wide, logits * 12 + 4 * wide, 12
         )

@@ -32,7 +32,8 @@ def _vit(name: str, layers: int, width: int, heads: int, patch: int) -> Transfor
 
 
 # GPT: Brown et al. 2020 (table 2.1) and Narayanan et al. 2021 (SC21, table 1); Llama: Touvron et al. 2023 and the Llama
-# team 2024; ViT: Dosovitskiy et al. 2021. `gpt-13b` is Brown's with 40 heads.
+# team 2024; ViT: Dosovitskiy et al. 2021; BERT: Devlin et al. 2019, whose head
+# sees the masked tokens, 80 of 512 in NVIDIA's data sets. `gpt-13b` is Brown's with 40 heads.
 MODELS: dict[str, Description] = {
     model.name: model
     for model in (
@@ -66,6 +67,9 @@ MODELS: dict[str, Description] = {
         resnet(50),
         resnet(101),
         resnet(152),
+        resnet(101, groups=32, group_width=4),
+        resnet(101, groups=32, group_width=4, squeeze=16),
+        Transformer("bert-large", 24, 1024, 16, 30_528, 512, tied=True, dropout=True, causal=False, head_tokens=80),
     )
 }
 

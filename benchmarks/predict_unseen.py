@@ -1,0 +1,166 @@
+"""Runs of sources that no fit of constants has used: networks of convolutions, BERT, older and newer software.
+
+What a source's rows do not say was written down from its own documents before the first prediction was made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from predict_rows import MEASURED, SOFTWARE, Row, read
+
+from labkit.hardware import GPU, LINKS, Topology, topology
+from labkit.predict import FITTED, Constants, OneOf, Plan, Transformer, model, predict
+from labkit.predict.costs.collectives import Wires
+from labkit.predict.costs.layers import transformer_layer
+from labkit.predict.costs.matmul import Processor
+
+# GPUs that the lab has no preset of. NVIDIA's P100 data sheet, SXM2; efficiencies as the V100's.
+P100 = GPU(
+    "p100-16gb", 10.6, 10.6, 16.0, 732.0, "NVIDIA P100 data sheet (SXM2)", matmul_efficiency=0.75,
+    memory_efficiency=0.85, host_link="pcie3",
+)  # fmt: skip
+
+# Images a GPU: PyTorch/Classification/ConvNets/configs.yml of NVIDIA/DeepLearningExamples, of DGXA100 and DGX1V.
+IMAGES: dict[tuple[str, ...], int] = {
+    ("ResNet50 v1.5", "amp"): 256, ("ResNet50 v1.5", "tf32"): 256, ("ResNet50 v1.5", "fp32"): 112,
+    ("ResNeXt101-32x4d", "amp"): 128, ("ResNeXt101-32x4d", "tf32"): 128, ("ResNeXt101-32x4d", "fp32"): 64,
+    ("SE-ResNeXt101-32x4d", "amp"): 128, ("SE-ResNeXt101-32x4d", "tf32"): 128, ("SE-ResNeXt101-32x4d", "fp32"): 64,
+    ("SE-ResNeXt101-32x4d", "V100", "amp"): 112,
+}  # fmt: skip
+# Sequences a GPU and microbatch, by length: of A100s as in the rows of several nodes; of V100s with 32 GB as in the
+# table "Pre-training NVIDIA DGX-1 With 32G" of that repository's PyTorch/LanguageModeling/BERT/README.md.
+SEQUENCES = {
+    ("A100", "amp", 128): 256, ("A100", "tf32", 128): 128, ("A100", "amp", 512): 32, ("A100", "tf32", 512): 16,
+    ("V100", "amp", 128): 64, ("V100", "fp32", 128): 32, ("V100", "amp", 512): 8, ("V100", "fp32", 512): 4,
+}  # fmt: skip
+# The same README: 8192 and 4096 sequences a GPU and step. modeling.py there: eager attention in parts, fused norms
+# apart from dropout and residual, the head on every token, DistributedDataParallel.
+ACCUMULATED = {128: 8192, 512: 4096}
+_MIXED = {"precision": "fp16", "gradients": "fp32"}
+_EAGER: dict[str, Any] = {"fusion": "none", "attention": "parts", "loss": "eager"}
+PRECISION: dict[str, dict[str, Any]] = {
+    "amp": _MIXED, "fp16": _MIXED, "tf32": {"precision": "tf32"}, "fp32": {"precision": "fp32"},
+}  # fmt: skip
+CONVOLUTIONAL = {
+    "ResNet50 v1.5": "resnet50", "ResNet-50 v1.5": "resnet50", "ResNet-101": "resnet101",
+    "ResNeXt101-32x4d": "resnext101-32x4d", "SE-ResNeXt101-32x4d": "se-resnext101-32x4d",
+}  # fmt: skip
+
+
+def unseen(folder: Path = MEASURED) -> dict[str, list[Row]]:
+    """Rows by group; rows that only recall a number, or that another source has too, are left out."""
+    found: dict[str, list[Row]] = {}
+    for name, reader in READERS.items():
+        if not (folder / f"{name}.csv").exists():
+            continue
+        for row in read(name, folder):
+            if "recalled" in row["provenance"].lower() or "formula" in row["provenance"]:
+                continue
+            for group, made in reader(row):
+                found.setdefault(group, []).append(made)
+    return found
+
+
+def _megatron(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    """Megatron-LM of January 2021. Its first row is also SC21's, which a fit has seen."""
+    if row["layers"] == "24":
+        return
+    layers, width, heads = int(row["layers"]), int(row["hidden"]), int(row["heads"])
+    described = Transformer(row["model"], layers, width, heads, int(row["vocab"]), int(row["seq"]), tied=True,
+        dropout=True)  # fmt: skip
+    gpus, tensor, pipeline = int(row["gpus"]), int(row["tp"]), int(row["pp"])
+    plan: dict[str, Any] = {
+        **SOFTWARE["megatron_sc21"], "batch": int(row["gbs"]), "data": gpus // tensor // pipeline, "tensor": tensor,
+        "pipeline": pipeline, "recompute": "full",
+    }  # fmt: skip
+    cluster = topology("dgx-a100", nnodes=gpus // 8)
+    plan["microbatch"] = OneOf(tuple(_fitting(described, plan, cluster)))
+    yield "Megatron-LM, January 2021", Row(row["row_id"], "", described, plan, cluster, float(row["step_time_s"]))
+
+
+def _fitting(described: Transformer, plan: dict[str, Any], cluster: Topology) -> Iterator[int]:
+    """Microbatches that the row does not state: what divides the batch and fits, as the run did."""
+    for size in (1, 2, 4, 8, 16):
+        if plan["batch"] % (size * plan["data"]) == 0 and (
+            predict(described, Plan(**plan, microbatch=size), cluster).fits
+        ):
+            yield size
+
+
+def _deep_learning_examples(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    gpus, precision, kind = int(row["gpus"]), row["precision"], row["gpu"][:4]
+    if row["model"] in CONVOLUTIONAL:
+        each = IMAGES.get((row["model"], kind, precision)) or IMAGES[row["model"], precision]
+        made = _row(row, model(CONVOLUTIONAL[row["model"]]), each * gpus, each, {"fusion": "none"})
+        yield f"DeepLearningExamples, {row['model']}", made
+        return
+    sequence = int(float(row["seq"]))
+    each = SEQUENCES[kind, precision, sequence]
+    described = replace(model("bert-large"), sequence=sequence, head_tokens=None)
+    yield "DeepLearningExamples, BERT-Large", _row(row, described, ACCUMULATED[sequence] * gpus, each, _EAGER)
+
+
+def _mlperf(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    each = int(float(row["mbs"]))
+    if row["model"] in CONVOLUTIONAL:
+        yield "MLPerf 4.0, ResNet-50", _row(row, model("resnet50"), each * 8, each, {"fusion": "kernels"})
+        return
+    # Padding is left out (`--unpad`), half of all tokens at 512 (Krell et al. 2021, arXiv 2107.02027); the head
+    # sees masked tokens only (`--dense_seq_output`, 76 of 512); `--distributed_lamb`.
+    described = replace(model("bert-large"), sequence=256, head_tokens=38)
+    software = {"fusion": "kernels", "attention": "flash2", "zero": 1, "precision": "fp8"}
+    yield "MLPerf 4.0, BERT-Large", _row(row, described, each * 8, each, software)
+
+
+def _horovod(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    if row["metric"] == "throughput":
+        yield "Horovod, ResNet-101", _row(row, model("resnet101"), 64 * 16, 64, {"fusion": "none"})
+
+
+def _row(row: dict[str, str], described: Any, batch: int, each: int, software: dict[str, Any]) -> Row:
+    gpus = int(row["gpus"])
+    plan = {
+        "batch": batch, "microbatch": each, "data": gpus, **PRECISION.get(row["precision"], {}), **software,
+    }  # fmt: skip
+    return Row(row["row_id"], "", described, plan, _cluster(row, gpus), batch / float(row["value"]))
+
+
+def _cluster(row: dict[str, str], gpus: int) -> Topology:
+    if "P100" in row["gpu"]:  # four in a server with one card of 25 Gb/s
+        return topology("dgx-1", gpu=P100, nnodes=gpus // 4, nproc_per_node=4, nics_per_node=1,
+            inter_node=LINKS["ethernet-25g"])  # fmt: skip
+    preset = {"A100": "dgx-a100", "H100": "dgx-h100", "V100": "dgx-1"}[row["gpu"][:4]]
+    each = min(8, gpus)
+    memory = re.search(r"(\d+)GB", row["gpu"])
+    gpu = "v100-16gb" if memory and memory[1] == "16" else None
+    return topology(preset, nnodes=gpus // each, nproc_per_node=each, nics_per_node=each, gpu=gpu)
+
+
+READERS = {
+    "megatron_readme_jan2021": _megatron,
+    "nvidia_dle_dp": _deep_learning_examples,
+    "mlperf_train_v4_0": _mlperf,
+    "ddp_fsdp_misc": _horovod,
+}
+
+
+def layer_seconds(folder: Path = MEASURED, constants: Constants = FITTED) -> Iterator[tuple[float, float]]:
+    """Measured and predicted, forward and backward of one layer of 22B over 8 A100s: Korthikanti et al., table 4."""
+    cluster = topology("dgx-a100")
+    for row in read("seqpar_2205_05198", folder):
+        if row["metric"] != "combined time per layer":
+            continue
+        how = row["recompute"].lower()
+        described = Transformer("22B", 1, int(row["hidden"]), int(row["heads"]), 51_200, int(row["seq"]), dropout=True)
+        plan = Plan(
+            batch=4, microbatch=4, tensor=8, sequence_parallel="sequence" in how, **SOFTWARE["seqpar_2205_05198"],
+            recompute="selective" if "selective" in how else "full" if "with recompute" in how else "none",
+        )  # fmt: skip
+        processor = Processor(cluster.gpu, plan.dtype, constants, plan.attention)
+        layer = transformer_layer(described, plan, processor, Wires(cluster, constants), constants)
+        yield float(row["value"]) / 1e3, layer.seconds
