@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
-from predict_unseen import layer_seconds, unseen
+from predict_unseen import BLIND, layer_seconds, unseen
 
 from labkit.hardware import topology
 from labkit.predict import COMPONENTS, FITTED, Constants, Plan, model, predict, predict_range
@@ -106,9 +106,9 @@ def cell(signed: Sequence[float]) -> str:
 
 
 def blind(folder: Path) -> None:
-    """Sources that no fit has used, with the constants that others gave."""
+    """Sources that no fit has used, with the constants that others gave; first as they were before a look at them."""
     print("\nstep time, never used in a fit: mean absolute error (median), bias")
-    print("| source | rows | COMPONENTS | FITTED | one efficiency, fitted to these rows |\n|---|---|---|---|---|")
+    print("| source | rows | blind | COMPONENTS | FITTED | one efficiency |\n|---|---|---|---|---|---|")
     for name, of in unseen(folder).items():
         rate = statistics.median(work(row) / row.seconds for row in of)
         columns = [
@@ -116,9 +116,10 @@ def blind(folder: Path) -> None:
             errors(of, lambda row: predicted(row, FITTED)),
             errors(of, lambda row, rate=rate: work(row) / rate),  # type: ignore[misc]
         ]
-        print(f"| {name} | {len(of)} | {' | '.join(map(cell, columns))} |")
+        print(f"| {name} | {len(of)} | {BLIND[name]} | {' | '.join(map(cell, columns))} |")
     layers = [[made / real - 1 for real, made in layer_seconds(folder, chosen)] for chosen in (COMPONENTS, FITTED)]
-    print(f"| Korthikanti et al., table 4, one layer | {len(layers[0])} | {' | '.join(map(cell, layers))} | |")
+    name = "Korthikanti et al., table 4, one layer"
+    print(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
 
 
 def layouts(of: Sequence[Row]) -> None:

@@ -6,6 +6,7 @@ published it, else assumed; each GPU says which in `efficiency_source`. Sources 
 - GEMM: "matmul" rows of stas00/ml-engineering (best bf16 shape: A100 271, H100 795, B200 1745 TFLOP/s) and of Azure's
   AI-benchmarking-guide (cuBLASLt on ND A100 v4, ND H100 v5, ND H200 v5; tests/hardware holds the model against them).
   T4: NVIDIA developer forum 264462 (4096 x 4096 in fp16, 24 TFLOP/s under its 70 W limit).
+  V100: NVIDIA developer forum 79781 (8192 x 8192 in fp16 on the PCIe card, 101 of its 112 TFLOP/s).
 - Memory: BabelStream copy and triad in the same guide (A100 1.61, 1.70; H100 2.90, 2.97; H200 4.01, 4.15 TB/s).
 """
 
@@ -100,7 +101,8 @@ GPUS: dict[str, GPU] = {
             GPU(
                 f"v100-{memory}gb", 125.0, 15.7, memory, 900.0, "NVIDIA V100 data sheet (SXM2)",
                 fp64_tflops=7.8, int8_tops=62.8,
-                matmul_efficiency=0.75, memory_efficiency=0.85, host_link="pcie3", multiprocessors=80,
+                matmul_efficiency=0.9, memory_efficiency=0.85, host_link="pcie3", multiprocessors=80,
+                efficiency_source="GEMM: NVIDIA developer forum 79781; memory and launch assumed",
             )
             for memory in (16, 32)
         ),

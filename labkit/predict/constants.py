@@ -38,6 +38,9 @@ class Constants:
     """Draining the GPU and filling it again between two kernels that were launched in time."""
     passes_share: float = 1.0
     """Share of the copying rate that norms, activations and dropout reach."""
+    plain_passes_share: float = 1.0
+    """The same in networks without attention: batch norms, ReLUs and sums draw no random numbers and move as much as
+    BabelStream's copies and triads. Never fitted."""
     host_seconds: float = 20e-6
     """What the host needs to prepare one kernel from Python, in eager mode."""
     lockstep_seconds: float = 0.0

@@ -55,6 +55,8 @@ class Plan:
     al. 2024)."""
     fusion: Fusion = "kernels"
     """Passes over memory joined: by hand-written kernels (Megatron), by torch.compile, or not at all (eager torch)."""
+    channels_last: bool = True
+    """Images are laid out as tensor cores read them; else each convolution transposes what it reads and writes."""
     overlap: bool = True
     """Gradients and shards travel while backward (and forward) computes."""
     overlap_tensor: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,7 @@ from labkit.predict.costs.memory import memory
 from labkit.predict.costs.schedules import KINDS, idle_seconds, split_layers
 from labkit.predict.costs.shards import shard_traffic
 from labkit.predict.costs.updating import update_seconds
-from labkit.predict.describe import Description
+from labkit.predict.describe import Convolutional, Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction, PredictionRange, Term
@@ -74,8 +75,13 @@ def predict_range(
 
 def _whole_terms(model: Any, plan: Plan, cluster: Topology, constants: Constants) -> list[Term]:
     """A network that is not cut into layers: all of it is one block."""
+    layout = {}
+    if isinstance(model, Convolutional):
+        layout = {"fused": plan.fusion != "none", "channels_last": plan.channels_last or plan.precision == "fp32"}
+    block = model.block(plan.microbatch, nbytes=plan.value_bytes, **layout)
+    if not block.flash_flops:
+        constants = replace(constants, passes_share=constants.plain_passes_share)
     processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
-    block = model.block(plan.microbatch, nbytes=plan.value_bytes)
     forward, inputs, weights, host = compute(block, processor, plan, constants)
     again = 0.0 if plan.recompute == "none" else forward
     busy = forward + inputs + weights + again

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from predict import errors, line, predicted
 from predict_folds import split
 from predict_rows import SOFTWARE, rows
+from predict_unseen import unseen
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,21 @@ def test_a_fold_holds_whole_models_of_each_source_or_whole_layouts_where_models_
             layout = tuple(row.plan[axis] for axis in ("data", "tensor", "pipeline"))
             homes.setdefault((row.model.layers, layout), set()).add(number)
     assert len(homes) > 20 and all(len(folds_of_one) == 1 for folds_of_one in homes.values())
+
+
+@pytest.mark.parametrize(
+    ("group", "bar"),
+    [
+        ("Megatron-LM, January 2021", 0.08),
+        ("DeepLearningExamples, ResNet50 v1.5", 0.10),
+        ("DeepLearningExamples, BERT-Large", 0.12),
+        ("MLPerf 4.0, ResNet-50", 0.15),
+    ],
+)
+def test_rows_that_no_fit_has_used_are_met(group: str, bar: float) -> None:
+    signed = errors(unseen()[group], lambda row: predicted(row, FITTED))
+    print(line(group, signed))
+    assert statistics.mean(map(abs, signed)) < bar
 
 
 def test_what_was_not_published_stays_a_range() -> None:

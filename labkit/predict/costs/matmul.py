@@ -14,10 +14,15 @@ from labkit.hardware import GPU
 from labkit.predict.constants import Constants, share
 from labkit.predict.describe.work import Product
 
-TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
-"""Height, width, and the share of the full rate that the tile's loads leave it."""
-SPLITS = (1, 2, 4)
-"""Into how many parts the inner dimension may be cut, to fill the GPU with few tiles."""
+TILES = (
+    (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
+    (64, 32, 0.4), (64, 16, 0.24), (64, 8, 0.13),
+)  # fmt: skip
+"""Height, width, and the share of the full rate that the tile's loads leave it. The narrow ones, for convolutions in
+groups, are as much slower than 64 x 64 as they load more for each multiplication, 1/height + 1/width."""
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Into how many parts the inner dimension may be cut, to fill the GPU with few tiles. More than four, as in gradients
+of convolutions' weights, pay for their partial sums in memory."""
 
 
 class Processor:
@@ -31,6 +36,7 @@ class Processor:
         "flops",
         "kernel",
         "ramp",
+        "tensor_cores",
         "units",
         "width",
     )
@@ -47,14 +53,16 @@ class Processor:
         self.elementwise = self.bytes_per_second * constants.passes_share
         self.kernel = constants.kernel_seconds
         self.ramp = constants.ramp_k
+        self.tensor_cores = dtype != "float32"
         self.units = gpu.multiprocessors
         self.width = {"float32": 4, "tf32": 4}.get(dtype, 1 if "8" in dtype and "float8" in dtype else 2)
 
     def product(self, product: Product) -> float:
         """Seconds of one product, without its launch by the host."""
+        rate = self.flops * (1 if self.tensor_cores else product.fewer_in_fp32)
         return _product_seconds(
-            product.m, product.n, product.k, product.batch, self.flops, self.units, self.ramp,
-            self.bytes_per_second / self.width,
+            product.m, product.n, product.k, product.batch, rate, self.units, self.ramp,
+            self.bytes_per_second / self.width, product.values,
         ) + self.kernel  # fmt: skip
 
     def passes(self, nbytes: float, kernels: float = 0) -> float:
@@ -64,9 +72,10 @@ class Processor:
 
 @lru_cache(maxsize=65536)
 def _product_seconds(
-    m: float, n: float, k: float, batch: float, rate: float, units: float, ramp: float, values_per_second: float
-) -> float:
-    moving = batch * (m * k + k * n + m * n) / values_per_second
+    m: float, n: float, k: float, batch: float, rate: float, units: float, ramp: float, values_per_second: float,
+    values: float | None,
+) -> float:  # fmt: skip
+    moving = (batch * (m * k + k * n + m * n) if values is None else values) / values_per_second
     best = math.inf
     for height, width, share_of_rate in TILES:
         tiles = math.ceil(m / height) * math.ceil(n / width) * batch
@@ -75,7 +84,8 @@ def _product_seconds(
             if split > 1 and tiles >= units:
                 break
             waves = math.ceil(tiles * split / units)
-            best = min(best, waves * one * (k / split + ramp))
+            sums = 2 * split * batch * m * n / values_per_second if split > 4 else 0.0
+            best = min(best, waves * one * (k / split + ramp) + sums)
     return max(best, moving)
 
 
@@ -86,10 +96,11 @@ def forward_seconds(products: tuple[Product, ...], processor: Processor) -> floa
 def backward_seconds(products: tuple[Product, ...], processor: Processor) -> tuple[float, float]:
     """Gradients of what came in, and of the weights: two products for each, with the same FLOPs."""
     inputs = weights = 0.0
-    for m, n, k, batch, weight in products:
-        inputs += processor.product(Product(m, k, n, batch))
-        second = processor.product(Product(k, n, m, batch))
-        if weight:
+    for product in products:
+        m, n, k = product[:3]
+        inputs += processor.product(product._replace(n=k, k=n))
+        second = processor.product(product._replace(m=k, k=m))
+        if product.weight:
             weights += second
         else:
             inputs += second

@@ -11,6 +11,9 @@ from functools import cached_property
 
 from labkit.predict.describe.work import Block, Product
 
+WINOGRAD = 2.25
+"""3 x 3 at stride 1 in tiles of 2 x 2: 16 multiplications where there were 36 (Lavin & Gray 2016)."""
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -20,6 +23,7 @@ class Convolution:
     outputs: int
     kernel: int
     size: int
+    stride: int = 1
     norm: bool = True
     relu: bool = True
     residual: bool = False
@@ -39,6 +43,19 @@ class Convolution:
     def values(self) -> int:
         """Of the output of one sample."""
         return self.outputs * self.size**2
+
+    @property
+    def read(self) -> int:
+        """Values of the input of one sample."""
+        return self.inputs * (self.size * self.stride) ** 2
+
+    def product(self, samples: float) -> Product:
+        """A row for each place of the output, a column for each channel, batched over the groups (implicit GEMM)."""
+        return Product(
+            samples * self.size**2, self.outputs / self.groups, self.inputs / self.groups * self.kernel**2, self.groups,
+            values=samples * (self.read + self.values) + self.parameters,
+            fewer_in_fp32=WINOGRAD if self.kernel == 3 and self.stride == 1 and self.groups == 1 else 1.0,
+        )  # fmt: skip
 
     @property
     def flops(self) -> float:
@@ -71,25 +88,32 @@ class Convolutional:
         kept = sum(layer.values * (2 if layer.norm else 1) for layer in self.convolutions)
         return samples * nbytes * kept / (4 if recompute == "full" else 1)
 
-    def block(self, samples: float, *, nbytes: int = 2) -> Block:
-        """The whole network, forward: convolutions as products over all places, norms and ReLUs as passes."""
-        products = tuple(
-            Product(
-                samples * layer.size**2,
-                layer.outputs / layer.groups,
-                layer.inputs / layer.groups * layer.kernel**2,
-                layer.groups,
-            )
-            for layer in self.convolutions
-        )
+    def block(self, samples: float, *, nbytes: int = 2, fused: bool = False, channels_last: bool = True) -> Block:
+        """The whole network, forward: convolutions as products over all places, norms and ReLUs as passes.
+
+        `fused`: norm, residual and ReLU in one kernel. Not `channels_last`: tensor cores want it, so that inputs and
+        outputs are transposed around each convolution.
+        """
         forward = backward = 0.0
         kernels = 0
         for layer in self.convolutions:
-            # norm: statistics, then scale; ReLU in place; the residual's sum. Backward: two passes over two tensors
-            passes = (3 if layer.norm else 0) + (2 if layer.relu else 0) + (1 if layer.residual else 0) + layer.scaled
-            forward += passes * layer.values
-            backward += (passes + (2 if layer.norm else 0) + 2 * layer.scaled) * layer.values
-            kernels += 1 + layer.norm + layer.relu + layer.residual + layer.scaled
+            # forward: statistics, then scale; ReLU in place; the residual's sum; squeeze's mean. Backward: ReLU reads
+            # gradient and output; the norm reads gradient and input twice; gradients of the two branches are added;
+            # eager squeeze writes the product of gradient and output before it adds it up
+            there, back = (3.0, 5.0) if layer.norm else (0.0, 0.0)
+            if layer.residual:
+                there, back = there + (1 if fused else 3), back + 3
+            if layer.relu and not (fused and layer.norm):
+                there, back = there + 2, back + 3
+            if layer.scaled:
+                there, back = there + 1, back + (4 if fused else 8)
+            if not channels_last:
+                between = 2 * (layer.read + layer.values) / layer.values
+                there, back = there + between, back + 2 * between
+            forward += there * layer.values
+            backward += back * layer.values
+            kernels += 1 + layer.norm + (not fused) * (layer.relu + layer.residual) + layer.scaled
+        products = tuple(layer.product(samples) for layer in self.convolutions)
         return Block(products, samples * nbytes * forward, samples * nbytes * backward, kernels)
 
 
@@ -104,17 +128,16 @@ def resnet(
     blocks = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}.get(depth)
     if blocks is None:
         raise ValueError(f"ResNet with bottlenecks has depth 50, 101 or 152, not {depth}")
-    layers = [Convolution(3, 64, 7, image // 2)]
+    layers = [Convolution(3, 64, 7, image // 2, 2)]
     size, inputs = image // 4, 64
     for stage, count in enumerate(blocks):
         outputs, width = 256 * 2**stage, groups * group_width * 2**stage
         for index in range(count):
-            before = size
-            if index == 0 and stage > 0:
-                size //= 2
+            stride = 2 if index == 0 and stage > 0 else 1
+            size //= stride
             layers += [
-                Convolution(inputs, width, 1, before),
-                Convolution(width, width, 3, size, groups=groups),
+                Convolution(inputs, width, 1, size * stride),
+                Convolution(width, width, 3, size, stride, groups=groups),
                 Convolution(width, outputs, 1, size, residual=True, scaled=squeeze > 0),
             ]
             if squeeze:
@@ -123,7 +146,7 @@ def resnet(
                     Convolution(outputs // squeeze, outputs, 1, 1, norm=False, bias=True),
                 ]
             if index == 0:
-                layers.append(Convolution(inputs, outputs, 1, size, relu=False))
+                layers.append(Convolution(inputs, outputs, 1, size, stride, relu=False))
             inputs = outputs
     layers.append(Convolution(inputs, classes, 1, 1, norm=False, relu=False, bias=True))
     name = f"resnet{depth}" if groups == 1 else f"resnext{depth}-{groups}x{group_width}d"

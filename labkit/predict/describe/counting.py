@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit.predict.describe.convolutional import WINOGRAD
 from labkit.predict.describe.work import Block, Product
 
 
@@ -40,7 +41,10 @@ class Counted:
         scale = samples * nbytes / 4
         return replace(
             self.work,
-            products=tuple(product._replace(m=product.m * samples) for product in self.work.products),
+            products=tuple(
+                product._replace(m=product.m * samples, values=product.values and product.values * samples)
+                for product in self.work.products
+            ),
             forward_bytes=self.work.forward_bytes * scale,
             backward_bytes=self.work.backward_bytes * scale,
             flash_flops=self.work.flash_flops * samples,
@@ -78,7 +82,18 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> C
         elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             per_output = layer.weight[0].numel()
             places = output.numel() / layer.out_channels / batch
-            products.append(Product(places, layer.out_channels / layer.groups, per_output, layer.groups))
+            read = sum(arg.numel() for arg in args if isinstance(arg, torch.Tensor))
+            winograd = set(layer.kernel_size) == {3} and set(layer.stride) == {1} and layer.groups == 1
+            products.append(
+                Product(
+                    places,
+                    layer.out_channels / layer.groups,
+                    per_output,
+                    layer.groups,
+                    values=(read + output.numel()) / batch,
+                    fewer_in_fp32=WINOGRAD if winograd else 1.0,
+                )
+            )
         else:
             taken = sum(arg.numel() for arg in args if isinstance(arg, torch.Tensor))
             moved += 4.0 * (taken + output.numel()) / batch

@@ -15,6 +15,11 @@ class Product(NamedTuple):
     batch: float = 1
     weight: bool = True
     """(k, n) is a parameter; else both sides are activations, as in attention's products."""
+    values: float | None = None
+    """Read and written, where that is not the three matrices: a convolution reads its input once, whatever its kernel
+    (implicit GEMM: Chetlur et al. 2014)."""
+    fewer_in_fp32: float = 1.0
+    """Without tensor cores, so many times fewer multiplications: Winograd's filters."""
 
     @property
     def flops(self) -> float:
