@@ -1,155 +1,129 @@
-"""Sliders over a prediction: the step in its parts, memory against the GPU's, efficiency as nodes are added."""
+"""Sliders over a prediction: the step in its parts, memory against the GPU's, efficiency as GPUs are added."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from labkit.hardware import topology
+from labkit.hardware import PRESETS, topology
 from labkit.plots import palette
+from labkit.plots.predicted.live import WIDTH, live
+from labkit.plots.units import duration
 from labkit.predict import MODELS, Plan, Prediction, model, predict, scaling
-from labkit.trace import Category, Kind
+from labkit.predict.running import Scaled
 
-KINDS = {
-    "compute": palette.KIND[Kind.COMPUTE],
-    "communication": palette.KIND[Kind.COLLECTIVE],
-    "bubble": palette.IDLE,
-    "optimizer": palette.MEMORY[Category.OPTIMIZER],
-    "waiting": palette.MEMORY[Category.OTHER],
-    "data": palette.KIND[Kind.RECEIVE],
-}
-HELD = {
-    "parameters": palette.MEMORY[Category.PARAMETER],
-    "gradients": palette.MEMORY[Category.GRADIENT],
-    "optimizer": palette.MEMORY[Category.OPTIMIZER],
-    "activations": palette.MEMORY[Category.ACTIVATION],
-    "buffers": palette.MEMORY[Category.COMMUNICATION],
-    "reserved": palette.MEMORY[Category.OTHER],
-}
-CLUSTERS = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-1", "p4d", "p5")
+_NODES = [1 << power for power in range(12)]
 
 
 def explore(name: str = "gpt-13b", cluster: str = "dgx-a100", nodes: int = 4) -> Any:
-    """A widget: change model, cluster and layout, and see what becomes of the step; an impossible layout says why."""
+    """A widget: change model, cluster, layout and plan, and see what becomes of the step.
+
+    A layout that cannot be is told in words, and the picture of the last one that can stays, faded. Raises ValueError
+    for a model, a cluster or a number of nodes that the sliders do not have.
+    """
     import ipywidgets  # type: ignore[import-untyped]
 
-    style = {"description_width": "initial"}
-    powers = [1 << power for power in range(8)]
+    if nodes not in _NODES:
+        raise ValueError(f"nodes must be a power of two up to {_NODES[-1]}, got {nodes}")
+    model(name), topology(cluster)  # unknown names are told with what is near
+    place = ipywidgets.Layout(width="360px")
+    style = {"description_width": "100px"}
+    powers = [1 << power for power in range(9)]
 
     def choice(label: str, options: Any, value: Any) -> Any:
-        return ipywidgets.SelectionSlider(options=options, value=value, description=label, style=style)
+        return ipywidgets.SelectionSlider(options=options, value=value, description=label, style=style, layout=place)
+
+    def among(label: str, options: Any, value: Any) -> Any:
+        return ipywidgets.Dropdown(options=options, value=value, description=label, style=style, layout=place)
 
     controls = {
-        "model": ipywidgets.Dropdown(options=list(MODELS), value=name, description="model", style=style),
-        "cluster": ipywidgets.Dropdown(options=CLUSTERS, value=cluster, description="cluster", style=style),
-        "nodes": choice("nodes", [1 << power for power in range(12)], nodes),
+        "model": among("model", list(dict.fromkeys([*MODELS, name])), name),
+        "cluster": among("cluster", list(PRESETS), cluster),
+        "nodes": choice("nodes", _NODES, nodes),
+        "microbatch": choice("microbatch", powers[:7], 1),
         "tensor": choice("tensor", powers[:4], 1),
-        "pipeline": choice("pipeline", powers[:7], 1),
-        "microbatch": choice("microbatch", powers[:6], 1),
         "microbatches": choice("microbatches", powers, 8),
-        "zero": choice("ZeRO", [0, 1, 2, 3], 1),
+        "pipeline": choice("pipeline", powers[:7], 1),
         "recompute": choice("recompute", ["none", "selective", "full"], "none"),
+        "zero": choice("ZeRO", [0, 1, 2, 3], 3),
+        "precision": choice("precision", ["fp32", "tf32", "fp16", "bf16", "fp8"], "bf16"),
     }
     shown = ipywidgets.HTML()
+    last: list[Answer] = []
 
     def redraw(_: Any = None) -> None:
-        shown.value = page({name: control.value for name, control in controls.items()})
+        try:
+            answer = ask({name: control.value for name, control in controls.items()})
+        except ValueError as error:
+            shown.value = _refused(str(error), last) + "".join(live(*one, faded=True) for one in last)
+            return
+        last[:] = [answer]
+        shown.value = _headline(answer.made) + live(*answer)
 
     for control in controls.values():
         control.observe(redraw, names="value")
     redraw()
-    return ipywidgets.HBox([ipywidgets.VBox(list(controls.values())), shown])
+    grid = ipywidgets.Layout(grid_template_columns="repeat(auto-fit, 370px)", width=f"{WIDTH}px", max_width="100%")
+    return ipywidgets.VBox([ipywidgets.GridBox(list(controls.values()), layout=grid), shown])
 
 
-def page(chosen: Mapping[str, Any]) -> str:
-    """The prediction for these values as HTML; for what cannot be, the constraint."""
+class Answer(NamedTuple):
+    """What is drawn for one position of the sliders."""
+
+    made: Prediction
+    studies: dict[str, list[Scaled]]
+
+
+def ask(chosen: Mapping[str, Any]) -> Answer:
+    """The prediction for these values, and what becomes of it on other numbers of nodes.
+
+    Raises ValueError naming the constraint that they break.
+    """
     node = topology(chosen["cluster"])
     cluster = replace(node, nnodes=chosen["nodes"])
     layout = chosen["tensor"] * chosen["pipeline"]
     if cluster.world_size % layout:
-        return _refused(f"tensor x pipeline = {layout} must divide {cluster.world_size} GPUs")
-    data = cluster.world_size // layout
-    try:
-        plan = Plan(
-            batch=chosen["microbatch"] * chosen["microbatches"] * data, microbatch=chosen["microbatch"], data=data,
-            tensor=chosen["tensor"], pipeline=chosen["pipeline"], zero=chosen["zero"], recompute=chosen["recompute"],
-            sequence_parallel=chosen["tensor"] > 1,
-        )  # fmt: skip
-        made = predict(model(chosen["model"]), plan, cluster)
-        steps = [count for count in (1, 2, 4, 8, 16, 32, 64, 128) if count * node.nproc_per_node % layout == 0]
-        curve = scaling(model(chosen["model"]), plan, node, steps, weak=True) if steps else []
-    except ValueError as error:
-        return _refused(str(error))
-    kinds = {kind: made.seconds(kind) for kind in KINDS}
-    unit = "tokens" if made.model.units_per_sample > 1 else "images"
-    head = (
-        f"{made.step_seconds:.3g} s a step of {plan.batch} samples on {plan.ranks} GPUs, "
-        f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}"
-    )
-    return "".join(
-        (
-            f"<div style='width:560px'><b>{html.escape(head)}</b>",
-            _bar("step time (s)", kinds, KINDS, made.step_seconds, "s"),
-            _memory(made),
-            _efficiency([(point.gpus, point.efficiency) for point in curve]),
-            "</div>",
+        raise ValueError(
+            f"tensor x pipeline = {chosen['tensor']} x {chosen['pipeline']} = {layout} must divide "
+            f"{cluster.world_size} GPUs"
         )
+    data = cluster.world_size // layout
+    samples = chosen["microbatch"] * chosen["microbatches"]
+    plan = Plan(
+        batch=samples * data, microbatch=chosen["microbatch"], data=data, tensor=chosen["tensor"],
+        pipeline=chosen["pipeline"], zero=chosen["zero"], recompute=chosen["recompute"],
+        precision=chosen["precision"], sequence_parallel=chosen["tensor"] > 1,
+    )  # fmt: skip
+    described = model(chosen["model"])
+    made = predict(described, plan, cluster)
+    counts = [count for count in _NODES[:11] if count * node.nproc_per_node % layout == 0]
+    weak = scaling(described, plan, node, counts, weak=True)
+    # the batch stays: beyond this there is not a sample for every rank
+    last = chosen["nodes"] * samples
+    strong = scaling(described, plan, node, [count for count in counts if count <= last], weak=False)
+    return Answer(made, {"batch grows": weak, "batch stays": strong})
+
+
+def _headline(made: Prediction) -> str:
+    plan, unit = made.plan, "tokens" if made.model.units_per_sample > 1 else "samples"
+    words = (
+        f"{duration(made.step_seconds)} a step of {plan.batch:,} samples on {plan.ranks:,} GPUs "
+        f"(data {plan.data} x tensor {plan.tensor} x pipeline {plan.pipeline}): "
+        f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}, predicted"
     )
+    return _line(f"<b>{html.escape(words)}</b>", palette.STEP["compute"])
 
 
-def _memory(made: Prediction) -> str:
-    held = {name: nbytes / 1e9 for name, nbytes in made.memory.categories().items()}
-    limit = made.cluster.gpu.memory_gb
-    label = f"memory (GB) of {limit:g}" + ("" if made.fits else ": does not fit")
-    return _bar(label, held, HELD, max(limit, sum(held.values())), "GB", limit)
+def _refused(why: str, last: list[Answer]) -> str:
+    words = f"<b>Not possible:</b> {html.escape(why)}."
+    if last:
+        plan = last[0].made.plan
+        words += f" Below, the last that is: {plan.ranks:,} GPUs, tensor {plan.tensor}, pipeline {plan.pipeline}."
+    return _line(words, palette.WRONG)
 
 
-def _bar(
-    label: str, parts: Mapping[str, float], colours: Mapping[str, str], whole: float, unit: str, limit: float = 0.0
-) -> str:
-    """One stacked bar with its legend; a line at `limit`."""
-    pieces, legend, at = [], [], 0.0
-    for name, value in parts.items():
-        if value <= 0:
-            continue
-        width = 560 * value / whole
-        pieces.append(f"<rect x='{at:.1f}' width='{width:.1f}' height='24' fill='{colours[name]}' stroke='#FFF'/>")
-        legend.append(f"<span style='color:{colours[name]}'>&#9632;</span> {name} {value:.3g} {unit}")
-        at += width
-    if limit:
-        place = min(559.0, 560 * limit / whole)
-        pieces.append(f"<line x1='{place:.1f}' x2='{place:.1f}' y2='28' stroke='{palette.CAPACITY}' stroke-width='3'/>")
-    said = html.escape(", ".join(f"{name} {value:.3g} {unit}" for name, value in parts.items() if value > 0))
-    return (
-        f"<p>{html.escape(label)}</p>"
-        f"<svg width='560' height='28' role='img' aria-label='{said}'>{''.join(pieces)}</svg>"
-        f"<div style='line-height:1.4'>{' &nbsp; '.join(legend)}</div>"
-    )
-
-
-def _efficiency(points: list[tuple[int, float]]) -> str:
-    if len(points) < 2:
-        return ""
-    width, height = 500, 90
-    marks = [
-        (30 + width * index / (len(points) - 1), 10 + height * (1 - min(1.0, share)))
-        for index, (_, share) in enumerate(points)
-    ]
-    line = " ".join(f"{x:.0f},{y:.0f}" for x, y in marks)
-    names = "".join(
-        f"<text x='{x:.0f}' y='{height + 26}' font-size='10' text-anchor='middle'>{gpus}</text>"
-        for (x, _), (gpus, _) in zip(marks, points, strict=True)
-    )
-    said = ", ".join(f"{share:.0%} at {gpus}" for gpus, share in points)
-    return (
-        f"<p>weak scaling efficiency over GPUs, from 0 to 1: {said}</p>"
-        f"<svg width='560' height='{height + 32}' role='img' aria-label='{said}'>"
-        f"<polyline points='{line}' fill='none' stroke='{palette.SERIES[0]}' stroke-width='2'/>"
-        f"<line x1='30' x2='530' y1='{height + 10}' y2='{height + 10}' stroke='#999'/>{names}</svg>"
-    )
-
-
-def _refused(why: str) -> str:
-    return f"<div style='width:560px;color:{palette.WRONG}'>Not possible: {html.escape(why)}</div>"
+def _line(words: str, colour: str) -> str:
+    look = f"width:{WIDTH}px;max-width:100%;min-height:2.8em;box-sizing:border-box;line-height:1.4;padding:4px 8px"
+    return f"<div role='status' style='{look};background:#FFF;color:#222;border-left:5px solid {colour}'>{words}</div>"

@@ -11,7 +11,15 @@ Of a run's trace, `run.trace`:
     peaks(traces, x)         what filled it at its peak, run beside run
     traffic_matrix(trace)    who sent how much to whom
 
-Their numbers come from `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
+Of predictions, `labkit.predict`:
+
+    predicted_step({name: prediction})        what steps are made of, term by term
+    predicted_memory({name: prediction})      what the fullest rank holds, against the GPU's memory
+    predicted_scaling({name: points}, ...)    efficiency as GPUs are added, and what that costs
+    layouts(search)                           every layout that was tried, and why others are out
+    beside_measured({source: pairs})          predicted / measured, with a band
+
+Numbers of runs come from `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
 """
 
 from labkit.plots.chunks import chunk_grid
@@ -24,6 +32,11 @@ from labkit.plots.path import critical_path
 from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
 from labkit.plots.pipeline import pipeline
+from labkit.plots.predicted.layouts import layouts
+from labkit.plots.predicted.measured import beside_measured
+from labkit.plots.predicted.memory import predicted_memory
+from labkit.plots.predicted.scaling import predicted_scaling
+from labkit.plots.predicted.step import predicted_step
 from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
 from labkit.plots.segments import segments
@@ -35,6 +48,7 @@ from labkit.plots.traffic import traffic_matrix
 __all__ = [
     "Curve",
     "Picture",
+    "beside_measured",
     "bubbles",
     "chunk_grid",
     "critical_path",
@@ -42,11 +56,15 @@ __all__ = [
     "doubling_steps",
     "exchanges",
     "exponents",
+    "layouts",
     "matrix_cuts",
     "memory",
     "overlap",
     "peaks",
     "pipeline",
+    "predicted_memory",
+    "predicted_scaling",
+    "predicted_step",
     "rendezvous",
     "ring_rounds",
     "segments",

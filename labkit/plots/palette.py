@@ -32,6 +32,25 @@ MEMORY = {
 CAPACITY = "#D55E00"
 """The line past which a rank is out of memory."""
 
+STEP = {
+    "compute": KIND[Kind.COMPUTE],
+    "communication": KIND[Kind.COLLECTIVE],
+    "bubble": IDLE,
+    "waiting": MEMORY[Category.OTHER],
+    "optimizer": MEMORY[Category.OPTIMIZER],
+    "data": KIND[Kind.RECEIVE],
+}
+"""Kinds of a predicted step's terms."""
+HELD = {
+    "parameters": MEMORY[Category.PARAMETER],
+    "gradients": MEMORY[Category.GRADIENT],
+    "optimizer": MEMORY[Category.OPTIMIZER],
+    "activations": MEMORY[Category.ACTIVATION],
+    "buffers": MEMORY[Category.COMMUNICATION],
+    "reserved": MEMORY[Category.OTHER],
+}
+"""Categories of a prediction's memory."""
+
 WRONG = "#D55E00"
 RIGHT = IDLE
 

@@ -172,6 +172,8 @@ class Plan:
                 f"data x tensor x pipeline x context = {self.data} x {self.tensor} x {self.pipeline} x "
                 f"{self.context} = {self.ranks} ranks, but the cluster has {cluster.world_size} GPUs"
             )
+        if cluster is not None and self.precision == "fp8" and cluster.gpu.name.split("-")[0] in _WITHOUT_FP8:
+            raise ValueError(f"fp8 needs tensor cores that have it (Ada, Hopper and later), not {cluster.gpu.name}")
         if not isinstance(model, Transformer):
             for axis in ("tensor", "pipeline", "context", "expert"):
                 if getattr(self, axis) > 1:
@@ -203,6 +205,8 @@ class Plan:
             raise ValueError(f"expert {self.expert} must divide {model.name}'s {model.experts} experts")
 
 
+_WITHOUT_FP8 = {"v100", "t4", "a100"}
+"""Volta, Turing and Ampere, by the first part of a GPU's name."""
 _WHOLE = {"batch", "microbatch", "data", "tensor", "pipeline", "context", "expert", "chunks"}
 
 

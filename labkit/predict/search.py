@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,8 @@ class Rejected:
 
     layout: dict[str, Any]
     why: str
+    made: Prediction | None = None
+    """Its prediction, where only memory is in the way."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,30 @@ class Search:
     found: tuple[Prediction, ...]
     rejected: tuple[Rejected, ...]
 
+    def reasons(self) -> list[tuple[str, int]]:
+        """Why layouts are out, and for how many it is that, most first; what differs in its numbers is one reason.
+
+        Of those the first is told, of layouts that are out of memory the one that needs least.
+        """
+        alike: dict[str, list[Rejected]] = {}
+        for rejected in self.rejected:
+            alike.setdefault(re.sub(r"\b\d+\b", "#", rejected.why), []).append(rejected)
+        groups = sorted(alike.values(), key=len, reverse=True)
+        return [(min(group, key=_needed).why, len(group)) for group in groups]
+
     @property
     def best(self) -> Prediction:
         """Raises ValueError that says why nothing fits."""
-        if not self.found:
-            reasons = Counter(rejected.why.split(":")[0] for rejected in self.rejected)
-            said = "; ".join(f"{why} ({count} layouts)" for why, count in reasons.most_common(3))
-            raise ValueError(f"no layout fits: {said}")
-        return self.found[0]
+        if self.found:
+            return self.found[0]
+        if len({rejected.why for rejected in self.rejected}) == 1:  # what was asked for is wrong by itself
+            raise ValueError(self.rejected[0].why)
+        said = "; ".join(f"{why} ({count} such layouts)" for why, count in self.reasons()[:3])
+        raise ValueError(f"no layout fits: {said}")
+
+
+def _needed(rejected: Rejected) -> float:
+    return rejected.made.memory.total if rejected.made else 0.0
 
 
 def search(model: Description, batch: int, cluster: Topology, *, constants: Constants = FITTED, **fixed: Any) -> Search:
@@ -68,7 +86,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
             needed = (made.memory.total + made.memory.reserved) / 1e9
             held = cluster.gpu.memory_gb
             rejected.append(
-                Rejected(layout, f"out of memory: stage {made.memory.stage} needs {needed:.0f} GB of {held:g}")
+                Rejected(layout, f"out of memory: stage {made.memory.stage} needs {needed:.1f} GB of {held:g}", made)
             )
     found.sort(key=lambda made: made.step_seconds)
     return Search(tuple(found), tuple(rejected))

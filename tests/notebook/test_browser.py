@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from in_browser import MARKS, ended, opened, run
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 CELLS = [
     "%load_ext labkit\n%cluster local --nproc-per-node 2",
@@ -14,6 +14,7 @@ CELLS = [
     "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
     "step_through(lambda round: ring_rounds(4, round), last=6)",
     "%check ring_allreduce",
+    "from labkit.notebook.predicting import explore\nexplore('gpt-1.3b')",
 ]
 
 pytestmark = MARKS
@@ -67,3 +68,26 @@ def test_what_a_learner_sees(page: Page) -> None:
     assert [box["x"] for box in boxes if box] == sorted(box["x"] for box in boxes if box)
     assert boxes[0] and boxes[1] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
     expect(item).to_contain_text("every rank ends with the sum of all ranks")
+
+    # sliders over a prediction: a new picture; what cannot be in words, above the picture that was there
+    cell = run(page, 5)
+    ended(cell)
+    picture = cell.locator("svg[aria-label^='time of a step']")
+    status = cell.get_by_role("status")
+    expect(status).to_contain_text("a step of 256 samples on 32 GPUs")
+    before = picture.get_attribute("aria-label") or ""
+    move(page, cell, "microbatches", "ArrowRight")
+    expect(status).to_contain_text("a step of 512 samples on 32 GPUs")
+    expect(picture).not_to_have_attribute("aria-label", before)
+    before = picture.get_attribute("aria-label") or ""
+    move(page, cell, "pipeline", "ArrowRight")
+    expect(status).to_contain_text("Not possible: zero 3 with pipeline 2")
+    expect(picture).to_have_attribute("aria-label", before)
+    edges = [cell.locator(".jp-OutputArea-output").bounding_box(), picture.bounding_box()]
+    assert edges[0] and edges[1] and edges[1]["x"] + edges[1]["width"] <= edges[0]["x"] + edges[0]["width"]
+
+
+def move(page: Page, cell: Locator, name: str, key: str) -> None:
+    """Press a key on the slider with that label."""
+    cell.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle").focus()
+    page.keyboard.press(key)

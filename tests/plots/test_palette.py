@@ -40,9 +40,10 @@ def lab(colour: str, matrix: np.ndarray) -> np.ndarray:
         [*palette.KIND.values(), palette.IDLE],
         [*palette.KIND.values(), palette.DARK_IDLE],
         [*palette.MEMORY.values(), palette.CAPACITY],
+        [*palette.STEP.values()],
         [palette.WRONG, palette.RIGHT],
     ],
-    ids=["kinds", "kinds on a dark page", "memory", "chunks"],
+    ids=["kinds", "kinds on a dark page", "memory", "parts of a step", "chunks"],
 )
 def test_colours_that_meet_in_one_picture_are_far_apart(colours: list[str], blindness: str) -> None:
     seen = [lab(colour, BLINDNESS[blindness]) for colour in colours]

@@ -1,0 +1,133 @@
+"""All layouts that a search tried: how long a step is, what a rank holds, and why the others are out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from labkit.plots import palette
+from labkit.plots.picture import Picture
+from labkit.plots.units import count
+
+if TYPE_CHECKING:
+    from labkit.predict import Prediction
+    from labkit.predict.search import Search
+
+MOST_REASONS = 6
+_LOOKS = {
+    "full": ("s", 16, palette.SERIES[2]),
+    "selective": ("^", 44, palette.SERIES[4]),
+    "none": ("o", 12, palette.SERIES[0]),
+}
+"""Mark, its size and colour by what is recomputed, which trades time for memory; later ones lie on top."""
+
+
+def layouts(search: Search, title: str = "") -> Picture:
+    """Draw each layout's step over its memory, hollow where that does not fit, and say below why layouts are out.
+
+    Raises ValueError for a search in which none could be predicted.
+    """
+    out = [rejected.made for rejected in search.rejected if rejected.made is not None]
+    tried = [*search.found, *out]
+    if not tried:
+        raise ValueError("the search must have a layout that can be predicted, got none")
+    limit = tried[0].cluster.gpu.memory_gb
+    reasons = search.reasons()
+    said = [f"{number:,} out, such as: {why}" for why, number in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        said.append(f"{sum(number for _, number in reasons[MOST_REASONS:]):,} out for other reasons")
+    picture = Picture(height=3.7 + 0.17 * len(said), alt=_describe(search, limit, title))
+    axes = picture.add_subplot()
+    what = title or f"{tried[0].model.name} on {count(tried[0].plan.ranks, 'GPU')}"
+    numbers = f"{count(len(search.found), 'layout')} possible, {len(search.rejected):,} out"
+    axes.set_title(f"{what} · {numbers}", loc="left", fontsize=11)
+    _scatter(axes, search.found, filled=True)
+    _scatter(axes, out, filled=False)
+    line: dict[str, Any] = {"color": palette.CAPACITY, "linewidth": 1.6, "linestyle": "--"}
+    axes.axvline(limit, **line)
+    if search.found:
+        _mark_best(axes, search.found[0])
+    _scales(axes, tried)
+    handles = [*_legend(tried, bool(out)), Line2D([], [], label=f"capacity {limit:g} GB", **line)]
+    picture.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    picture.supxlabel("\n".join(said), x=0.01, ha="left", fontsize=8.5)
+    return picture
+
+
+def held_gb(made: Prediction) -> float:
+    return (made.memory.total + made.memory.reserved) / 1e9
+
+
+def layout_words(made: Prediction) -> str:
+    """`data 4, tensor 8, ZeRO 1`, axes of 1 left out."""
+    plan = made.plan
+    axes = {"data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context}
+    said = [f"{name} {ranks}" for name, ranks in axes.items() if ranks > 1] or ["one GPU"]
+    if plan.chunks > 1:
+        said.append(f"{plan.chunks} chunks")
+    if plan.zero:
+        said.append(f"ZeRO {plan.zero}")
+    return ", ".join([*said, f"microbatch {plan.microbatch}"])
+
+
+def _scatter(axes: Axes, made: list[Prediction] | tuple[Prediction, ...], *, filled: bool) -> None:
+    for how, (mark, area, colour) in _LOOKS.items():
+        of = [one for one in made if one.plan.recompute == how]
+        face = colour if filled else "none"
+        axes.scatter(
+            [held_gb(one) for one in of], [one.step_seconds for one in of], area, marker=mark, facecolors=face,
+            edgecolors=colour, linewidths=0.7, alpha=0.6,
+        )  # fmt: skip
+
+
+def _mark_best(axes: Axes, best: Prediction) -> None:
+    at = (held_gb(best), best.step_seconds)
+    axes.scatter(*at, 110, marker="o", facecolors="none", edgecolors="black", linewidths=1.6)
+    axes.annotate(
+        f"best: {best.step_seconds:.3g} s\n{layout_words(best)}", at, (-6, -12), textcoords="offset points", fontsize=9,
+        ha="right", va="top",
+    )  # fmt: skip
+
+
+def _scales(axes: Axes, tried: list[Prediction]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(10, (1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    seconds = [one.step_seconds for one in tried]
+    axes.set_ylim(min(seconds) / 1.9, 1.15 * max(seconds))
+    axes.set_xlabel("memory of the fullest rank, predicted (GB)")
+    axes.set_ylabel("time of a step, predicted (s)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#EEEEEE", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _legend(tried: list[Prediction], some_out: bool) -> list[Line2D]:
+    used = {one.plan.recompute for one in tried}
+    handles = [
+        Line2D([], [], linestyle="", marker=mark, color=colour, label=f"recompute {how}")
+        for how, (mark, _, colour) in _LOOKS.items()
+        if how in used
+    ]
+    if some_out:
+        handles.append(
+            Line2D([], [], linestyle="", marker="o", color="#444444", markerfacecolor="none", label="no room")
+        )
+    return handles
+
+
+def _describe(search: Search, limit: float, title: str) -> str:
+    said = f"{title or 'All layouts'}: time of a step over memory of the fullest rank, predicted. "
+    if search.found:
+        best = search.found[0]
+        said += f"The best of {len(search.found)} takes {best.step_seconds:.3g} s and {held_gb(best):.3g} GB of "
+        said += f"{limit:g}: {layout_words(best)}, recompute {best.plan.recompute}. "
+    else:
+        said += f"None fits into {limit:g} GB. "
+    return said + "; ".join(f"{number} out, such as: {why}" for why, number in search.reasons()) + "."
