@@ -45,6 +45,7 @@ from labkit.clusters.torch_versions.tensors import (
     objects_without_modes,
     plain_tensors,
     shapes_of_dtensors_apart,
+    swap_fake_tensors,
 )
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "shapes_of_dtensors_apart",
     "split_groups_of_nccl",
     "start_workers_with",
+    "swap_fake_tensors",
     "tensor_handlers_per_thread",
     "worlds_per_thread",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from labkit.clusters.torch_versions.groups import replace_function
@@ -98,6 +98,21 @@ def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, 
     torch._C._set_throw_on_mutable_data_ptr(fake)
     vars(fake).update(attributes)
     return fake
+
+
+def swap_fake_tensors(mode: FakeTensorMode) -> None:
+    """`module.to(torch.bfloat16)` exchanges parameters that are fake with new ones, and refuses while anything refers
+    to them weakly. The mode does, from making them: it forgets them first."""
+    original: Callable[..., None] = torch.utils.swap_tensors
+    known: Any = mode.fake_tensor_converter.meta_converter.tensor_memo
+
+    @functools.wraps(original)
+    def swap(first: torch.Tensor, second: torch.Tensor) -> None:
+        for key in [key for key, tensor in known.items() if tensor is first or tensor is second]:
+            del known[key]
+        original(first, second)
+
+    torch.utils.swap_tensors = swap
 
 
 @functools.cache

@@ -63,6 +63,7 @@ class Shapes:
         torch_versions.ddp_of_shapes()
         torch_versions.shapes_of_dtensors_apart()
         self.mode = FakeTensorMode()
+        torch_versions.swap_fake_tensors(self.mode)
         self._answers: dict[Any, tuple[type, list[_Result]] | None] = {}
         """By operator and arguments: type of what it returns, and the tensors in it. None: must be asked each time."""
         with self.mode:

@@ -86,6 +86,19 @@ def test_ddp_forms_the_buckets_that_it_forms_on_real_tensors() -> None:
     assert real[-len(buckets) :] == buckets
 
 
+def test_a_module_is_cast_after_it_has_been_used() -> None:
+    source = """
+        model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+        x = torch.empty(4, 64)
+        model(x).sum().backward()
+        model = model.to(torch.bfloat16)
+        model(x.bfloat16()).sum().backward()
+        [(p.dtype, p.grad.dtype) for p in model.parameters()]
+    """
+    result = virtual(nproc_per_node=1, fake=True).run(Job(source=HEAD + dedent(source))).raise_if_failed()
+    assert set(map(str, result.values[0])) == {"(torch.bfloat16, torch.bfloat16)"}
+
+
 def test_a_large_model_runs_on_many_ranks() -> None:
     config = GPTConfig(layers=4, heads=40, width=5120)
     result = run(FSDP, 8, config="GPTConfig(layers=4, heads=40, width=5120)").raise_if_failed()
