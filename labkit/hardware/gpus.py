@@ -7,6 +7,8 @@ published it, else assumed; each GPU says which in `efficiency_source`. Sources 
   AI-benchmarking-guide (cuBLASLt on ND A100 v4, ND H100 v5, ND H200 v5; tests/hardware holds the model against them).
   T4: NVIDIA developer forum 264462 (4096 x 4096 in fp16, 24 TFLOP/s under its 70 W limit).
   V100: NVIDIA developer forum 79781 (8192 x 8192 in fp16 on the PCIe card, 101 of its 112 TFLOP/s).
+- Attention: FlashAttention-2's forward, heads of 128, causal (arXiv 2307.08691, figures 4 to 7: about 190 TFLOP/s on
+  A100, 420 on H100; what the mask leaves out is not counted).
 - Memory: BabelStream copy and triad in the same guide (A100 1.61, 1.70; H100 2.90, 2.97; H200 4.01, 4.15 TB/s).
 """
 
@@ -38,6 +40,8 @@ class GPU:
     """Also fp8's, where the GPU has it. 0: unknown, twice bf16's rate counts."""
     matmul_efficiency: float = 0.75
     """Share of the arithmetic peak that a large matrix product reaches."""
+    attention_efficiency: float = 0.0
+    """Share of it that attention in one kernel reaches forward. 0: unknown, that of matrix products counts."""
     memory_efficiency: float = 0.82
     """Share of the memory's peak that reading and writing large tensors reaches."""
     launch_seconds: float = 6e-6
@@ -68,7 +72,15 @@ class GPU:
         share of the peak. `dtype` is torch's name (`bfloat16`), with or without `torch.`, or `tf32` for a matrix
         product of fp32 that may use it. Types without a rate of their own (integers, bool) count as fp32.
         """
-        rate = self._flops_per_second.get(dtype.removeprefix("torch."), self._flops_per_second["float32"])
+        return self._roofline(flops, nbytes, dtype, 1.0)
+
+    def attention_seconds(self, flops: float, nbytes: float, dtype: str, share: float = 1.0) -> float:
+        """As `seconds`, for attention in one kernel that keeps its scores on the chip, at `share` of forward's rate."""
+        efficiency = self.attention_efficiency or self.matmul_efficiency
+        return self._roofline(flops, nbytes, dtype, share * efficiency / self.matmul_efficiency)
+
+    def _roofline(self, flops: float, nbytes: float, dtype: str, share: float) -> float:
+        rate = share * self._flops_per_second.get(dtype.removeprefix("torch."), self._flops_per_second["float32"])
         moving = nbytes / (self.memory_gb_per_s * 1e9 * self.memory_efficiency)
         return self.launch_seconds + max(flops / rate, moving)
 
@@ -121,25 +133,27 @@ GPUS: dict[str, GPU] = {
         GPU(
             "a100-40gb", 312.0, 19.5, 40.0, 1555.0, "NVIDIA A100 data sheet (SXM4 40GB)",
             tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
-            matmul_efficiency=0.82, memory_efficiency=0.81, launch_seconds=8e-6,
+            matmul_efficiency=0.82, attention_efficiency=0.6, memory_efficiency=0.81, launch_seconds=8e-6,
             efficiency_source="as a100-80gb",
         ),
         GPU(
             "a100-80gb", 312.0, 19.5, 80.0, 2039.0, "NVIDIA A100 data sheet (SXM4 80GB)",
             tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
-            matmul_efficiency=0.82, memory_efficiency=0.81, launch_seconds=8e-6,
+            matmul_efficiency=0.82, attention_efficiency=0.6, memory_efficiency=0.81, launch_seconds=8e-6,
             efficiency_source=f"{_AZURE}; launch fitted to its GEMMs of 1024 and 2048",
         ),
         GPU(
             "h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.87, launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
+            matmul_efficiency=0.75, attention_efficiency=0.42, memory_efficiency=0.87,
+            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
             efficiency_source=f"{_AZURE} (fp8: 0.70), stas00/ml-engineering (bf16, best shape: 0.80); launch fitted",
         ),
         GPU(
             "h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
-            matmul_efficiency=0.75, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
+            matmul_efficiency=0.75, attention_efficiency=0.42, memory_efficiency=0.85,
+            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
             efficiency_source=f"{_AZURE} (fp8: 0.67); bf16 as h100-80gb",
         ),
         GPU(

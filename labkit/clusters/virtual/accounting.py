@@ -189,7 +189,11 @@ class Accounting(TorchDispatchMode):
                 dtype = "tf32"
             assert op.flops is not None
             flops = op.flops(*args, **kwargs, out_val=output)
-            seconds = self._working[key] = self._gpu.seconds(float(flops), nbytes, dtype)
+            if op.attention:
+                seconds = self._gpu.attention_seconds(float(flops), nbytes, dtype, op.attention)
+            else:
+                seconds = self._gpu.seconds(float(flops), nbytes, dtype)
+            self._working[key] = seconds
         return seconds
 
 

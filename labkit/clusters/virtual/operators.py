@@ -35,7 +35,7 @@ class Operator:
     """One operator, looked up once."""
 
     __slots__ = (
-        "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
+        "attention", "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
         "reads_first", "rewrites", "seeded", "without_tensors",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Operator:
         self.moves = _MOVES.get(self.name)
         """Bytes that it reads and writes, where the rule for all others does not hold."""
         self.reads_first = self.name not in _READS_NOTHING_OF_FIRST
+        self.attention = _ATTENTION.get(self.name, 0.0)
+        """Attention in one kernel: at which share of its forward's rate. 0: it is none."""
         self.flops: Callable[..., int] | None = None
         if function.namespace == "aten":
             packet = function.overloadpacket
@@ -96,9 +98,16 @@ def _add_to_rows(args: Any, output: Any) -> int:
     return 3 * nbytes(args[-1]) + sum(map(nbytes, args[1:-1]))
 
 
+def _adam(args: Any, output: Any) -> int:
+    """In one kernel: gradients are read, parameters and moments read and written (the schema says: all are written)."""
+    parameters, gradients, *moments = args[:5]
+    return nbytes(gradients) + 2 * (nbytes(parameters) + sum(map(nbytes, moments)))
+
+
 _MOVES: dict[str, Callable[[Any, Any], int]] = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _look_up),
     **dict.fromkeys(("index_add_", "index_copy_", "scatter_", "scatter_add_"), _add_to_rows),
+    **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _adam),
     # FSDP's shard, copied into its place of the buffer that the others will fill
     "all_gather_copy_in": lambda args, output: 2 * nbytes(args[0]),
 }
@@ -122,12 +131,28 @@ def _nbytes_of_sparse(tensor: Tensor) -> int:
     return sum(part.nbytes for part in parts)
 
 
+def _seen(query: Any, key: Any, dropout_p: float = 0.0, is_causal: bool = False) -> float:
+    """Share of all pairs of a query and a key that a kernel works on: what a causal mask leaves out, it skips."""
+    queries, keys = int(query.shape[-2]), int(key.shape[-2])
+    if not is_causal:
+        return 1.0
+    square = min(queries, keys)
+    return (square * (square + 1) / 2 + (queries - square) * keys) / (queries * keys)
+
+
 def _attention(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+    flops = sdpa_flop_count(query.shape, key.shape, value.shape)
+    return int(flops * _seen(query, key, *rest, **_known(options)))
 
 
-def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
-    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, *rest: Any,
+                        **options: Any) -> int:  # fmt: skip
+    flops = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+    return int(flops * _seen(query, key, *rest, **_known(options)))
+
+
+def _known(options: Any) -> Any:
+    return {name: value for name, value in options.items() if name in ("dropout_p", "is_causal")}
 
 
 _CPU_ATTENTION: dict[str, Callable[..., int]] = {
@@ -135,6 +160,8 @@ _CPU_ATTENTION: dict[str, Callable[..., int]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
+_ATTENTION = dict(zip(_CPU_ATTENTION, (1.0, 0.8), strict=True))
+"""Backward's rate over forward's as in FlashAttention-2's figures (arXiv 2307.08691, figures 5 and 6)."""
 
 known: dict[int, Operator] = {}
 """By the id of torch's own object for it, which lives as long as the process."""

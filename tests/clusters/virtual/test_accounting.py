@@ -70,6 +70,19 @@ def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
         assert computing(result) == pytest.approx(seconds, rel=1e-3), expression
 
 
+def test_adam_in_one_kernel_moves_28_bytes_a_parameter() -> None:
+    """It reads the parameter, its gradient and two moments, and writes all of them but the gradient."""
+    steps = """
+        p = nn.Parameter(torch.empty(10**7))
+        p.grad = torch.empty(10**7)
+        optimizer = torch.optim.Adam([p], fused=True)
+        for _ in range({}):
+            optimizer.step()
+    """
+    one, two = (computing(run(steps.format(count))) for count in (1, 2))
+    assert two - one == pytest.approx(28 * 10**7 / 1e12, rel=0.02)
+
+
 def test_forward_and_backward_of_a_linear_layer_are_three_products() -> None:
     batch, width = 512, 1024
     result = run(
@@ -88,8 +101,24 @@ def test_forward_and_backward_of_a_linear_layer_are_three_products() -> None:
 def test_attention_and_convolution_have_flops() -> None:
     result = run("q = torch.empty(2, 8, 256, 64)\nnn.functional.scaled_dot_product_attention(q, q, q)")
     assert computing(result) == pytest.approx(LAUNCH + 4 * 2 * 8 * 256**2 * 64 / 1e12, rel=0.02)
+    result = run("q = torch.empty(2, 8, 256, 64)\nnn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)")
+    assert computing(result) == pytest.approx(LAUNCH + 4 * 2 * 8 * (256 * 257 / 2) * 64 / 1e12, rel=0.02), "half of it"
     result = run("nn.functional.conv2d(torch.empty(8, 16, 34, 34), torch.empty(32, 16, 3, 3))")
     assert computing(result) == pytest.approx(LAUNCH + 2 * 8 * 32 * 32**2 * 16 * 9 / 1e12, rel=0.02)
+
+
+def test_attention_runs_at_the_rate_of_its_own_kernel() -> None:
+    """FlashAttention-2 on A100, causal, heads of 128: 190 TFLOP/s forward; backward has 2.5 times the FLOPs at 0.8 of
+    the rate."""
+    forward = """
+        q = torch.empty(4, 16, 4096, 128, dtype=torch.bfloat16, requires_grad=True)
+        y = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    """
+    flops = 4 * 4 * 16 * 4096**2 * 128 / 2
+    one = computing(run(forward, gpu="a100-80gb"))
+    assert flops / one == pytest.approx(190e12, rel=0.04)
+    both = computing(run(forward + "    y.backward(torch.empty_like(y))", gpu="a100-80gb"))
+    assert (both - one) / one == pytest.approx(2.5 / 0.8, rel=0.1), "and the sum of three gradients"
 
 
 def test_low_precision_is_faster_on_tensor_cores() -> None:
