@@ -22,6 +22,8 @@ class Constants:
     sustained: Any = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Share of the benchmarked matrix rate that hours of training keep, by the first part of the GPU's name: clocks
     fall under the power limit, the more the closer tensor cores are to it. Missing: 1."""
+    waves: bool = True
+    """Products are cut into tiles that run in waves; False: FLOPs over the rate, however many tiles there are."""
     ramp_k: float = 128.0
     """A product's inner loop costs as if its inner dimension were so much longer: filling and draining a tile's
     pipeline."""
@@ -72,7 +74,8 @@ class Constants:
             if name not in _NUMBERS:
                 near = difflib.get_close_matches(name, _NUMBERS, n=2, cutoff=0.4) or _NUMBERS
                 raise ValueError(f"there is no constant {name!r}; there are {', '.join(near)}")
-        return replace(self, **dict(cluster.constants))
+        measured: dict[str, Any] = dict(cluster.constants)
+        return replace(self, **measured)
 
 
 COMPONENTS = Constants()

@@ -54,7 +54,7 @@ class Processor:
         self.kernel = constants.kernel_seconds
         self.ramp = constants.ramp_k
         self.tensor_cores = dtype != "float32"
-        self.units = gpu.multiprocessors
+        self.units = gpu.multiprocessors if constants.waves else 0
         self.width = {"float32": 4, "tf32": 4}.get(dtype, 1 if "8" in dtype and "float8" in dtype else 2)
 
     def product(self, product: Product) -> float:
@@ -76,6 +76,8 @@ def _product_seconds(
     values: float | None,
 ) -> float:  # fmt: skip
     moving = (batch * (m * k + k * n + m * n) if values is None else values) / values_per_second
+    if not units:
+        return max(2 * m * n * k * batch / rate, moving)
     best = math.inf
     for height, width, share_of_rate in TILES:
         tiles = math.ceil(m / height) * math.ceil(n / width) * batch
