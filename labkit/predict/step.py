@@ -198,7 +198,7 @@ def _transformer_terms(
             f"{KINDS[plan.schedule]}, p = {p}, v = {plan.chunks}",
             "Qi et al. 2024; Narayanan et al. 2021",
         ),
-        *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants),
+        *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants, model.embedding_parameters / t),
         Term(
             "tied embedding",
             "communication",

@@ -14,14 +14,16 @@ from labkit.predict.plan import COMPRESSION_RATIO, Plan
 from labkit.predict.prediction import Term
 
 BUCKETS = 25e6
-"""Bytes that are sent together (DDP's default); the last bucket has nothing to hide behind."""
+"""Bytes that are sent together (DDP's default). The last bucket has nothing to hide behind, and as no parameter is
+split, it holds the gradient of the whole embedding; the first to be gathered again is the embedding too."""
 
 
 def shard_traffic(
-    plan: Plan, wires: Wires, parameters: float, layers: int, per_layer: float, layer: Layer, constants: Constants
-) -> list[Term]:
-    """Exposed seconds for a rank that would hold `parameters` without ZeRO, `layers` layers of `per_layer` among
-    them."""
+    plan: Plan, wires: Wires, parameters: float, layers: int, per_layer: float, layer: Layer, constants: Constants,
+    embedding: float = 0.0,
+) -> list[Term]:  # fmt: skip
+    """Exposed seconds for a rank that would hold `parameters` without ZeRO, `layers` layers of `per_layer` and the
+    embedding's among them."""
     n = plan.shared_by
     if n == 1:
         return []
@@ -42,7 +44,7 @@ def shard_traffic(
                 "gradients",
                 one,
                 backward,
-                nbytes,
+                max(BUCKETS, embedding * plan.gradient_bytes) / max(nbytes, 1.0),
                 f"all-reduce of {nbytes / 1e9:.3g} GB over {n} ranks",
                 constants,
             )
@@ -58,7 +60,7 @@ def shard_traffic(
         "gradients",
         scatter,
         backward,
-        nbytes,
+        max(BUCKETS, embedding * plan.gradient_bytes) / max(nbytes, 1.0),
         f"reduce-scatter of {nbytes / 1e9:.3g} GB over {n} ranks",
         constants,
     )
@@ -67,7 +69,7 @@ def shard_traffic(
         "new parameters",
         gather,
         forward,
-        parameters * plan.value_bytes,
+        max(BUCKETS, embedding * plan.value_bytes) / max(parameters * plan.value_bytes, 1.0),
         "all-gather after the optimizer",
         constants,
     )
@@ -75,13 +77,15 @@ def shard_traffic(
 
 
 def _hidden(
-    plan: Plan, name: str, seconds: float, beside: float, nbytes: float, formula: str, constants: Constants
+    plan: Plan, name: str, seconds: float, beside: float, last: float, formula: str, constants: Constants
 ) -> Term:
-    """What is left of `seconds` beside computing of length `beside`, and by how much that slows computing."""
+    """What is left of `seconds` beside computing of length `beside`, and by how much that slows computing.
+
+    `last`: the share that has nothing to hide behind."""
     source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
     if not plan.overlap:
         return Term(name, "communication", seconds, formula, source)
-    tail = seconds * min(1.0, BUCKETS / max(nbytes, 1.0))
+    tail = seconds * min(1.0, last)
     exposed = max(tail, seconds - beside) + constants.overlap_slowdown * min(seconds, beside)
     return Term(name, "communication", exposed, formula + ", what computing does not hide", source)
 
