@@ -6,7 +6,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from alembic.script import ScriptDirectory
 from nbgrader.dbutil import ALEMBIC_DIR
 from sqlalchemy import make_url
 
@@ -22,6 +21,8 @@ def begin(db_url: str) -> None:
     path = Path(url.database)
     if path.exists() or not path.parent.is_dir():
         return
+    from alembic.script import ScriptDirectory  # a quarter of a second, which few commands need
+
     head = ScriptDirectory(ALEMBIC_DIR).get_current_head()
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")

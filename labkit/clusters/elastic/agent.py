@@ -21,13 +21,12 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
+from labkit.clusters.elastic.attempts import TOLD_TO_END
 from labkit.clusters.elastic.workers import ForkedWorkers, NodeLine
 from labkit.clusters.job import Job
 from labkit.clusters.torch_versions import poll_rendezvous_every, start_workers_with
 from labkit.clusters.warm import Reporter, shared_file
 
-TOLD_TO_END = 128 + 15
-"""Exit code of an agent that was sent SIGTERM, as shells know it."""
 _MONITOR_SECONDS = 0.02
 _POLL_SECONDS = 0.05
 _KEEP_ALIVE_SECONDS = 1

@@ -12,6 +12,8 @@ from labkit.clusters.warm import frames, reports
 from labkit.clusters.warm.collector import Collector, KeptOutput
 from labkit.trace import Trace
 
+TOLD_TO_END = 128 + 15
+"""Exit code of an agent that was sent SIGTERM, as shells know it."""
 _LAST_WORDS = 2_000
 
 

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from labkit.clusters.cluster import OnOutput, OnState, State
-from labkit.clusters.elastic.agent import TOLD_TO_END
-from labkit.clusters.elastic.attempts import Attempt, AttemptsCollector, Gone
+from labkit.clusters.elastic.attempts import TOLD_TO_END, Attempt, AttemptsCollector, Gone
 from labkit.clusters.elastic.outcome import Reported, count, merged, why_restarted
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
