@@ -33,7 +33,7 @@ _MEANING = {
     "SyntaxError": "Python cannot read the module; nothing of it was run.",
     "IndentationError": "Python cannot read the module; nothing of it was run.",
     "TabError": "Python cannot read the module; nothing of it was run.",
-    "NotImplementedError": "A part that is not written yet was called.",
+    "NotImplementedError": "Something was called that is not to be had for what it was given, or where it ran.",
     "NameError": "A name is used that is not defined.",
     "UnboundLocalError": "A variable is used before it has a value.",
     "ImportError": "What is imported there is not to be had where submissions are graded.",
@@ -47,6 +47,7 @@ _MEANING = {
     "SystemExit": "The rank left before its function had returned.",
     "PermissionError": "Submissions may not do this where they are graded.",
 }
+_UNWRITTEN = "A part that is not written yet was called."
 _SYNTAX = re.compile(
     r"""invalid\ syntax(\.\ Perhaps\ you\ forgot\ a\ comma\?|\.\ Maybe\ you\ meant\ '=='\ or\ ':='\ instead\ of\ '='\?)?
     | expected\ '[:()=]'
@@ -100,6 +101,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     """What the first failure of `run` was."""
     first = run.first_failure
     error = first.error if first else None
+    unwritten = error is not None and error.type == "NotImplementedError" and error.message == NOT_WRITTEN
     where = _place(error.where, submission) if error else ""
     if run.stopped:
         # without the number of seconds, which differs from check to check
@@ -119,15 +121,16 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         waits = _who_waits(run.standings, submission) if found else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
         said = _syntax(kind, error, submission)
-        why = waits or " ".join(filter(None, [who, _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK), said]))
+        meaning = _UNWRITTEN if unwritten else _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)
+        why = waits or " ".join(filter(None, [who, meaning, said]))
     else:
         name = _signal(first.exit) if first else ""
         kind = "a rank that ended early"
         ended = f"rank {first.rank} ended before its function had returned." if first else ""
         why = f"Rank {first.rank} was ended by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
     at = f" at {where}" if where else ""
-    unwritten = kind == "NotImplementedError" and error is not None and error.message == NOT_WRITTEN
-    return Stop(kind + at, why.strip()[:1].upper() + why.strip()[1:], _line(where, submission), unwritten)
+    why = why.strip()
+    return Stop(kind + at, why[:1].upper() + why[1:], _line(where, submission), unwritten and not run.stopped)
 
 
 def _kind(error: RankError) -> str:

@@ -33,13 +33,15 @@ def failed(kind: str, message: str = SECRET, file: str = FILE, line: int = 4, ex
 def test_an_exception_is_named_with_its_rank_and_line() -> None:
     text, why, line = stopped(failed("NotImplementedError"))
     assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
-    assert why == "On rank 1 of 2. A part that is not written yet was called."
+    assert why == ("On rank 1 of 2. Something was called that is not to be had for what it was given, or where it ran.")
 
 
 def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
     submission = Submission(exercises.find("largest"), SOLUTION)
-    assert what_stopped(failed("NotImplementedError", NOT_WRITTEN), submission).unwritten
-    assert not what_stopped(failed("NotImplementedError", "all_reduce of no tensors at all"), submission).unwritten
+    gap = what_stopped(failed("NotImplementedError", NOT_WRITTEN), submission)
+    assert gap.unwritten and gap.why == "On rank 1 of 2. A part that is not written yet was called."
+    missing = what_stopped(failed("NotImplementedError", "all_reduce of no tensors at all"), submission)
+    assert not missing.unwritten and "not written" not in missing.why
 
 
 @pytest.mark.parametrize(
