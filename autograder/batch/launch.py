@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import socket
@@ -25,6 +27,8 @@ def begin() -> None:
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: an import of it fails
     with suppress(OSError):
         template().start()
+    # else Python goes through all of torch and nbgrader once more, which takes up to two seconds after Ctrl-C
+    atexit.register(gc.freeze)
 
 
 class Nursery:

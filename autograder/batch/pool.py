@@ -74,9 +74,9 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, worker in self._workers.items():
-            if worker.at_hand:
+            if worker.at_hand or kind is not None:
                 self._send({"kill": number})
             worker.connection.close()
         self._workers.clear()

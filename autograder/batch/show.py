@@ -71,7 +71,7 @@ class Show:
         self._progress.update(self._task, description="grading", total=len(todo))
 
     def stopping(self) -> None:
-        """Say that it is going to stop: ending what is being judged takes some seconds."""
+        """Say that it is going to stop: what is being written is finished first."""
         self._progress.update(self._task, description="stopping")
 
     def left(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -17,8 +18,10 @@ from autograder.sandbox.inside.order import Order
 from autograder.sandbox.room import Gone, OnArrival, Room, received, talk
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
+from labkit.clusters.warm.processes import descendants
 
-_END_SECONDS = 10.0
+_END_SECONDS = 0.2
+"""In which it sees that nobody wants it, if it has nothing else to do."""
 
 
 class Template:
@@ -97,13 +100,21 @@ class Template:
         if self._control is not None:
             self._control.close()
         if self._process is not None:
-            # it may have more to import before it sees that nobody wants it, or serve others that were forked from here
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:  # it is still importing, after Ctrl-C say: nobody waits for that
+                self._kill(self._process)
         if self._errors is not None:
             self._errors.close()
         self._process = self._control = self._errors = None
         self._shared = False
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        for pid in (process.pid, *descendants(process.pid)):  # none of them dies with the first
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
     def _last_words(self) -> str:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -167,15 +168,24 @@ def _workers(known: Sequence[int]) -> list[psutil.Process]:
     return [worker for nursery in nurseries for worker in nursery.children() if worker.pid not in known]
 
 
+def autograding() -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "labkit", "autograde", PHASE, "--workers", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that run, or could."""
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.fixture
 def started(course: Course) -> Iterator[subprocess.Popen[str]]:
     """`labkit autograde` in mid-run: one verdict is kept, the next submission is being judged."""
     hand_in(course, "a_right", RIGHT)
     hand_in(course, "b_slow", SLOW)
     hand_in(course, "c_right", RIGHT)
-    command = [sys.executable, "-m", "labkit", "autograde", PHASE, "--workers", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+    with autograding() as run:
         eventually(lambda: Verdicts(course.folder).latest(Work("a_right", PHASE, NOTEBOOK)) or run.poll() is not None)
         yield run
         run.kill()
@@ -190,6 +200,29 @@ def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: su
     lines = {line.work.student: line for line in grade(course, PHASE, workers=2)}
     assert marks(course) == {"a_right": 3.0, "b_slow": 3.0, "c_right": 3.0}
     assert not lines["a_right"].judged and lines["b_slow"].judged
+
+
+def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(course: Course, started: subprocess.Popen[str]) -> None:
+    below = psutil.Process(started.pid).children(recursive=True)
+    started.send_signal(signal.SIGINT)
+    said = started.communicate()[0]
+    assert len(below) >= 2 and alive(below) == []
+    assert started.returncode == 130 and said.endswith("graded; run the same command again to go on.\n")
+    lines = {line.work.student: line for line in grade(course, PHASE, ["a_right", "c_right"], workers=1)}
+    assert marks(course) == {"a_right": 3.0, "c_right": 3.0}
+    assert not lines["a_right"].judged
+
+
+def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
+    with autograding() as run:
+        command = psutil.Process(run.pid)
+        eventually(lambda: any("template" in child.cmdline() for child in command.children(recursive=True)))
+        below = command.children(recursive=True)
+        for one in below:
+            one.suspend()  # as if it took for ever
+        run.send_signal(signal.SIGINT)
+        run.communicate()
+    assert alive(below) == []
 
 
 def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) -> None:
