@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 from labkit.hardware import PRESETS, Topology, topology
 from labkit.hardware.files import is_file
 from labkit.hardware.settings import parse, with_settings
 from labkit.predict.describe import Description, model
+from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
 from labkit.predict.running import goodput, run
 from labkit.predict.search import search
 from labkit.predict.step import predict
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SHORT = {
     "a100": "dgx-a100", "h100": "dgx-h100", "h200": "dgx-h200", "b200": "dgx-b200", "v100": "dgx-1", "t4": "cloud-t4",
@@ -47,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in CHOICES:
         parser.add_argument(f"--{name}")
     parser.add_argument("--samples", type=float, help="of an epoch: adds hours, and dollars with --price")
-    parser.add_argument("--price", type=float, default=0.0, help="dollars of one GPU and hour")
+    parser.add_argument("--price", type=float, help="dollars of one GPU and hour")
     parser.add_argument("--explain", action="store_true", help="each term's formula and source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the prediction there")
     return parser
@@ -56,46 +62,92 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Print the table and write the JSON. Raises ValueError that names what is unknown or contradicts itself."""
     options = _parser().parse_args(arguments)
+    if options.price is not None and options.samples is None:
+        raise ValueError("--price needs --samples: dollars are of an epoch")
     found, out_of = _predicted(options)
+    whole = None if options.samples is None else run(found, options.samples, options.price or 0.0)
+    if options.json:
+        try:
+            options.json.write_text(json.dumps(found.to_plain(), indent=2) + "\n")
+        except OSError as error:
+            raise ValueError(f"cannot write {options.json}: {error.strerror}") from None
     from rich.console import Console
-    from rich.table import Table
 
-    plan, console = found.plan, Console()
-    console.print(
-        f"{found.model.name} on {plan.ranks} {found.cluster.gpu.name}: tensor {plan.tensor}, pipeline {plan.pipeline}"
-        f"{f' in {plan.chunks} chunks' if plan.chunks > 1 else ''}, context {plan.context}, data {plan.data}, "
-        f"zero {plan.zero}, microbatch {plan.microbatch} of batch {plan.batch}, recompute {plan.recompute}{out_of}"
-    )
-    table = Table("part of the step", "seconds", "share")
-    for name, seconds in found.breakdown().items():
-        table.add_row(name, f"{seconds:.4g}", f"{seconds / found.step_seconds:.1%}")
-    table.add_row("step", f"{found.step_seconds:.4g}", "", style="bold")
-    console.print(table)
-    held = Table("memory", "GB")
-    for name, nbytes in found.memory.categories().items():
-        held.add_row(name, f"{nbytes / 1e9:.2f}")
-    limit = found.cluster.gpu.memory_gb
-    total = (found.memory.total + found.memory.reserved) / 1e9
-    held.add_row("all, of " + f"{limit:g}", f"{total:.2f}" + ("" if found.fits else "  does not fit"), style="bold")
-    console.print(held)
-    unit = "tokens" if found.model.units_per_sample > 1 else "samples"
-    good = goodput(found)
-    console.print(
-        f"{found.tokens_per_second:,.0f} {unit}/s, MFU {found.mfu():.1%} (model FLOPs), "
-        f"HFU {found.mfu('hardware'):.1%}; "
-        f"goodput {good.share:.1%} with a checkpoint every {good.checkpoint_every_seconds / 60:.0f} minutes"
-    )
-    if options.samples:
-        whole = run(found, options.samples, options.price)
+    console = Console(highlight=False)
+    console.print(_heading(found, out_of), markup=False)
+    console.print("", _step_table(found), "", _memory_table(found), "", sep="\n")
+    console.print(_rates(found), markup=False)
+    if whole:
+        dollars = "" if options.price is None else f", {whole.dollars:,.0f} dollars"
         console.print(
-            f"{options.samples:,.0f} samples: {whole.hours:,.2f} hours, {whole.gpu_hours:,.1f} GPU hours"
-            + (f", {whole.dollars:,.0f} dollars" if options.price else "")
+            f"{options.samples:,.0f} samples: {whole.hours:,.2f} hours, {whole.gpu_hours:,.1f} GPU hours{dollars}"
         )
     if options.explain:
-        console.print(found.explain(), highlight=False, markup=False)
-    if options.json:
-        options.json.write_text(json.dumps(found.to_plain(), indent=2) + "\n")
+        for line in found.explain().splitlines():
+            indented = " " * (15 if line.startswith(" ") else 2)
+            console.print(fill(line, console.width, subsequent_indent=indented), markup=False)
     return 0
+
+
+def _heading(found: Prediction, out_of: str) -> str:
+    """What is predicted, with what was not asked for and yet decides."""
+    plan, cluster = found.plan, found.cluster
+    links = f"{cluster.nnodes} x {cluster.nproc_per_node}, {cluster.intra_node.name}"
+    if cluster.nnodes > 1:
+        links += f", {cluster.inter_node.name} between nodes"
+    chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
+    precision: str = plan.precision
+    if isinstance(found.model, Transformer):
+        precision += f", attention {plan.attention}, fusion {plan.fusion}"
+    lines = [
+        f"{found.model.name} on {plan.ranks} {cluster.gpu.name} ({links})",
+        f"data {plan.data}, tensor {plan.tensor}, pipeline {plan.pipeline}{chunks}, context {plan.context}, "
+        f"ZeRO {plan.zero}",
+        f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {plan.recompute}",
+        precision,
+        out_of,
+    ]
+    return "\n  ".join(filter(None, lines))
+
+
+def _step_table(found: Prediction) -> Table:
+    from rich.table import Table
+
+    unit, size = ("s", 1.0) if found.step_seconds >= 1 else ("ms", 1e-3)
+    digits = max(0, 3 - math.floor(math.log10(found.step_seconds / size)))
+    table = Table("part of the step, predicted", box=None, pad_edge=False)
+    table.add_column(unit, justify="right")
+    table.add_column("share", justify="right")
+    for name, seconds in found.breakdown().items():
+        shown = f"{seconds / size:.{digits}f}"
+        # one that would read 0.000 is not nothing
+        least = f"< {10**-digits:.{digits}f}"
+        table.add_row(name, shown if float(shown) else least, f"{seconds / found.step_seconds:.1%}")
+    table.add_row("step", f"{found.step_seconds / size:.{digits}f}", "100.0%", style="bold")
+    return table
+
+
+def _memory_table(found: Prediction) -> Table:
+    from rich.table import Table
+
+    table = Table("memory of the fullest rank", box=None, pad_edge=False)
+    table.add_column("GB", justify="right")
+    for name, nbytes in found.memory.categories().items():
+        if nbytes:
+            table.add_row(name, f"{nbytes / 1e9:.2f}" if nbytes >= 5e6 else "< 0.01")
+    total = (found.memory.total + found.memory.reserved) / 1e9
+    fits = "" if found.fits else " (does not fit)"
+    table.add_row(f"all, of {found.cluster.gpu.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
+    return table
+
+
+def _rates(found: Prediction) -> str:
+    unit, good = "tokens" if found.model.units_per_sample > 1 else "samples", goodput(found)
+    shares = f"MFU {found.mfu():.1%} (model FLOPs), HFU {found.mfu('hardware'):.1%}"
+    return (
+        f"{found.tokens_per_second:,.0f} {unit}/s, {shares}\n"
+        f"goodput {good.share:.1%}, with a checkpoint every {good.checkpoint_every_seconds / 60:.0f} minutes"
+    )
 
 
 def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
@@ -110,7 +162,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
             given.setdefault("schedule", "interleaved")
         return predict(described, Plan(batch=options.batch, **given), cluster), ""
     made = search(described, options.batch, cluster, **given)
-    return made.best, f" (best of {len(made.found)} layouts; {len(made.rejected)} are out)"
+    return made.best, f"the best of {len(made.found):,} layouts; {len(made.rejected):,} are out"
 
 
 def parse_cluster(text: str) -> Topology:

@@ -69,6 +69,9 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
+    for axis in ("tensor", "pipeline", "context", "data"):
+        if fixed.get(axis, 1) < 1:
+            raise ValueError(f"{axis} must be a whole number from 1 up, got {fixed[axis]!r}")
     axes = math.prod(fixed.get(axis, 1) for axis in ("tensor", "pipeline", "context", "data"))
     if cluster.world_size % axes:
         said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")

@@ -63,6 +63,20 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pyte
     assert written["gpus"] == 32 and written["plan"]["tensor"] == 4 and written["step_seconds"] > 0
 
 
+def test_the_command_is_readable_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = "predict --model gpt-13b --cluster a100x32 --tensor 4 --pipeline 2 --data 4 --microbatch 2 --zero 1"
+    assert main([*arguments.split(), "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    # what decides and was not asked for is said; a term's second line stands below its first
+    assert "  bf16, attention flash2, fusion kernels" in lines
+    at = next(number for number, line in enumerate(lines) if "tensor parallel: all-reduces" in line)
+    assert lines[at + 1].startswith(" " * 15)
+
+
 def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--model", "gpt-1.3b", "--cluster", "h100x8"]) == 0
     assert "best of" in capsys.readouterr().out
@@ -76,9 +90,14 @@ def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str])
         ("--model gpt-13b --cluster a100", "such as a100x32"),
         ("--model gpt-13b --cluster m1x8", "unknown kind 'm1'"),
         ("--model gpt-13b --cluster a100x8 --tensor 3", "tensor x pipeline x context = 3 must divide 8 GPUs"),
-        ("--model gpt-13b --cluster a100x8 --schedule zigzag", "schedule must be one of"),
+        ("--model gpt-13b --cluster a100x8 --schedule zigzag", "labkit: schedule must be one of"),
+        ("--model gpt-13b --cluster a100x8 --tensor 0", "tensor must be a whole number from 1 up, got 0"),
+        ("--model gpt-13b --cluster a100x8 --json no/such/folder.json", "cannot write no/such/folder.json: No such"),
+        ("--model gpt-13b --cluster a100x8 --samples 0", "samples must be above 0"),
+        ("--model gpt-13b --cluster a100x8 --price 2", "--price needs --samples"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *arguments.split()]) == 2
-    assert said in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert said in printed.err and not printed.out
