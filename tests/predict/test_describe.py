@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from labkit.models import GPT, GPTConfig
 from labkit.predict import MLP, MODELS, Transformer, count, model, resnet
@@ -62,6 +66,38 @@ def test_resnet50_has_the_published_flops() -> None:
     """4.09 billion multiplications and additions for one image of 224 x 224 (torchvision)."""
     described = resnet(50)
     assert described.flops() / 6 == pytest.approx(4.09e9, rel=0.005)
+
+
+class Passes(TorchDispatchMode):
+    """Adds up what operators read and write, but for views, products and attention in one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name
+        others = ("mm", "attention", "empty", "_unsafe_view", "device")
+        if not function.is_view and not any(other in name for other in others):
+            self.nbytes += sum(part.nbytes for part in tree_leaves((args, result)) if isinstance(part, torch.Tensor))
+        return result
+
+
+def test_passes_over_memory_are_those_of_eager_torch() -> None:
+    """Each operator of one layer, counted; large enough that the parameters' own bytes do not matter."""
+    gpt = Transformer("gpt", 1, 256, 4, 50, 1024)
+    with FakeTensorMode():
+        block = GPT(GPTConfig(1, 4, 256, 50, 1024)).blocks[0]
+        x = torch.empty(8, 1024, 256, requires_grad=True)
+        with Passes() as forward:
+            y = block(x)
+        with Passes() as backward:
+            y.backward(torch.empty_like(y))
+    described = gpt.block(8, flash=True, fused=False, nbytes=4)
+    assert described.forward_bytes == pytest.approx(forward.nbytes, rel=0.02)
+    # a norm's scale and shift are made in a pass of their own on GPUs, which reads twice
+    assert described.backward_bytes == pytest.approx(backward.nbytes + 2 * x.nbytes, rel=0.02)
 
 
 @pytest.mark.parametrize(

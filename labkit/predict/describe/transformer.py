@@ -247,12 +247,19 @@ class Transformer:
             forward += 2 * moved
             backward += 2 * moved
         kernels = 14
-        if not fused:
-            # norms in fp32 step by step (RMSNorm), bias, dropout and residual apart, gate and product apart
-            forward += whole * (2 * 12 if self.rms_norm else 2 * 3) + inner * 2
-            backward += whole * (2 * 14 if self.rms_norm else 2 * 2) + inner * 4
+        if not fused and self.rms_norm:
+            # norms in fp32 step by step, bias, dropout and residual apart, gate and product apart
+            forward += whole * 2 * 12 + inner * 2
+            backward += whole * 2 * 14 + inner * 4
             forward, backward = (forward + 6 * moved, backward + 6 * moved) if self.rotary else (forward, backward)
-            kernels += 20 if self.rms_norm else 10
+            kernels += 20
+        elif not fused:
+            # gradients of queries, keys and values put together and in the projection's order; of biases, each a sum
+            # that reads what comes; dropout apart from the residual. Biases are added in the products
+            apart = 2 * 2 * whole if self.dropout else 0.0
+            forward += apart
+            backward += apart + 4 * moved + (moved + inner + 2 * tokens * h * nbytes if self.biases else 0.0)
+            kernels += 10
         flash_flops = attention_bytes = 0.0
         if flash:
             flash_flops = 4 * tokens * s * h / t * (0.5 if self.causal else 1.0)
