@@ -9,7 +9,7 @@ from typing import Any
 from labkit.hardware import Topology
 from labkit.predict.constants import FITTED, Constants
 from labkit.predict.costs.collectives import Wires, group
-from labkit.predict.costs.layers import BACKWARD_KERNELS, Layer, compute, transformer_layer
+from labkit.predict.costs.layers import BACKWARD_KERNELS, Layer, compute, ends_traffic, transformer_layer
 from labkit.predict.costs.matmul import Processor
 from labkit.predict.costs.memory import memory
 from labkit.predict.costs.schedules import KINDS, idle_seconds, split_layers
@@ -110,6 +110,7 @@ def _transformer_terms(
         plan.microbatch, tensor=plan.tensor, context=plan.context, nbytes=plan.value_bytes
     )
     first, last = (compute(block, processor, plan, constants)[:3] for block in (first_block, last_block))
+    end_traffic = ends_traffic(model, plan, wires)
     layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
     stages = []
     side = layer.tensor + layer.context + layer.expert + layer.host
@@ -119,7 +120,7 @@ def _transformer_terms(
         weights = count * layer.weights
         for end, at in ((first, 0), (last, len(layers) - 1)):
             if stage == at:
-                forward, inputs, weights = forward + end[0], inputs + end[1], weights + end[2]
+                forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]
         stages.append((forward, inputs, weights))
     totals = [sum(stage) for stage in stages]
     slowest = totals.index(max(totals))
@@ -163,8 +164,8 @@ def _transformer_terms(
         Term(
             "tensor parallel",
             "communication",
-            m * count * layer.tensor,
-            f"all-reduces of microbatch x sequence x width over {t} ranks",
+            m * (count * layer.tensor + len(ends) * end_traffic),
+            f"all-reduces of microbatch x sequence x width over {t} ranks, 4 a layer and one an end",
             "Shoeybi et al. 2019; " + _ALPHA,
         ),
         Term(

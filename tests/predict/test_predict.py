@@ -9,7 +9,7 @@ import pytest
 from torch import nn, zeros
 
 from labkit.hardware import Topology, topology
-from labkit.predict import OneOf, Plan, Range, count, model, predict, predict_range
+from labkit.predict import COMPONENTS, OneOf, Plan, Range, count, model, predict, predict_range
 
 
 def a100(gpus: int) -> Topology:
@@ -100,3 +100,28 @@ def test_a_module_of_ones_own_can_be_predicted() -> None:
 def test_what_does_not_fit_says_so() -> None:
     assert not predict(model("gpt-13b"), Plan(8, 1, 8), a100(8)).fits
     assert predict(model("gpt-1.3b"), Plan(8, 1, 8, zero=3), a100(8)).fits
+
+
+def test_both_ends_of_a_tensor_parallel_model_add_up_once() -> None:
+    """Shoeybi et al. 2019: four all-reduces a layer, one of the embedding's rows, one of the head's input gradients."""
+    gpt = model("gpt-1.3b")
+    one, all_of_them = (
+        predict(replace(gpt, layers=layers), Plan(1, 1, tensor=8), a100(8)).seconds("tensor parallel")
+        for layers in (1, 24)
+    )
+    assert all_of_them / one == pytest.approx((24 * 4 + 2) / (4 + 2))
+
+
+def test_eager_gradients_are_added_up_in_memory() -> None:
+    """16-bit, a microbatch after the first reads two and writes one; with Megatron's kernels the product does it."""
+    gpt = model("gpt-1.3b")
+
+    def backward(fusion: str, microbatches: int, zero: int = 0) -> float:
+        plan = Plan(microbatches * 8, 1, 8, fusion=fusion, zero=zero)  # type: ignore[arg-type]
+        return predict(gpt, plan, a100(8), constants=COMPONENTS).seconds("backward") / microbatches
+
+    weights = 24 * 12 * 2048**2
+    more = backward("none", 10) - backward("none", 1)
+    assert more == pytest.approx(0.9 * 2 * weights / (2039e9 * 0.81), rel=0.01)
+    assert backward("kernels", 10) == pytest.approx(backward("kernels", 1))
+    assert backward("none", 10, zero=3) == pytest.approx(backward("none", 1, zero=3)), "FSDP adds up shards"

@@ -56,6 +56,11 @@ def compute(block: Block, processor: Processor, plan: Plan, constants: Constants
         scaled = 5 * sum(part.batch * (part.m * part.k + part.k * part.n) for part in block.products if part.weight)
         forward += processor.passes(scaled)
         inputs += 2 * processor.passes(scaled)
+    if plan.fusion == "none" and plan.zero < 3:
+        # autograd's new gradient is copied to where it is kept, or from the second microbatch on added to what is there
+        kept = sum(part.batch * part.k * part.n for part in block.products if part.weight)
+        moved = plan.value_bytes + plan.gradient_bytes * (2 - 1 / plan.microbatches)
+        weights += processor.passes(kept * moved, 3 * sum(part.weight for part in block.products))
     host = block.kernels * constants.host_seconds * (constants.compiled if plan.fusion == "compiled" else 1.0)
     return forward, inputs, weights, host
 
@@ -83,6 +88,18 @@ def transformer_layer(
         host += launches * constants.lockstep_seconds * plan.tensor / rounds
     host_total = host * rounds + launches * constants.host_seconds
     return Layer(forward, inputs, weights, again, tensor, context, expert, max(0.0, host_total - busy))
+
+
+def ends_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:
+    """Of the embedding, or of the head: tokens' rows, of which each rank has some, are summed forward, as are the
+    gradients of what went into the head backward (Shoeybi et al. 2019); there and back with sequence parallelism."""
+    if plan.tensor == 1 or model.patch_values:
+        return 0.0
+    members = group(plan.tensor, 1, wires.cluster)
+    nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
+    if plan.sequence_parallel:
+        return wires.reduce_scatter(nbytes, members) + wires.all_gather(nbytes, members)
+    return wires.all_reduce(nbytes, members)
 
 
 def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float, weights: float) -> tuple[float, int]:
