@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from predict_memory import memory
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
 from predict_unseen import BLIND, layer_seconds, unseen
 
@@ -177,18 +178,6 @@ def parts(folder: Path) -> None:
     print("all-reduce of 1 MB and more, constants of parts")
     for name, values in signed.items():
         print(line(name, values))
-
-
-def memory(found: dict[str, list[Row]]) -> None:
-    print("\npeak memory at the worst stage (torch's count), no constant is fitted")
-    for name, of in found.items():
-        known = [row for row in of if row.gib]
-        if known:
-            signed = [
-                predict_range(row.model, row.plan, row.cluster).memory_bytes.middle / 2**30 / (row.gib or 1) - 1
-                for row in known
-            ]
-            print(line(name, signed))
 
 
 def speed() -> None:

@@ -55,9 +55,9 @@ SOFTWARE: dict[str, dict[str, Any]] = {
         "microbatch": OneOf((1, 2, 4)),
     },
     "llm_foundry_mpt": {"fusion": "none", "loss": "eager", "attention": "flash1"},
-    "torchtitan": {"fusion": "none", "loss": "eager", "recompute": "full", "gradients": "fp32"},
-    "ultrascale_nanotron": {"gradients": "fp32", "overlap": False, "balance": "cost", "loss": "eager",
-        "run_ahead": False, "keep_gathered": True,
+    "torchtitan": {"fusion": "none", "loss": "eager", "recompute": "full", "gradients": "fp32", "adam": "foreach"},
+    "ultrascale_nanotron": {"gradients": "fp32", "gradient_copies": True, "overlap": False, "balance": "matrices",
+        "loss": "copied", "run_ahead": False,
     },
 }  # fmt: skip
 

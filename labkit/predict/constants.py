@@ -90,7 +90,7 @@ FITTED = replace(
     host_seconds=42e-6,
     collective_base=45e-6,
     network_hops=4.1,
-    lockstep_seconds=327e-6,
+    lockstep_seconds=262e-6,
     optimizer_bytes=30.0,
 )
 

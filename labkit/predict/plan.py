@@ -68,12 +68,19 @@ class Plan:
     compression: Compression = "none"
     gradients: Literal["fp32", "16-bit"] = "16-bit"
     """In which gradients are kept and summed up."""
-    balance: Literal["layers", "cost", "ends"] = "layers"
-    """Stages have equally many layers; or those with embedding and head so many fewer as these cost; or one fewer."""
-    loss: Literal["in place", "eager"] = "in place"
-    """The loss works on its logits in place (Megatron), or keeps copies in fp32 of every step, as eager torch does."""
+    gradient_copies: bool = False
+    """Autograd's gradients stand beside their sums, as do DDP's buckets, both in the precision that computes
+    (nanotron); else they are added where they are made (Megatron, FSDP)."""
+    adam: Literal["fused", "foreach"] = "fused"
+    """Adam in one kernel; or tensor by tensor operations over all parameters, with an fp32 copy of them."""
+    balance: Literal["layers", "cost", "ends", "matrices"] = "layers"
+    """Stages have equally many layers; or those with embedding and head so many fewer as these cost; or one fewer; or
+    each is filled until its share of all matrices' parameters is passed, the head's included (nanotron)."""
+    loss: Literal["in place", "copied", "eager"] = "in place"
+    """The loss works on its fp32 logits in place (Megatron); or on a copy of them (nanotron); or writes out every
+    step, as eager torch does."""
     keep_gathered: bool = False
-    """With sequence parallelism: gathered inputs are kept for backward, not gathered again (nanotron)."""
+    """With sequence parallelism: gathered inputs are kept for backward, not gathered again."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -188,13 +195,17 @@ class Plan:
             raise ValueError(f"tensor {self.tensor} must divide {model.name}'s {model.queries_groups} kv_heads")
         if model.inner % self.tensor:
             raise ValueError(f"tensor {self.tensor} must divide {model.name}'s ffn width {model.inner}")
-        places = model.layers + {"layers": 0, "cost": 1, "ends": 2}[self.balance]
+        places = model.layers + {"layers": 0, "cost": 1, "ends": 2, "matrices": 1}[self.balance]
         if self.pipeline * self.chunks > places:
             raise ValueError(
                 f"pipeline x chunks = {self.pipeline} x {self.chunks} stages need as many layers; "
                 f"{model.name} has {model.layers}"
             )
-        if self.schedule == "interleaved" and self.balance != "cost" and places % (self.pipeline * self.chunks):
+        if (
+            self.schedule == "interleaved"
+            and self.balance in ("layers", "ends")
+            and places % (self.pipeline * self.chunks)
+        ):
             raise ValueError(
                 f"interleaved: pipeline x chunks = {self.pipeline * self.chunks} must divide {model.layers} layers"
                 + (" and the two that the ends have fewer" if self.balance == "ends" else "")

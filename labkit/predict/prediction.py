@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from labkit.hardware import Topology
+from labkit.predict import fitting
 from labkit.predict.costs.memory import Memory
 from labkit.predict.describe import CONVENTIONS, Convention, Description
 from labkit.predict.plan import Plan
@@ -33,8 +35,13 @@ class Prediction:
     plan: Plan
     cluster: Topology
     terms: tuple[Term, ...]
-    memory: Memory
-    """At the stage that needs most."""
+    stages: tuple[Memory, ...]
+    """What a rank of each of the pipeline's stages holds at most."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """At the stage that needs most."""
+        return max(self.stages, key=lambda stage: stage.total)
 
     @property
     def step_seconds(self) -> float:
@@ -81,15 +88,12 @@ class Prediction:
         return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
 
     def explain(self) -> str:
-        """Each term with its formula and source, and the memory by category."""
+        """Each term of time and memory with its formula and source; what to change where it does not fit."""
         lines = [f"{self.step_seconds:.4g} s a step of {self.plan.batch} samples on {self.plan.ranks} GPUs"]
         for term in self.terms:
             if term.seconds:
                 lines.append(f"  {term.seconds:10.4g} s  {term.name}: {term.formula}  [{term.source}]")
-        held = ", ".join(f"{name} {nbytes / 1e9:.3g}" for name, nbytes in self.memory.categories().items() if nbytes)
-        lines.append(
-            f"memory at stage {self.memory.stage}, GB: {held}  [Rajbhandari et al. 2020; Korthikanti et al. 2022]"
-        )
+        lines += fitting.lines(self.model, self.plan, self.cluster, self.stages)
         lines.append(
             f"MFU {self.mfu():.1%} ({CONVENTIONS['model']}), {self.tflops_per_gpu():.4g} TFLOP/s a GPU, "
             f"HFU {self.mfu('hardware'):.1%}"

@@ -111,7 +111,10 @@ def _transformer_terms(
     )
     first, last = (compute(block, processor, plan, constants)[:3] for block in (first_block, last_block))
     end_traffic = ends_traffic(model, plan, wires)
-    layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
+    if plan.balance == "matrices":
+        layers = split_layers(plan, model.layers, 0.0, model.vocab * model.width / model.layer_matrices)
+    else:
+        layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
     stages = []
     side = layer.tensor + layer.context + layer.expert + layer.host
     for stage, count in enumerate(layers):

@@ -1,40 +1,95 @@
 """What a rank holds at most, by category, at each stage of the pipeline.
 
 Model states follow ZeRO (Rajbhandari et al. 2020): parameters, gradients, and 12 bytes a parameter of Adam's state with
-its fp32 copy. Activations follow Korthikanti et al. 2022, times the microbatches that a stage has in flight.
+its fp32 copy. Activations follow Korthikanti et al. 2022, times the microbatches that a stage has in flight. The peak
+is the largest of four moments: in the loss, where the logits stand beside all activations; in the first layer's
+backward, with what is computed again; at the end of a microbatch's backward, with gradients that are not yet summed up;
+and in the optimizer's step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from labkit.predict.costs.schedules import in_flight
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
+from labkit.predict.ranges import Range
+
+Measure = Literal["allocated", "reserved", "device"]
+MEASURES: dict[Measure, str] = {
+    "allocated": "tensors: torch.cuda.max_memory_allocated()",
+    "reserved": "what torch's allocator keeps for them: torch.cuda.max_memory_reserved()",
+    "device": "all that is gone from the GPU, with CUDA's context and NCCL's buffers: nvidia-smi",
+}
 
 RESERVED_BYTES = 1.5e9
 """CUDA's context, NCCL's buffers, cuBLAS's workspace: not torch's to count, but gone from the GPU (typical of A100
 and H100)."""
+FRAGMENTATION = 0.15
+"""Up to so much of the tensors' bytes torch's allocator may keep besides: the mean over eight models of what stitching
+its blocks together saved (Guo et al. 2024, GMLake). Nothing with expandable segments."""
+LOGIT_BYTES = {"in place": 4, "copied": 8, "eager": 12}
+"""Of one logit in the loss, in fp32: in place; less their maximum beside; or the logarithm of the softmax, the gradient
+of the loss, and that of the logits."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank. `total` is what torch allocates at its peak; `reserved` is used besides."""
+    """Bytes of one rank at the moment when it holds most. `total` is what torch allocates; `reserved` is used
+    besides."""
 
     stage: int
+    layers: int
+    moment: str
+    """loss, backward, end of backward or optimizer."""
     parameters: float
     gradients: float
     optimizer: float
-    activations: float
-    buffers: float
-    """Gathered parameters, buckets, the working set of the layer that is computed again."""
+    kept: float = 0.0
+    """By the layers for the microbatches in flight."""
+    logits: float = 0.0
+    again: float = 0.0
+    """One layer's activations, computed again."""
+    working: float = 0.0
+    """Gradients of one layer's activations."""
+    gathered: float = 0.0
+    """Parameters of other ranks' shards."""
+    passing: float = 0.0
+    """Gradients that are not yet summed up or scattered."""
+    update: float = 0.0
+    """The optimizer's own copies."""
+    freed: float = 0.0
+    """The logits in 16 bits: freed before the peak, but a hole that the allocator keeps."""
     reserved: float = RESERVED_BYTES
+
+    @property
+    def activations(self) -> float:
+        return self.kept + self.logits
+
+    @property
+    def buffers(self) -> float:
+        """What a step needs for a moment."""
+        return self.again + self.working + self.gathered + self.passing + self.update
 
     @property
     def total(self) -> float:
         return self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+
+    def measured(self, measure: Measure = "allocated") -> Range:
+        """The peak as software that publishes this measure counts it; ValueError for one not in `MEASURES`.
+
+        What torch's allocator keeps unused is a range: its low end is for blocks without gaps between them.
+        """
+        if measure not in MEASURES:
+            raise ValueError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
+        if measure == "allocated":
+            return Range(self.total, self.total)
+        outside = self.reserved if measure == "device" else 0.0
+        return Range(self.total + self.freed + outside, self.total * (1 + FRAGMENTATION) + self.freed + outside)
 
     def categories(self) -> dict[str, float]:
         names = ("parameters", "gradients", "optimizer", "activations", "buffers", "reserved")
@@ -52,6 +107,8 @@ def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
     held = parameters * weights / (n if plan.zero == 3 else 1)
     kept = parameters * gradient / (n if plan.zero >= 2 else 1)
     state = parameters * optimizer / n
+    if plan.gradient_copies and plan.shared_by > 1 and plan.zero < 2:
+        kept += parameters * plan.value_bytes  # DDP's buckets
     if plan.offload != "none":
         state = 0.0
     if plan.offload == "optimizer+parameters":
@@ -61,49 +118,96 @@ def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
 
 def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) -> list[Memory]:
     """Of every stage; `layers` of each."""
-    found = []
-    last = plan.pipeline - 1
-    one = model.activation_bytes(
-        plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-        recompute=plan.recompute, flash=plan.flash, keep_gathered=plan.keep_gathered,
-    ) * plan.value_bytes / 2  # fmt: skip
-    whole = model.activation_bytes(
-        plan.microbatch,
-        tensor=plan.tensor,
-        sequence_parallel=plan.sequence_parallel,
-        context=plan.context,
-        flash=plan.flash,
-        keep_gathered=plan.keep_gathered,
-    )
-    if plan.recompute != "none":  # the layers that keep everything
-        one = one * plan.recomputed_layers + whole * (1 - plan.recomputed_layers)
+    one, thrifty, whole, working = _layer(model, plan)
     expert = model.experts * model.mlp_parameters
     layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
+    last = plan.pipeline - 1
+    found = []
     for stage, count in enumerate(layers):
-        parameters = count * layer
-        activations = count * one * in_flight(plan, stage)
-        buffers = whole if plan.recompute == "full" else 0.0
+        flying = in_flight(plan, stage)
+        ends, kept, logits = 0.0, count * one * flying, 0.0
         if stage == 0:
-            parameters += model.embedding_parameters / plan.tensor
+            ends += model.embedding_parameters / plan.tensor
             mask = plan.microbatch * model.sequence / plan.context * model.width * (1 if model.dropout else 0)
-            activations += mask * in_flight(plan, stage) / (plan.tensor if plan.sequence_parallel else 1)
+            kept += mask * flying / (plan.tensor if plan.sequence_parallel else 1)
         if stage == last:
             tied = model.tied and plan.pipeline > 1
-            parameters += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
-            activations += model.head_activation_bytes(
-                plan.microbatch, tensor=plan.tensor, context=plan.context, eager_loss=plan.loss == "eager"
-            )
-        held, kept, state = states(plan, parameters)
-        if plan.zero == 3:  # the layer that computes and the one that is fetched ahead
-            buffers += 2 * layer * plan.value_bytes + layer * plan.gradient_bytes
-        found.append(Memory(stage, held, kept, state, activations, buffers))
+            ends += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
+            kept += model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
+            logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
+        parameters = count * layer + ends
+        moment, extra = max(
+            _moments(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working),
+            key=lambda moment: sum(moment[1].values()),
+        )
+        found.append(Memory(stage, count, moment, *states(plan, parameters), **extra))
     return found
 
 
-def memory(model: Description, plan: Plan, layers: Sequence[int]) -> Memory:
-    """At the stage that needs most."""
+def _moments(
+    plan: Plan,
+    parameters: float,
+    ends: float,
+    layer: float,
+    kept: float,
+    microbatch: float,
+    logits: float,
+    again: float,
+    working: float,
+) -> list[tuple[str, dict[str, float]]]:
+    """What a stage holds besides its states at each moment that may be its peak, in bytes by field of `Memory`.
+
+    parameters: of the stage, of which `ends` are embedding's and head's, and `layer` one layer's. kept: by all
+    microbatches in flight, of which `microbatch` by one.
+    """
+    narrow, wide = plan.value_bytes, plan.gradient_bytes
+    gathered = passing = unsummed = 0.0
+    if plan.zero >= 2:
+        passing = layer * (narrow + wide)  # one layer's, as autograd makes them and as they are sent
+    if plan.zero == 3:
+        # the layer that computes, the one fetched ahead; embedding and head are gathered for all of the step
+        gathered = (2 * layer + ends) * narrow
+        unsummed = ends * (narrow + wide)
+    elif plan.gradient_copies and wide > narrow:
+        unsummed = parameters * narrow
+    found = [
+        ("backward", {"kept": kept, "again": again, "working": working, "gathered": gathered, "passing": passing}),
+        ("end of backward", {"kept": max(0.0, kept - microbatch), "gathered": gathered, "passing": unsummed}),
+    ]
+    if plan.adam == "foreach" and plan.offload == "none":
+        found.append(("optimizer", {"update": 4 * parameters / plan.sharded_over}))
+    if logits:
+        halves = 2 * logits if narrow == 2 else 0.0  # as the head's product puts them out
+        inside = LOGIT_BYTES[plan.loss] * logits
+        if plan.loss == "in place":
+            found.append(("loss", {"kept": kept, "logits": inside + halves, "gathered": gathered}))
+        else:
+            found.append(("loss", {"kept": kept, "logits": inside, "gathered": gathered, "freed": halves}))
+    return found
+
+
+def _layer(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
+    """Bytes that a layer keeps on average, that one with recomputation keeps, that one without it does, and that its
+    backward needs."""
+    kept, whole = (
+        model.activation_bytes(
+            plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
+            recompute=recompute, flash=plan.flash, keep_gathered=plan.keep_gathered, nbytes=plan.value_bytes,
+        )
+        for recompute in (plan.recompute, "none")
+    )  # fmt: skip
+    working = model.backward_bytes(
+        plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
+        flash=plan.flash, nbytes=plan.value_bytes,
+    )  # fmt: skip
+    share = plan.recomputed_layers if plan.recompute != "none" else 1.0
+    return kept * share + whole * (1 - share), kept, whole, working
+
+
+def memory(model: Description, plan: Plan, layers: Sequence[int]) -> tuple[Memory, ...]:
+    """Of every stage."""
     if isinstance(model, Transformer):
-        return max(transformer_memory(model, plan, layers), key=lambda stage: stage.total)
+        return tuple(transformer_memory(model, plan, layers))
     held, kept, state = states(plan, model.parameters)
     activations = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
-    return Memory(0, held, kept, state, activations, 0.0)
+    return (Memory(0, 1, "backward", held, kept, state, kept=activations),)

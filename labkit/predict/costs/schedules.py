@@ -68,7 +68,7 @@ def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int
     """Layers of each stage; `first` and `last`: how many layers the embedding and the head cost.
 
     With `balance` "cost" the stages at the ends have so many fewer that the slowest stage is as quick as it can be,
-    with "ends" one fewer.
+    with "ends" one fewer. With "matrices" each takes layers until its share of all is passed, so early ones have most.
     """
     p = plan.pipeline
     if p == 1:
@@ -81,6 +81,13 @@ def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int
         counts = [even + (1 if stage < spare else 0) for stage in range(p)]
         counts[0] -= 1
         counts[-1] -= 1
+        return counts
+    if plan.balance == "matrices":
+        counts, stage = [0] * p, 0
+        for layer in range(1, layers + 1):
+            counts[stage] += 1
+            if layer > (layers + last) * (stage + 1) / p:
+                stage += 1
         return counts
     best: tuple[float, list[int]] = (math.inf, [])
     for at_end in range(0, layers // p + 2):

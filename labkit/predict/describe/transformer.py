@@ -106,6 +106,12 @@ class Transformer:
         router = self.width * self.experts if self.experts > 1 else 0
         return self.attention_parameters + self.experts * self.mlp_parameters + norms + router
 
+    @property
+    def layer_matrices(self) -> int:
+        """Parameters in a layer's matrices: without biases and norms."""
+        h = self.width
+        return 2 * h * h + 2 * h * self.kv_width + self.experts * self.mlp_matrices * h * self.inner
+
     @cached_property
     def embedding_parameters(self) -> int:
         h = self.width
@@ -175,33 +181,58 @@ class Transformer:
     ) -> float:
         """What one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` of one value, masks 1.
 
-        `keep_gathered`: with sequence parallelism, also the inputs of both parts as all ranks together hold them.
+        `keep_gathered`: with sequence parallelism, the inputs of both parts as all ranks together hold them, in place
+        of this rank's share.
         """
         h, f, kv, t = self.width, self.inner * self.active_experts, self.kv_width, tensor
         tokens = samples * self.sequence / context
         if recompute == "full":
             return tokens * h * nbytes / (t if sequence_parallel else 1)
         mask = 1 if self.dropout else 0
-        whole = 4 * h * nbytes + 2 * h * mask  # inputs of two norms and of what follows them; masks after both parts
+        gathers = keep_gathered and sequence_parallel
+        # inputs of two norms and, but for gathered ones, of what follows them; masks after both parts
+        whole = (2 if gathers else 4) * h * nbytes + 2 * h * mask
         split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, what enters the projection
         split += (4 if self.gated else 2) * f * nbytes  # around the activation; gated: gate, its SiLU, up, product
         if flash:
             split += 4 * self.heads  # one fp32 a row and head
         elif recompute != "selective":
             split += self.heads * self.sequence * ((2 * nbytes + mask) if self.dropout else nbytes)
-        gathered = 2 * h * nbytes if keep_gathered and sequence_parallel else 0
+        gathered = 2 * h * nbytes if gathers else 0
         return tokens * (gathered + whole / (t if sequence_parallel else 1) + split / t)
 
-    def head_activation_bytes(
-        self, samples: float, *, tensor: int = 1, context: int = 1, eager_loss: bool = False
+    def backward_bytes(
+        self,
+        samples: float,
+        *,
+        tensor: int = 1,
+        sequence_parallel: bool = False,
+        context: int = 1,
+        flash: bool = False,
+        nbytes: int = 2,
     ) -> float:
-        """Of the last norm, the head and its loss.
+        """Gradients of activations that one layer's backward holds at its widest, besides what forward kept.
 
-        Logits are kept once in fp32, 4 bytes (Korthikanti et al. 2022); with an `eager_loss` in 16 bits, and in fp32 as
-        they are, less their maximum, as exponentials, and as gradients: 18.
+        In the MLP those around the activation: its output's, its input's and with a gate the gate's, the other half's
+        and both joined. In attention by parts those of the softmax and of the scores. Besides, the gradient of the
+        residual. With sequence parallelism all tokens of a part's output gradient are gathered for that, and then its
+        input, while the input's gradient is summed over the ranks.
         """
+        h, f, t = self.width, self.inner * self.active_experts, tensor
+        widest = (4 if self.gated else 2) * f / t
+        if not flash:
+            widest = max(widest, 2 * self.heads * self.sequence / t)
+        values = max(widest + h, widest / 2 + 2 * h) + h / t if sequence_parallel else widest + 2 * h
+        return samples * self.sequence / context * nbytes * values
+
+    def head_activation_bytes(self, samples: float, *, context: int = 1, nbytes: int = 2) -> float:
+        """What the last norm and the head keep: their inputs."""
         tokens = samples * self.seen_by_head / (1 if self.patch_values else context)
-        return tokens * (4 * self.width + (18 if eager_loss else 4) * self.vocab / tensor)
+        return 2 * nbytes * tokens * self.width
+
+    def logits(self, samples: float, *, tensor: int = 1, context: int = 1) -> float:
+        """Values that the head puts out on one GPU."""
+        return samples * self.seen_by_head / (1 if self.patch_values else context) * self.vocab / tensor
 
     # Work ---------------------------------------------------------------------------------------------------------
 

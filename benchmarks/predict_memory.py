@@ -1,0 +1,103 @@
+"""Peak memory of published runs beside what `labkit.predict` gives; no constant of it is fitted.
+
+Software publishes different measures: `MEASURED` says which one each source's is, and of which stage. What torch's
+allocator keeps unused is a range in the prediction, compared at its low end, so that a fragmented run reads as too
+small.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from predict_rows import Row
+
+from labkit.predict import OneOf, Prediction, Transformer, predict_range
+from labkit.predict.costs.memory import Measure
+from labkit.predict.ranges import Range
+
+
+class Published(NamedTuple):
+    """What a source's memory is."""
+
+    measure: Measure
+    stage: int | None = None
+    """Of the pipeline's ranks; None: of all ranks the largest."""
+    unknown: Mapping[str, Any] = {}
+    """Fields of the plan that matter for memory and that nobody stated."""
+
+
+# torchtitan prints max_memory_reserved of the rank that has most. nanotron resets torch's peaks before it logs
+# (log_memory), so that of the two columns of its table only the reserved one tells of activations; rank 0 writes the
+# table, which is of the first stage. Its option to gather sequence-parallel inputs again in backward
+# (tp_recompute_allgather) came while the sweep ran, and rows do not say which version they ran.
+MEASURED: dict[str, Published] = {
+    "zero_bubble_2401_10241": Published("allocated"),
+    "torchtitan": Published("reserved"),
+    "ultrascale_nanotron": Published("reserved", 0, {"keep_gathered": OneOf((True, False))}),
+}
+
+
+def memory(found: Mapping[str, Sequence[Row]]) -> None:
+    """One row for each source; and once more those of nanotron where nothing is unknown."""
+    lines = {name: [row for row in of if row.gib] for name, of in found.items() if name in MEASURED}
+    if "ultrascale_nanotron" in lines:
+        lines["the same, tensor 1"] = [row for row in lines["ultrascale_nanotron"] if row.plan["tensor"] == 1]
+    print("\npeak memory: mean absolute error (median), worst, bias; no constant is fitted")
+    print(
+        "| source | measure | rows | predicted | inside the range | ZeRO's and Korthikanti's formulas |\n"
+        "|---|---|---|---|---|---|"
+    )
+    for name, of in lines.items():
+        if of:
+            ranges = [gib(row) for row in of]
+            widest = max(high - low for _, low, high in ranges)
+            inside = statistics.mean(
+                low <= (row.gib or 0) <= high for row, (_, low, high) in zip(of, ranges, strict=True)
+            )
+            print(
+                f"| {name} | {MEASURED[of[0].source].measure} | {len(of)} | "
+                f"{_cell([point / (row.gib or 1) - 1 for row, (point, _, _) in zip(of, ranges, strict=True)])} | "
+                f"{f'{inside:.0%}' if widest else ''} | {_cell([plain(row) / (row.gib or 1) - 1 for row in of])} |"
+            )  # fmt: skip
+
+
+def gib(row: Row) -> tuple[float, float, float]:
+    """(GiB to compare, least, most) of a row in its source's measure."""
+    published = MEASURED[row.source]
+    cases = predict_range(row.model, {**row.plan, **published.unknown}, row.cluster).cases
+
+    def ranged(case: Prediction) -> Range:
+        held = case.memory if published.stage is None else case.stages[published.stage]
+        return held.measured(published.measure)
+
+    found = [ranged(case) for case in cases]
+    points = [one.low for one in found]
+    middle = (min(points) + max(points)) / 2
+    return middle / 2**30, min(points) / 2**30, max(one.high for one in found) / 2**30
+
+
+def plain(row: Row) -> float:
+    """GiB by the two papers' formulas as they stand: all parameters and layers spread evenly, no head, no loss, nothing
+    for a moment (Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, table 2)."""
+    if not isinstance(row.model, Transformer):
+        raise ValueError(f"{row.key}: only transformers have these formulas")
+    model, plan, get = row.model, row.plan, row.plan.get
+    t, p, n = plan["tensor"], plan["pipeline"], plan["data"]
+    zero = plan["zero"]
+    each = 2 / (n if zero == 3 else 1) + 2 / (n if zero >= 2 else 1) + 12 / (n if zero else 1)
+    score = 5 * model.heads * model.sequence / model.width if get("attention") == "parts" else 0.0
+    factor = (34 / t if plan["sequence_parallel"] else 10 + 24 / t) + score / t
+    if plan["recompute"] == "full":
+        factor = 2.0
+    flying = min(p, plan["batch"] // (plan["microbatch"] * n))
+    kept = plan["microbatch"] * model.sequence * model.width * model.layers / p * flying * factor
+    return (model.parameters / (t * p) * each + kept) / 2**30
+
+
+def _cell(signed: Sequence[float]) -> str:
+    absolute = [abs(error) for error in signed]
+    shown: list[Callable[..., float]] = [statistics.mean, statistics.median, max]
+    mean, median, worst = (f"{one(absolute):.1%}" for one in shown)
+    return f"{mean} ({median}), {worst}, {statistics.mean(signed):+.1%}"

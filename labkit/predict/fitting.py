@@ -1,0 +1,152 @@
+"""What a rank's memory is made of, term by term, and what to change in a plan that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from labkit.hardware import Topology
+from labkit.predict.costs.memory import FRAGMENTATION, LOGIT_BYTES, Memory, memory
+from labkit.predict.costs.schedules import in_flight
+from labkit.predict.describe import Description
+from labkit.predict.describe.transformer import Transformer
+from labkit.predict.plan import Plan
+
+
+class Held(NamedTuple):
+    """One term of a rank's memory."""
+
+    name: str
+    nbytes: float
+    formula: str
+    source: str
+
+
+class Relief(NamedTuple):
+    """A change of the plan, and what the rank that holds most needs then."""
+
+    change: str
+    plan: Plan
+    nbytes: float
+    fits: bool
+
+
+ZERO = "Rajbhandari et al. 2020, section 3"
+KORTHIKANTI = "Korthikanti et al. 2022, section 4"
+FSDP = "Zhao et al. 2023, section 3"
+
+
+def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
+    """The terms of `stage` that are not zero, largest first; they sum up to `stage.total`."""
+    n = plan.sharded_over
+    full = plan.value_bytes == 4 or plan.zero == 3
+    shards = f" / {n} ranks" if n > 1 else ""
+    scattered = {0: "", 1: "", 2: shards, 3: shards}[plan.zero]
+    copies = f" + {plan.value_bytes} in DDP's buckets" if plan.gradient_copies and plan.shared_by > 1 else ""
+    gradient = 4 if plan.zero == 3 else plan.gradient_bytes
+    flying = (
+        f"{stage.layers} layers x {in_flight(plan, stage.stage):g} microbatches in flight x what a layer keeps "
+        f"({plan.recompute} recomputation), and the inputs of the ends"
+        if isinstance(model, Transformer)
+        else "outputs of all layers of a microbatch"
+    )
+    logits = f"{LOGIT_BYTES[plan.loss]} bytes in fp32 a logit" + (
+        " + 2 as the product puts it out" if plan.loss == "in place" and plan.value_bytes == 2 else ""
+    )
+    said = {
+        "parameters": (f"the stage's parameters x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
+        "gradients": (f"the stage's parameters x {gradient} bytes{copies}{scattered}", ZERO),
+        "optimizer": (
+            f"the stage's parameters x {'8 bytes: Adam' if full else '12 bytes: Adam and an fp32 copy'}{shards}",
+            ZERO,
+        ),
+        "kept": (flying, KORTHIKANTI),
+        "logits": (f"tokens x vocabulary / tensor x {logits}; loss {plan.loss!r}", "counted, operation by operation"),
+        "again": ("one layer's activations, computed again", "Chen et al. 2016"),
+        "working": ("gradients of one layer's activations at its widest", "counted, operation by operation"),
+        "gathered": ("two layers, embedding and head, gathered from all shards", FSDP),
+        "passing": ("gradients as autograd makes them, before they are summed up or scattered", FSDP),
+        "update": (f"an fp32 copy of what the rank updates{shards}", "torch.optim.Adam(foreach=True)"),
+    }
+    found = [Held(name, getattr(stage, name), *said[name]) for name in said if getattr(stage, name)]
+    return sorted(found, key=lambda term: -term.nbytes)
+
+
+def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
+    """For `Prediction.explain`: the stage that needs most, its terms, its measures, and what would make it fit."""
+    most = max(stages, key=lambda stage: stage.total)
+    text = [f"memory at stage {most.stage} of {len(stages)}, at its peak: {most.moment}"]
+    text += [
+        f"  {term.nbytes / 1e9:8.3g} GB  {term.name}: {term.formula}  [{term.source}]"
+        for term in held(model, plan, most)
+    ]
+    torch, device = most.measured("reserved"), most.measured("device")
+    text.append(
+        f"  {most.total / 1e9:8.3g} GB allocated; reserved by torch's allocator {torch.low / 1e9:.3g} to "
+        f"{torch.high / 1e9:.3g} (up to {FRAGMENTATION:.0%} between its blocks: Guo et al. 2024); on the device "
+        f"{device.low / 1e9:.3g} to {device.high / 1e9:.3g} of {cluster.gpu.memory_gb:g}"
+    )
+    return text + shortage(model, plan, cluster, stages)
+
+
+def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
+    """Nothing for a plan that fits; else by how much it does not, which term is largest, and which changes help."""
+    most = max(stages, key=lambda stage: stage.total)
+    limit = cluster.gpu.memory_gb * 1e9
+    over = most.total + most.reserved - limit
+    if over <= 0:
+        return []
+    largest = held(model, plan, most)[0]
+    text = [
+        f"does not fit: stage {most.stage} needs {over / 1e9:.3g} GB more than the {limit / 1e9:g} of "
+        f"{cluster.gpu.name}; most is {largest.name}, {largest.nbytes / 1e9:.3g} GB"
+    ]
+    found = reliefs(model, plan, cluster, stages)
+    for relief in found[:4]:
+        text.append(f"  with {relief.change}: {relief.nbytes / 1e9:.3g} GB" + (", fits" if relief.fits else ""))
+    together: list[str] = []
+    while found and not found[0].fits:  # the best change, then the best on top of it
+        together.append(found[0].change)
+        plan = found[0].plan
+        layers = [stage.layers for stage in stages]
+        found = reliefs(model, plan, cluster, memory(model, plan, layers))
+    if found and together:
+        text.append(f"  with {', '.join([*together, found[0].change])}: {found[0].nbytes / 1e9:.3g} GB, fits")
+    return text
+
+
+def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[Relief]:
+    """Single changes that lower the need of the rank that holds most, the best first. Layers stay where they are."""
+    layers = [stage.layers for stage in stages]
+    before = max(stage.total for stage in stages)
+    found = []
+    for field, value in _changes(plan):
+        try:
+            changed = replace(plan, **{field: value})  # type: ignore[arg-type]
+            changed.check(model, cluster)
+        except ValueError:
+            continue
+        most = max(memory(model, changed, layers), key=lambda stage: stage.total)
+        if most.total < before:
+            need = most.total + most.reserved
+            found.append(Relief(f"{field}={value!r}", changed, need, need <= cluster.gpu.memory_gb * 1e9))
+    return sorted(found, key=lambda relief: relief.nbytes)
+
+
+def _changes(plan: Plan) -> Iterator[tuple[str, object]]:
+    """Of one field each, on the same ranks; some may be impossible."""
+    yield from (("zero", stage) for stage in range(plan.zero + 1, 4) if plan.shared_by > 1)
+    yield from (("recompute", how) for how in ("selective", "full") if how != plan.recompute != "full")
+    if plan.microbatch % 2 == 0:
+        yield "microbatch", plan.microbatch // 2
+    if plan.tensor > 1 and not plan.sequence_parallel:
+        yield "sequence_parallel", True
+    if plan.attention == "parts":
+        yield "attention", "flash2"
+    if plan.loss != "in place":
+        yield "loss", "in place"
+    if plan.schedule in ("gpipe", "zb-h2"):
+        yield "schedule", "1f1b"
+    if plan.offload == "none":
+        yield "offload", "optimizer"
