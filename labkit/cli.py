@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return start(arguments[1:])
         if arguments[:1] == ["predict"]:
             return _predict(arguments[1:])
+        if arguments[:1] == ["calibrate"]:
+            return _calibrate(arguments[1:])
         options = _parser().parse_args(arguments)
         return int(options.run(options))
     except (CommandError, UnknownExercise, MissingModule) as error:
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     grades.set_defaults(run=_grades)
 
     commands.add_parser("predict", help="how long a step takes, what it holds, the best layout", add_help=False)
+    commands.add_parser("calibrate", help="measure this machine, and write it down for predictions", add_help=False)
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
     commands.add_parser("demo", help="one exercise from notebook cell to gradebook").set_defaults(run=_demo)
     commands.add_parser("doctor", help="what works on this machine").set_defaults(run=_doctor)
@@ -110,6 +113,15 @@ def _predict(arguments: list[str]) -> int:
     try:
         return command.main(arguments)
     except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _calibrate(arguments: list[str]) -> int:
+    from labkit.calibrate import MeasuringFailed, command
+
+    try:
+        return command.main(arguments)
+    except (ValueError, MeasuringFailed, OSError) as error:
         raise CommandError(str(error)) from None
 
 

@@ -21,6 +21,8 @@ class Link:
     """Share of the peak that collectives reach whose sums the switch computes (NVLink SHARP); 0: it cannot."""
     collective_ranks: int = 8
     """Ranks of one node with which `collective_efficiency` was measured: with fewer it is a little less."""
+    library: str = "nccl"
+    """Whose collectives run on it: `nccl` has three protocols to choose from, `gloo` one."""
 
     def __post_init__(self) -> None:
         if self.gb_per_s <= 0 or self.latency_seconds < 0:
@@ -28,6 +30,8 @@ class Link:
                 f"link {self.name}: gb_per_s must be above 0 and latency_seconds at least 0, "
                 f"got {self.gb_per_s} and {self.latency_seconds}"
             )
+        if self.library not in ("nccl", "gloo"):
+            raise ValueError(f"link {self.name}: library must be nccl or gloo, got {self.library!r}")
         if self.collective_ranks < 2:
             raise ValueError(f"link {self.name}: collective_ranks must be at least 2, got {self.collective_ranks}")
         if not (0 < self.collective_efficiency <= 1 and 0 <= self.reduction_efficiency <= 1):

@@ -86,6 +86,8 @@ class Protocol:
 LL = Protocol("LL", 0.5, 0.25, 0.2, 0.55, 1.0)
 LL128 = Protocol("LL128", 0.92, 0.92, 0.42, 0.8, 1.7)
 SIMPLE = Protocol("Simple", 1.0, 1.0, 1.13, 2.8, 2.8)
+GLOO = Protocol("gloo", 1.0, 1.0, 1.0, 1.0, 1.0)
+"""Not NCCL's: messages over TCP, each of which takes the latency that was measured for one."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ class _Offer:
 
 
 def _protocols(topology: Topology) -> tuple[Protocol, ...]:
+    if topology.intra_node.library == "gloo":
+        return (GLOO,)
     return (LL, SIMPLE) if topology.intra_node.name.startswith("pcie") else (LL, LL128, SIMPLE)
 
 

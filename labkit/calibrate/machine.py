@@ -1,0 +1,147 @@
+"""What is measured here: which device, how many ranks, how much memory; and what makes measuring pointless."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from labkit.clusters import Job
+from labkit.clusters.local import local as make
+from labkit.clusters.local import machine as local
+from labkit.hardware import GPUS
+
+LEAST_BYTES = 256e6
+"""Free memory that each rank needs, for its libraries and the smallest sizes."""
+
+
+class Unsuitable(ValueError):
+    """Nothing can be measured here as things stand; the message says why and what to try."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the ranks run on."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    name: str
+    """Of the processor or GPU, as the system says it."""
+    ranks: int
+    threads: int
+    """Of each rank, on the CPU."""
+    memory_bytes: float
+    """Of one rank's device: a GPU's own, or its share of the machine's."""
+    free_bytes: float
+    """Of one rank's share."""
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.device == "cuda" else "gloo"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What ranks are started with: as many threads each, whatever their number."""
+        return {"OMP_NUM_THREADS": str(self.threads)} if self.device == "cpu" else {}
+
+    @property
+    def known(self) -> str | None:
+        """The GPU of labkit.hardware that this one is, by its name and memory."""
+        if self.device != "cuda":
+            return None
+        words = set(re.split(r"[^a-z0-9]+", self.name.lower()))
+        for name, gpu in GPUS.items():
+            model = name.removeprefix("rtx-").split("-")[0]
+            if model in words and abs(self.memory_bytes / 1e9 / gpu.memory_gb - 1) < 0.15:
+                return name
+        return None
+
+
+def examine(device: str | None = None, ranks: int | None = None) -> Machine:
+    """This machine. `device`: cuda where torch sees a GPU, else cpu. `ranks`: one for each GPU; on the CPU one for each
+    core, from 2 to 8. Raises Unsuitable."""
+    gpus = local.count_gpus()
+    chosen = device or ("cuda" if gpus else "cpu")
+    if chosen == "cuda":
+        return _gpus(gpus, ranks)
+    cores = local.cores()
+    asked = ranks or min(8, max(2, cores))
+    total, free = _host_bytes()
+    if free / asked < LEAST_BYTES:
+        raise Unsuitable(
+            f"too little memory: {free / 1e6:,.0f} MB are free for {asked} ranks, each needs {LEAST_BYTES / 1e6:,.0f}; "
+            "close other programs, or take fewer with --ranks"
+        )
+    name = _processor()
+    return Machine("cpu", name, asked, local.threads_per_rank(asked), total / asked, free / asked)
+
+
+def warnings(machine: Machine) -> list[str]:
+    """What will make the figures worse than they need to be."""
+    said = []
+    cores = local.cores()
+    load = os.getloadavg()[0]
+    if machine.device == "cpu" and load > 0.5 * cores:
+        said.append(f"the machine is busy (load {load:.1f} on {cores} cores): times will be long and spread wide")
+    if machine.device == "cpu" and machine.ranks > cores:
+        said.append(f"{machine.ranks} ranks share {cores} cores: each is measured while the others wait for theirs")
+    return said
+
+
+def _gpus(found: int, ranks: int | None) -> Machine:
+    if not found:
+        raise Unsuitable("torch sees no GPU here (labkit doctor says more); --device cpu measures the CPU")
+    if ranks is not None and ranks > found:
+        raise Unsuitable(f"--ranks {ranks}, but there are {found} GPUs, and NCCL needs one for each rank")
+    asked = ranks or found
+    # asked in a process that ends: one that keeps a context keeps ranks out of a GPU in exclusive mode
+    run = make(1).run(Job.calling(_seen, asked, trace=False, timeout=120))
+    if not run.ok:
+        raise Unsuitable(f"a GPU does not answer; is another program using it?\n{run.diagnosis()}")
+    names, totals, free = zip(*run.values[0], strict=True)
+    if len(set(names)) > 1:
+        raise Unsuitable(f"the GPUs are of different kinds ({', '.join(names)}); choose with CUDA_VISIBLE_DEVICES")
+    total = totals[0]
+    taken = [index for index, left in enumerate(free) if left < 0.85 * total]
+    if taken:
+        raise Unsuitable(
+            f"GPU {', '.join(map(str, taken))} is in use: {min(free) / 1e9:.1f} of {total / 1e9:.1f} GB are free "
+            "(nvidia-smi shows by whom); wait, or choose others with CUDA_VISIBLE_DEVICES"
+        )
+    return Machine("cuda", names[0], asked, 1, float(total), float(min(free)))
+
+
+def _seen(count: int) -> list[tuple[str, float, float]]:
+    """Name, bytes and free bytes of each GPU."""
+    seen = []
+    for index in range(count):
+        free, total = torch.cuda.mem_get_info(index)
+        seen.append((str(torch.cuda.get_device_properties(index).name), float(total), float(free)))
+    return seen
+
+
+def _host_bytes() -> tuple[float, float]:
+    """All memory that this process may use, and what of it is free."""
+    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        free = float(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024  # type: ignore[index]
+    except (OSError, TypeError):
+        free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no control groups, or "max"
+        return total, free
+    return min(total, limit), min(free, limit - used)
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()

@@ -1,0 +1,180 @@
+"""What was measured as a cluster that predictions and virtual ranks take, each figure with its spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from labkit.calibrate.fitting import Fit, fit, line
+from labkit.calibrate.machine import Machine
+from labkit.calibrate.operators import LAYERS
+from labkit.calibrate.timing import Sample
+from labkit.hardware import GPU, GPUS, PRESETS, STORAGE, Link, Topology, topology
+
+KERNELS = 5
+"""That predictions count in one linear layer with its activation: 2 forward, 3 backward."""
+_RATES = {"bfloat16": "bf16_tflops", "float32": "fp32_tflops", "tf32": "tf32_tflops", "float64": "fp64_tflops"}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One figure of the preset."""
+
+    name: str
+    """As `--set` takes it: `gpu.fp32_tflops`."""
+    value: float
+    unit: str
+    spread: float
+    """Of the samples that it is from, the median between their quartiles, as a share."""
+    error: float | None
+    """Median error of the fitted line on its samples; None where nothing was fitted."""
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The preset, its figures, and what they give for each sample."""
+
+    cluster: Topology
+    quantities: tuple[Quantity, ...]
+    seconds: Mapping[Sample, float]
+    """By sample, where one was fitted."""
+
+
+def build(machine: Machine, samples: Sequence[Sample], source: str) -> Fitted:
+    """`source`: what every measured part says of itself. Raises NoFit when times contradict each other."""
+    made = _Building(samples)
+    constants: dict[str, float] = {}
+    gpu, copying = _processor(machine, made, source, constants)
+    known = machine.known
+    base = None if known is None else next((one for one in PRESETS.values() if one.gpu.name == known), None)
+    if base is None:
+        base = topology(gpu=gpu)
+    cluster = replace(base, nnodes=1, nproc_per_node=machine.ranks, gpu=gpu, name=f"measured-{gpu.name}")
+    if machine.device == "cpu":
+        memory = Link("memory", copying / 1e9, gpu.launch_seconds, source)
+        shared = copying * machine.ranks / 1e9
+        cluster = replace(cluster, host_link=memory, host_memory_gb_per_s=shared, storage=STORAGE["nvme-1"])
+    if made.of("all_reduce"):
+        link = _link(machine, made, source, constants, base.intra_node.name)
+        cluster = replace(cluster, intra_node=link)
+        if machine.device == "cpu":  # simulated nodes are this machine too
+            constants["network_hops"] = constants["hop_seconds"] / max(link.latency_seconds, 1e-9)
+            cluster = replace(cluster, inter_node=link, nics_per_node=machine.ranks)
+    return Fitted(replace(cluster, constants=tuple(constants.items())), tuple(made.quantities), made.seconds)
+
+
+class _Building:
+    """Samples by kind, and what was made of them so far."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        self.quantities: list[Quantity] = []
+        self.seconds: dict[Sample, float] = {}
+
+    def of(self, *kinds: str, dtype: str = "") -> list[Sample]:
+        return [one for one in self.samples if one.what in kinds and (not dtype or one.dtype == dtype)]
+
+    def line(self, used: Sequence[Sample], what: str) -> Fit:
+        found = line([one.size for one in used], [one.seconds for one in used], what)
+        self.keep(used, found)
+        return found
+
+    def keep(self, used: Sequence[Sample], found: Fit) -> None:
+        self.seconds.update({one: one.seconds * (1 + error) for one, error in zip(used, found.errors, strict=True)})
+
+    def say(self, name: str, value: float, unit: str, used: Sequence[Sample], found: Fit | None = None) -> None:
+        spread = median(one.spread for one in used)
+        error = None if found is None else found.median_error
+        self.quantities.append(Quantity(name, value, unit, spread, error))
+
+
+def _processor(machine: Machine, made: _Building, source: str, constants: dict[str, float]) -> tuple[GPU, float]:
+    """The GPU, or the CPU as one, and the bytes a second of copies. Constants are put into `constants`."""
+    reached = {}
+    for dtype, field in _RATES.items():
+        if used := made.of("product", dtype=dtype):
+            found = made.line(used, f"matrix products of {dtype}")
+            reached[field] = 1 / found.costs[1] / 1e12
+            made.say(f"gpu.{field}", reached[field], "TFLOP/s", used, found)
+    copies = made.of("copy")
+    found = made.line(copies, "copies")
+    copying = 1 / found.costs[1]
+    made.say("gpu.memory_gb_per_s", copying / 1e9, "GB/s, read and written", copies, found)
+    (launch,), (layer,) = made.of("launch"), made.of("layer")
+    made.say("gpu.launch_seconds", launch.seconds, "s", [launch])
+    kernel = layer.seconds / LAYERS / KERNELS
+    if machine.device == "cpu":
+        # what prepares an operator also computes it: nothing runs ahead, and no tiles fill a pipeline
+        constants.update(kernel_seconds=kernel, host_seconds=0.0, ramp_k=0.0, fill_seconds=0.0)
+        made.say("constants.kernel_seconds", kernel, "s, of eager forward and backward", [layer])
+        (relu,), (adam,) = made.of("pass"), made.of("optimizer")
+        rate = relu.size / relu.seconds
+        constants["passes_share"] = rate / copying
+        made.say("constants.passes_share", rate / copying, "of the copying rate", [relu])
+        constants["optimizer_bytes"] = adam.seconds / adam.size * rate
+        made.say("constants.optimizer_bytes", constants["optimizer_bytes"], "bytes a parameter", [adam])
+    else:
+        constants["host_seconds"] = kernel
+        made.say("constants.host_seconds", kernel, "s, of eager forward and backward", [layer])
+    return _described(machine, reached, copying, launch.seconds, source), copying
+
+
+def _described(machine: Machine, reached: dict[str, float], copying: float, launch: float, source: str) -> GPU:
+    """A known GPU keeps its data sheet's peaks for 16 bits and memory; what was reached then is its efficiency."""
+    known = machine.known
+    bf16 = reached.get("bf16_tflops", reached["fp32_tflops"])
+    if known is None:
+        name = "cpu" if machine.device == "cpu" else machine.name.lower().replace(" ", "-")
+        return GPU(
+            name, bf16, reached["fp32_tflops"], machine.memory_bytes / 1e9, copying / 1e9, source,
+            tf32_tflops=reached.get("tf32_tflops", 0.0), fp64_tflops=reached.get("fp64_tflops", 0.0),
+            matmul_efficiency=1.0, memory_efficiency=1.0, launch_seconds=launch, efficiency_source=source,
+            multiprocessors=machine.threads if machine.device == "cpu" else 108,
+        )  # fmt: skip
+    sheet = GPUS[known]
+    efficiency = min(1.0, bf16 / sheet.bf16_tflops)
+    # one efficiency for all types: the others' peaks are stated so that it gives what they reached
+    others: dict[str, Any] = {name: rate / efficiency for name, rate in reached.items() if name != "bf16_tflops"}
+    return replace(
+        sheet, **others, matmul_efficiency=efficiency, launch_seconds=launch, efficiency_source=source,
+        memory_efficiency=min(1.0, copying / 1e9 / sheet.memory_gb_per_s),
+        source=f"{sheet.source}; {', '.join(others)} from what was {source}",
+    )  # fmt: skip
+
+
+def _link(machine: Machine, made: _Building, source: str, constants: dict[str, float], name: str) -> Link:
+    """Inside a node: messages give latency and rate, collectives their base, hops and share of the rate."""
+    n = machine.ranks
+    messages = made.of("send")
+    sent = made.line(messages, "messages between two ranks")
+    collectives = made.of("all_reduce", "all_gather", "reduce_scatter")
+    turns = [2 if one.what == "all_reduce" else 1 for one in collectives]
+    found = fit(
+        [(1.0, turn * (n - 1), turn * one.size) for turn, one in zip(turns, collectives, strict=True)],
+        [one.seconds for one in collectives],
+    )
+    made.keep(collectives, found)
+    base, hop, byte = found.costs
+    bus = (n - 1) / n / byte
+    peak = max(bus, 1 / sent.costs[1])
+    constants.update(collective_base=base, hop_seconds=hop, fill_seconds=0.0)
+    made.say("intra_node.latency_seconds", sent.costs[0], "s", messages, sent)
+    made.say("intra_node.gb_per_s", peak / 1e9, "GB/s", messages, sent)
+    made.say("intra_node.collective_efficiency", bus / peak, "of the rate", collectives, found)
+    made.say("constants.collective_base", base, "s", collectives, found)
+    made.say("constants.hop_seconds", hop, "s", collectives, found)
+    reduce, compute, both = (made.of(f"overlap {what}")[0] for what in ("reduce", "compute", "both"))
+    longer, shorter = max(reduce.seconds, compute.seconds), min(reduce.seconds, compute.seconds)
+    slowdown = min(1.0, max(0.0, (both.seconds - longer) / shorter))
+    constants["overlap_slowdown"] = slowdown
+    made.say("constants.overlap_slowdown", slowdown, "of the shorter; 1: nothing is hidden", [both])
+    library = "nccl" if machine.device == "cuda" else "gloo"
+    return Link(
+        name if machine.device == "cuda" else "gloo", peak / 1e9, sent.costs[0], source, bus / peak,
+        collective_ranks=n, library=library,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""What was measured beside what the fitted lines give, as tables and as a picture."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from labkit.calibrate.collectives import KINDS
+from labkit.calibrate.run import Calibration
+from labkit.calibrate.timing import Sample
+from labkit.clusters.virtual.timing import choose
+from labkit.plots import Curve, Picture, curves
+
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+WIDE = 0.5
+"""Spread past which a median says little."""
+
+
+def show(made: Calibration, console: Console) -> None:
+    """All tables."""
+    console.print(_samples(made))
+    console.print(_quantities(made))
+    if error := virtual_error(made):
+        console.print(f"library collectives on virtual ranks of this preset: median error {error:.0%}")
+    console.print(_checks(made))
+    wide = [one for one in made.samples if one.spread > WIDE]
+    if wide:
+        console.print(
+            f"{len(wide)} of {len(made.samples)} times spread by more than {WIDE:.0%} of their median: something else "
+            "was at work here; measure again when nothing is",
+            style="yellow",
+            highlight=False,
+        )
+
+
+def duration(seconds: float) -> str:
+    """`1.23 ms`."""
+    for scale, unit in UNITS:
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def picture(made: Calibration) -> Picture:
+    """Messages and collectives over their size, and their lines. Raises ValueError where there were none."""
+    series = []
+    for kind in KINDS:
+        of = [one for one in made.samples if one.what == kind]
+        if of:
+            sizes = [one.size for one in of]
+            series.append(Curve(kind, sizes, [one.seconds for one in of], "measured"))
+            series.append(Curve(kind, sizes, [made.fitted.seconds[one] for one in of], "formula"))
+    if not series:
+        raise ValueError("there is nothing to draw: one rank sends nothing")
+    title = f"{made.machine.ranks} ranks, {made.machine.name}, {made.date}"
+    return curves(series, "bytes of the whole tensor", "seconds", title, log="xy", nbytes=True)
+
+
+def virtual_error(made: Calibration) -> float | None:
+    """Median error of what virtual ranks of the preset take for the collectives that were measured."""
+    cluster, errors = made.fitted.cluster, []
+    for one in made.samples:
+        if one.what in ("all_reduce", "all_gather", "reduce_scatter"):
+            own = one.size / cluster.world_size if one.what == "all_gather" else one.size
+            modelled = choose(one.what, int(own), tuple(range(cluster.world_size)), cluster).seconds
+            errors.append(abs(modelled / one.seconds - 1))
+    return median(errors) if errors else None
+
+
+def _samples(made: Calibration) -> Table:
+    table = Table("measured", "size", "median", "spread", "size / time", "fitted", "error")
+    table.title = "what was measured; products are n x n x n"
+    for one in made.samples:
+        fitted = made.fitted.seconds.get(one)
+        error = "" if fitted is None else f"{fitted / one.seconds - 1:+.0%}"
+        shown = "" if fitted is None else duration(fitted)
+        table.add_row(
+            f"{one.what} {one.dtype}", one.label, duration(one.seconds), f"{one.spread:.0%}", _rate(one), shown, error
+        )
+    return table
+
+
+def _rate(one: Sample) -> str:
+    if one.what == "product":
+        return f"{one.size / one.seconds / 1e12:.3g} TFLOP/s"
+    if one.what in ("launch", "layer", "optimizer"):
+        return ""
+    return f"{one.size / one.seconds / 1e9:.3f} GB/s"
+
+
+def _quantities(made: Calibration) -> Table:
+    table = Table("figure of the preset", "value", "unit", "spread", "error of the fit", title="what it gives")
+    for one in made.fitted.quantities:
+        error = "" if one.error is None else f"{one.error:.0%}"
+        table.add_row(one.name, f"{one.value:.4g}", one.unit, f"{one.spread:.0%}", error)
+    return table
+
+
+def _checks(made: Calibration) -> Table:
+    table = Table("ranks", "measured", "spread", "predicted", "predicted / measured", "predicted parts")
+    table.title = "a training step of an MLP, to which nothing was fitted"
+    for one in made.checks:
+        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in one.prediction.breakdown().items())
+        predicted = duration(one.prediction.step_seconds)
+        measured = duration(one.measured_seconds)
+        table.add_row(str(one.ranks), measured, f"{one.spread:.0%}", predicted, f"{one.ratio:.2f}", parts)
+    return table

@@ -1,0 +1,124 @@
+"""A calibration from beginning to end: measure on local ranks, fit, check; nothing is written here."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from labkit.calibrate import collectives, operators, step
+from labkit.calibrate.fitting import NoFit
+from labkit.calibrate.machine import Machine
+from labkit.calibrate.preset import Fitted, build
+from labkit.calibrate.timing import Sample
+from labkit.clusters import Job
+from labkit.clusters.local import local
+
+ATTEMPTS = 3
+"""On a busy machine times may contradict each other."""
+Tell = Callable[[str], None]
+"""Called with a line of text after each thing that was measured."""
+
+
+class MeasuringFailed(RuntimeError):
+    """A rank failed while it measured; the message is the run's diagnosis."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that came out."""
+
+    machine: Machine
+    samples: tuple[Sample, ...]
+    fitted: Fitted
+    checks: tuple[step.Check, ...]
+    date: str
+    quick: bool
+    load: float
+    """Processes that wanted to run when it began (the system's average of a minute): others than ours."""
+
+    def measured(self) -> dict[str, Any]:
+        """What the preset's file says of how it came to be."""
+        return {
+            "by": "labkit calibrate" + (" --quick" if self.quick else ""),
+            "date": self.date,
+            "torch": torch.__version__,
+            "device": self.machine.name,
+            "ranks": self.machine.ranks,
+            "threads": self.machine.threads,
+            "load": self.load,
+            "quantities": [one.to_plain() for one in self.fitted.quantities],
+            "samples": [{**one.to_plain(), "fitted": self.fitted.seconds.get(one)} for one in self.samples],
+            "check": [one.to_plain() for one in self.checks],
+        }
+
+
+def steps(machine: Machine, quick: bool) -> int:
+    """How often `calibrate` tells that something is done."""
+    both = machine.ranks > 1
+    return operators.steps(machine, quick) + (collectives.steps(machine, quick) if both else 0) + 1 + both
+
+
+def calibrate(machine: Machine, *, quick: bool = False, tell: Tell = lambda text: None) -> Calibration:
+    """Measure `machine` and make a cluster of it.
+
+    Every rank measures at the same time, so that what they share is shared. Raises MeasuringFailed, or NoFit when the
+    times contradict each other again and again.
+    """
+    date, load = datetime.date.today().isoformat(), os.getloadavg()[0]
+    source = f"measured {date}, torch {torch.__version__}, {machine.name}, {machine.ranks} ranks"
+    for attempt in range(ATTEMPTS):
+        samples = _samples(machine, quick, tell)
+        try:
+            fitted = build(machine, samples, source)
+            break
+        except NoFit as error:
+            if attempt == ATTEMPTS - 1:
+                raise
+            tell(f"once more: {error}")
+    checks = []
+    for ranks in sorted({1, min(2, machine.ranks)}):
+        times = _on_ranks(step.measure, machine, ranks, quick, tell)
+        seconds, spread = max(times)
+        checks.append(step.Check(ranks, seconds, spread, step.expected(fitted.cluster, ranks)))
+    return Calibration(machine, tuple(samples), fitted, tuple(checks), date, quick, load)
+
+
+def _samples(machine: Machine, quick: bool, tell: Tell) -> list[Sample]:
+    of_ranks = _on_ranks(operators.measure, machine, machine.ranks, quick, tell)
+    # of one thing on all ranks, the slowest: a step waits for it
+    slowest = [max(map(_sample, same), key=lambda one: one.seconds) for same in zip(*of_ranks, strict=True)]
+    if machine.ranks == 1:
+        return slowest
+    return [*slowest, *map(_sample, _on_ranks(collectives.measure, machine, machine.ranks, quick, tell)[0])]
+
+
+def _on_ranks(
+    measure: Callable[[Machine, bool], Any], machine: Machine, ranks: int, quick: bool, tell: Tell
+) -> list[Any]:
+    """The value of each rank."""
+    rest = ""
+
+    def on_output(rank: int, stream: str, text: str) -> None:
+        nonlocal rest
+        if rank == 0 and stream == "stdout":
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                tell(line)
+
+    # nothing is printed while one thing is timed, so it is the long limit that catches a hang
+    job = Job.calling(
+        measure, machine, quick, trace=False, timeout=900, hang_timeout=120, environment=machine.environment
+    )
+    run = local(ranks, backend=machine.backend).run(job, on_output)
+    if not run.ok:
+        raise MeasuringFailed(run.diagnosis())
+    return run.values
+
+
+def _sample(plain: dict[str, Any]) -> Sample:
+    return Sample(**plain)
