@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from predict_memory import memory
+from predict_memory import memory, out_of_memory
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
 from predict_unseen import BLIND, layer_seconds, unseen
 
@@ -61,6 +61,7 @@ def main() -> int:
     else:
         parts(options.measured)
         memory(found)
+        out_of_memory(found)
         whole(found, options.folds, options.leave_out)
         blind(options.measured)
         speed()

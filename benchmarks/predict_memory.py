@@ -63,6 +63,23 @@ def memory(found: Mapping[str, Sequence[Row]]) -> None:
             )  # fmt: skip
 
 
+def out_of_memory(found: Mapping[str, Sequence[Row]]) -> None:
+    """All these runs fitted: in whatever memory was free, so no more than the GPU's can be predicted."""
+    every = [row for of in found.values() for row in of]
+    wrong = []
+    for row in every:
+        least = min(needed(case) for case in predict_range(row.model, row.plan, row.cluster).cases)
+        if least > row.cluster.gpu.memory_gb:
+            wrong.append(row)
+    print(f"{len(every)} runs that fitted; predicted to need more than the GPU has: {len(wrong)}", end="")
+    print("".join(f"\n  {row.key}, {row.model.name}" for row in wrong))
+
+
+def needed(case: Prediction) -> float:
+    """GB on the GPU."""
+    return (case.memory.total + case.memory.reserved) / 1e9
+
+
 def gib(row: Row) -> tuple[float, float, float]:
     """(GiB to compare, least, most) of a row in its source's measure."""
     published = MEASURED[row.source]

@@ -54,7 +54,7 @@ SOFTWARE: dict[str, dict[str, Any]] = {
         "overlap_tensor": True, "attention": "flash3", "gradients": "fp32", "recompute": OneOf(("none", "selective")),
         "microbatch": OneOf((1, 2, 4)),
     },
-    "llm_foundry_mpt": {"fusion": "none", "loss": "eager", "attention": "flash1"},
+    "llm_foundry_mpt": {"fusion": "none", "loss": "fused", "attention": "flash1"},
     "torchtitan": {"fusion": "none", "loss": "eager", "recompute": "full", "gradients": "fp32", "adam": "foreach"},
     "ultrascale_nanotron": {"gradients": "fp32", "gradient_copies": True, "overlap": False, "balance": "matrices",
         "loss": "copied", "run_ahead": False,
@@ -106,7 +106,8 @@ def _row(name: str, row: dict[str, str]) -> Row | None:
         plan.update(schedule="interleaved", chunks=OneOf((2, 4, 8)))
     elif plan["chunks"] > 1:
         plan["schedule"] = "interleaved"
-    if name == "torchtitan":  # every other layer; or, in every layer, all but half of the products
+    if name == "torchtitan" and "full" not in row["recompute"]:
+        # every other layer; or, in every layer, all but half of the products
         plan["recomputed_layers"] = 0.5 if "layer" in row["recompute"] else 0.65
     if "compile" in row["precision"]:
         plan["fusion"] = "compiled"
@@ -114,7 +115,7 @@ def _row(name: str, row: dict[str, str]) -> Row | None:
         plan["gradients"] = "fp32"
     if "fp8" in row["precision"]:
         plan["precision"] = "fp8"
-    if name in ("ultrascale_nanotron", "mcore_h100_readme"):
+    if name in ("ultrascale_nanotron", "mcore_h100_readme", "torchtitan"):
         plan["sequence_parallel"] = tensor > 1
     llama = "Llama" in row["arch"] or "Llama" in row["model"]
     vocab = whole("vocab", _vocab_unstated(name, whole("hidden")))

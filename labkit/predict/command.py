@@ -77,6 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     console.print(_heading(found, out_of), markup=False)
     console.print("", _step_table(found), "", _memory_table(found), "", sep="\n")
     console.print(_rates(found), markup=False)
+    if not options.explain:  # which tells it, too
+        for line in found.shortage():
+            console.print(fill(line, console.width, subsequent_indent="    "), markup=False)
     if whole:
         dollars = "" if options.price is None else f", {whole.dollars:,.0f} dollars"
         console.print(

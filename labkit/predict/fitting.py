@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.hardware import Topology
-from labkit.predict.costs.memory import FRAGMENTATION, LOGIT_BYTES, Memory, memory
+from labkit.predict.costs.memory import FRAGMENTATION, Memory, logit_bytes, memory
 from labkit.predict.costs.schedules import in_flight
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
@@ -51,9 +51,6 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
         if isinstance(model, Transformer)
         else "outputs of all layers of a microbatch"
     )
-    logits = f"{LOGIT_BYTES[plan.loss]} bytes in fp32 a logit" + (
-        " + 2 as the product puts it out" if plan.loss == "in place" and plan.value_bytes == 2 else ""
-    )
     said = {
         "parameters": (f"the stage's parameters x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
         "gradients": (f"the stage's parameters x {gradient} bytes{copies}{scattered}", ZERO),
@@ -62,7 +59,10 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
             ZERO,
         ),
         "kept": (flying, KORTHIKANTI),
-        "logits": (f"tokens x vocabulary / tensor x {logits}; loss {plan.loss!r}", "counted, operation by operation"),
+        "logits": (
+            f"tokens x vocabulary / tensor x {logit_bytes(plan)[0]} bytes, loss={plan.loss!r}",
+            "counted, operation by operation",
+        ),
         "again": ("one layer's activations, computed again", "Chen et al. 2016"),
         "working": ("gradients of one layer's activations at its widest", "counted, operation by operation"),
         "gathered": ("two layers, embedding and head, gathered from all shards", FSDP),
@@ -144,8 +144,8 @@ def _changes(plan: Plan) -> Iterator[tuple[str, object]]:
         yield "sequence_parallel", True
     if plan.attention == "parts":
         yield "attention", "flash2"
-    if plan.loss != "in place":
-        yield "loss", "in place"
+    if plan.loss != "fused":
+        yield "loss", "fused"
     if plan.schedule in ("gpipe", "zb-h2"):
         yield "schedule", "1f1b"
     if plan.offload == "none":

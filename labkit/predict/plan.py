@@ -76,9 +76,9 @@ class Plan:
     balance: Literal["layers", "cost", "ends", "matrices"] = "layers"
     """Stages have equally many layers; or those with embedding and head so many fewer as these cost; or one fewer; or
     each is filled until its share of all matrices' parameters is passed, the head's included (nanotron)."""
-    loss: Literal["in place", "copied", "eager"] = "in place"
+    loss: Literal["in place", "copied", "eager", "fused"] = "in place"
     """The loss works on its fp32 logits in place (Megatron); or on a copy of them (nanotron); or writes out every
-    step, as eager torch does."""
+    step, as eager torch does; or is a kernel that reads the logits and writes their gradients (flash-attn's)."""
     keep_gathered: bool = False
     """With sequence parallelism: gathered inputs are kept for backward, not gathered again."""
 

@@ -87,6 +87,10 @@ class Prediction:
     def fits(self) -> bool:
         return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
 
+    def shortage(self) -> list[str]:
+        """Lines: by how much a plan does not fit, its largest term, and the changes that help; none where it fits."""
+        return fitting.shortage(self.model, self.plan, self.cluster, self.stages)
+
     def explain(self) -> str:
         """Each term of time and memory with its formula and source; what to change where it does not fit."""
         lines = [f"{self.step_seconds:.4g} s a step of {self.plan.batch} samples on {self.plan.ranks} GPUs"]

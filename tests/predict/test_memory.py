@@ -19,7 +19,7 @@ from labkit.predict.fitting import held, reliefs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from predict_memory import gib
+from predict_memory import gib, needed
 from predict_rows import MEASURED, rows
 
 # 8 wide, 4 tokens, 2 layers, 100 words. A layer: 4 x 8 x 8 + 2 x 8 x 32 = 768 in matrices, two norms of 8. The
@@ -48,10 +48,14 @@ def test_one_rank_holds_what_is_counted_by_hand() -> None:
     assert made.total == 16 * ALL + 2 * KEPT + HEAD + 6 * LOGITS and made.buffers == 0
 
 
-@pytest.mark.parametrize(("loss", "each", "hole"), [("in place", 6, 0), ("copied", 8, 2), ("eager", 12, 2)])
+@pytest.mark.parametrize(
+    ("loss", "each", "hole"), [("fused", 4, 0), ("in place", 6, 0), ("copied", 8, 2), ("eager", 12, 2)]
+)
 def test_a_loss_that_keeps_copies_holds_each_logit_several_times(loss: str, each: int, hole: int) -> None:
-    """Not in place, the 16-bit logits are gone by then, but their place in the allocator's blocks stays empty."""
+    """fused: in 16 bits, and its gradient. Of copies, the 16-bit logits are gone by then, but their place in
+    the allocator's blocks stays empty."""
     made = tiny(loss=loss)
+    assert made.moment == "loss"
     assert made.logits == each * LOGITS
     assert made.measured("reserved").low == made.total + hole * LOGITS
 
@@ -187,6 +191,13 @@ def test_published_peaks_are_met(source: str, tensor: int | None) -> None:
     signed = [gib(row)[0] / (row.gib or 1) - 1 for row in found]
     print(f"{source}: {len(signed)} rows, {statistics.mean(map(abs, signed)):.1%}, bias {statistics.mean(signed):+.1%}")
     assert len(signed) >= 3 and statistics.mean(map(abs, signed)) < 0.07
+
+
+def test_no_run_that_fitted_is_predicted_not_to() -> None:
+    """LLM Foundry chose its microbatches so that they just fit."""
+    for row in rows("llm_foundry_mpt"):
+        made = predict(row.model, Plan(**row.plan), row.cluster)
+        assert made.fits, f"{row.key}: {needed(made):.1f} GB"
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:

@@ -101,3 +101,10 @@ def test_what_is_wrong_is_said_in_one_line(arguments: str, said: str, capsys: py
     assert main(["predict", *arguments.split()]) == 2
     printed = capsys.readouterr()
     assert said in printed.err and not printed.out
+
+
+def test_the_command_says_what_would_make_a_plan_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    layout = ["--tensor", "1", "--pipeline", "1", "--data", "8", "--microbatch", "4"]
+    assert main(["predict", "--model", "gpt-13b", "--cluster", "a100x8", "--batch", "64", *layout]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "does not fit: stage 0 needs 187 GB more" in said and "recompute='full': 36 GB, fits" in said

@@ -32,9 +32,6 @@ and H100)."""
 FRAGMENTATION = 0.15
 """Up to so much of the tensors' bytes torch's allocator may keep besides: the mean over eight models of what stitching
 its blocks together saved (Guo et al. 2024, GMLake). Nothing with expandable segments."""
-LOGIT_BYTES = {"in place": 4, "copied": 8, "eager": 12}
-"""Of one logit in the loss, in fp32: in place; less their maximum beside; or the logarithm of the softmax, the gradient
-of the loss, and that of the logits."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +91,18 @@ class Memory:
     def categories(self) -> dict[str, float]:
         names = ("parameters", "gradients", "optimizer", "activations", "buffers", "reserved")
         return {name: getattr(self, name) for name in names}
+
+
+def logit_bytes(plan: Plan) -> tuple[int, int]:
+    """Bytes of one logit at the loss's widest, and of one that was freed by then but left a hole in the allocator's
+    blocks: the logit in 16 bits, as the head's product puts it out."""
+    half = 2 if plan.value_bytes == 2 else 0
+    return {
+        "fused": (2 * plan.value_bytes, 0),  # and its gradient
+        "in place": (4 + half, 0),  # in fp32
+        "copied": (8, half),  # in fp32, and less the maximum
+        "eager": (12, half),  # in fp32: the softmax's logarithm, the gradient of the loss, that of the logit
+    }[plan.loss]
 
 
 def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
@@ -177,12 +186,8 @@ def _moments(
     if plan.adam == "foreach" and plan.offload == "none":
         found.append(("optimizer", {"update": 4 * parameters / plan.sharded_over}))
     if logits:
-        halves = 2 * logits if narrow == 2 else 0.0  # as the head's product puts them out
-        inside = LOGIT_BYTES[plan.loss] * logits
-        if plan.loss == "in place":
-            found.append(("loss", {"kept": kept, "logits": inside + halves, "gathered": gathered}))
-        else:
-            found.append(("loss", {"kept": kept, "logits": inside, "gathered": gathered, "freed": halves}))
+        inside, freed = logit_bytes(plan)
+        found.append(("loss", {"kept": kept, "logits": inside * logits, "gathered": gathered, "freed": freed * logits}))
     return found
 
 
