@@ -7,10 +7,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from labkit.hardware import PRESETS, Topology, topology
 from labkit.hardware.files import is_file
@@ -30,8 +30,8 @@ SHORT = {
     "a100": "dgx-a100", "h100": "dgx-h100", "h200": "dgx-h200", "b200": "dgx-b200", "v100": "dgx-1", "t4": "cloud-t4",
     "l4": "cloud-l4", "4090": "workstation-4090",
 }  # fmt: skip
-LAYOUT = ("tensor", "pipeline", "context", "data", "microbatch", "chunks", "zero")
-CHOICES = ("schedule", "recompute", "precision", "attention", "fusion", "offload", "compression")
+PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name in {field.name for field in fields(Plan)}}
+"""Fields of a plan with their types: each has an option of its name."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,10 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--batch", type=int, default=256, help="samples of a step (default: %(default)s)")
     parser.add_argument("--sequence", type=int, help="tokens of a sample, if not the model's own")
-    for name in LAYOUT:
-        parser.add_argument(f"--{name}", type=int, help="default: the best")
-    for name in CHOICES:
-        parser.add_argument(f"--{name}")
+    for name, hint in PLAN.items():
+        flag = f"--{name.replace('_', '-')}"
+        if hint is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction)
+        elif get_origin(hint) is Literal:
+            parser.add_argument(flag, metavar="|".join(get_args(hint)))
+        elif name != "batch":
+            parser.add_argument(flag, type=float if hint is float else int, metavar="N")
     parser.add_argument("--samples", type=float, help="of an epoch: adds hours, and dollars with --price")
     parser.add_argument("--price", type=float, help="dollars of one GPU and hour")
     parser.add_argument("--explain", action="store_true", help="each term's formula and source")
@@ -157,7 +161,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
     described: Description = model(options.model, sequence=options.sequence)
     cluster = with_settings(parse_cluster(options.cluster), dict(map(parse, options.settings)))
     given: dict[str, Any] = {
-        name: value for name in (*LAYOUT, *CHOICES) if (value := getattr(options, name)) is not None
+        name: value for name in PLAN if name != "batch" and (value := getattr(options, name)) is not None
     }
     if {"tensor", "pipeline", "data", "microbatch"} <= set(given):
         given.setdefault("sequence_parallel", given["tensor"] > 1)

@@ -108,6 +108,10 @@ class Plan:
     def _check_schedule(self) -> None:
         if self.chunks > 1 and self.schedule != "interleaved":
             raise ValueError(f"chunks = {self.chunks} need schedule 'interleaved', not {self.schedule!r}")
+        if self.chunks > 1 and self.pipeline == 1:
+            raise ValueError(f"chunks = {self.chunks} are turns of a pipeline's ranks: they need pipeline above 1")
+        if self.schedule == "interleaved" and self.pipeline > 1 and self.chunks == 1:
+            raise ValueError("schedule 'interleaved' needs chunks of 2 or more; with one it is '1f1b'")
         if self.schedule == "interleaved" and self.pipeline > 1 and self.microbatches % self.pipeline:
             raise ValueError(
                 f"interleaved: {self.microbatches} microbatches must be a multiple of pipeline = {self.pipeline}"
@@ -124,6 +128,8 @@ class Plan:
                 f"zero {self.zero} with pipeline {self.pipeline}: gradients and parameters would be gathered anew for "
                 "every microbatch; use zero 1 with pipelines"
             )
+        if self.zero == 3 and self.compression != "none":
+            raise ValueError("compression is of gradients that all ranks hold whole: with zero 3 it must be 'none'")
         if self.sequence_parallel and self.tensor == 1:
             raise ValueError("sequence_parallel splits over the tensor ranks: it needs tensor above 1")
         if self.expert > 1 and self.data % self.expert:
@@ -212,6 +218,8 @@ class Plan:
             )
         if self.context > 1 and model.sequence % (2 * self.context):
             raise ValueError(f"2 x context = {2 * self.context} must divide the sequence of {model.sequence} tokens")
+        if self.expert > 1 and model.experts == 1:
+            raise ValueError(f"expert {self.expert}: {model.name} has no experts to spread over ranks")
         if self.expert > 1 and model.experts % self.expert:
             raise ValueError(f"expert {self.expert} must divide {model.name}'s {model.experts} experts")
 

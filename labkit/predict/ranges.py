@@ -8,7 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Range:
-    """Somewhere from `low` to `high`. Both ends are computed: answers are monotone in every number that may be one."""
+    """Somewhere from `low` to `high`.
+
+    Of whole numbers, such as microbatches, in which answers need not be monotone, all between are computed (64 evenly
+    drawn ones of more); of others both ends.
+    """
 
     low: float
     high: float
@@ -40,6 +44,10 @@ class OneOf(tuple[Any, ...]):
 
 def corners(value: Any) -> tuple[Any, ...]:
     """What to compute for one input."""
+    if isinstance(value, Range) and isinstance(value.low, int) and isinstance(value.high, int):
+        step = max(1, (value.high - value.low) / 63)
+        drawn = (value.low + round(index * step) for index in range(64))
+        return tuple(number for number in drawn if number <= value.high)
     if isinstance(value, Range):
         return (value.low,) if value.low == value.high else (value.low, value.high)
     return tuple(value) if isinstance(value, OneOf) else (value,)

@@ -64,8 +64,9 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
     """Every layout of `model` with a batch of so many samples on all of `cluster`'s GPUs.
 
     Tried are tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
-    sequences, ZeRO 0, 1 and 3, microbatches by powers of two, recomputation none, selective and full. `fixed` fields of
-    `Plan` are not varied. Raises ValueError for a batch below 1, and when fixed axes do not divide the GPUs.
+    sequences, ZeRO 0, 1 and 3, microbatches by powers of two (to 16, or more of short sequences and images),
+    recomputation none, selective and full. `fixed` fields of `Plan` are not varied. Raises ValueError for a batch below
+    1, and when fixed axes do not divide the GPUs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -102,6 +103,7 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
         return [fixed[name]] if name in fixed else values
 
     tensors = _divisors(cluster.nproc_per_node) if isinstance(model, Transformer) else [1]
+    largest = max(16, 32_768 // model.sequence) if isinstance(model, Transformer) else 1024
     contexts = [1, 2, 4, 8] if isinstance(model, Transformer) and model.sequence >= 16_384 else [1]
     for tensor in tried("tensor", tensors):
         for context in tried("context", contexts):
@@ -118,7 +120,7 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                 if batch % data:
                     yield dict(fixed, batch=batch, tensor=tensor, context=context, pipeline=pipeline, data=data)
                     continue
-                for microbatch in tried("microbatch", _powers(batch // data)):
+                for microbatch in tried("microbatch", _powers(min(batch // data, largest))):
                     for zero in tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]):
                         for recompute in tried("recompute", ["none", "selective", "full"]):
                             for chunks in tried("chunks", _chunks(model, pipeline)):
@@ -142,4 +144,4 @@ def _divisors(number: int) -> list[int]:
 
 
 def _powers(most: int) -> list[int]:
-    return [1 << power for power in range(5) if 1 << power <= most]
+    return [1 << power for power in range(most.bit_length())]

@@ -52,20 +52,21 @@ def predict(
 
 
 def predict_range(
-    model: Description, plan: dict[str, Any], cluster: Topology | OneOf, **options: Any
+    model: Description | OneOf, plan: dict[str, Any], cluster: Topology | OneOf, **options: Any
 ) -> PredictionRange:
-    """As `predict`, where fields of the plan, the cluster and options may be `Range` or `OneOf`: every corner of them.
+    """As `predict`, where the model, the cluster, fields of the plan and options may be `OneOf`, numbers also `Range`:
+    every corner of them.
 
     Corners that contradict themselves are left out; ValueError with the last one's constraint when none is left.
     """
     names, option_names = list(plan), list(options)
-    spread = [corners(value) for value in (*plan.values(), cluster, *options.values())]
+    spread = [corners(value) for value in (*plan.values(), model, cluster, *options.values())]
     cases, problem = [], ValueError("nothing to predict")
     for chosen in product(*spread):
         try:
             made = Plan(**dict(zip(names, chosen, strict=False)))
-            rest = dict(zip(option_names, chosen[len(names) + 1 :], strict=True))
-            cases.append(predict(model, made, chosen[len(names)], **rest))
+            described, where, *rest = chosen[len(names) :]
+            cases.append(predict(described, made, where, **dict(zip(option_names, rest, strict=True))))
         except ValueError as error:
             problem = error
     if not cases:

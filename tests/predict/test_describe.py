@@ -31,7 +31,11 @@ from labkit.predict.describe import Convolutional
         ("gpt2-small", 124_439_808),  # Hugging Face
         ("gpt2-xl", 1_557_611_200),
         ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
         ("llama2-70b", 68_976_648_192),
+        ("llama3-405b", 405_853_388_800),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_630_071_296),
         ("llama3-8b", 8_030_261_248),
         ("llama3-70b", 70_553_706_496),
     ],
@@ -62,10 +66,31 @@ def test_flops_follow_megatrons_equation() -> None:
     assert gpt.flops(1, "causal") < gpt.flops(1)
 
 
-def test_resnet50_has_the_published_flops() -> None:
-    """4.09 billion multiplications and additions for one image of 224 x 224 (torchvision)."""
-    described = resnet(50)
-    assert described.flops() / 6 == pytest.approx(4.09e9, rel=0.005)
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("resnet50", 4.089),  # torchvision, image of 224 x 224; a multiplication and an addition are one
+        ("resnet101", 7.801),
+        ("resnet152", 11.514),
+        ("vit-b16", 17.564),
+        ("vit-l16", 61.555),
+    ],
+)
+def test_images_take_the_published_flops(name: str, billions: float) -> None:
+    assert model(name).flops() / 6 == pytest.approx(billions * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "flops"),
+    [
+        ("gpt-175b", 300e9, 3.14e23),  # Brown et al. 2020, table D.1
+        ("llama3-405b", 15.6e12, 3.8e25),  # Llama team 2024, section 3.2
+    ],
+)
+def test_whole_trainings_take_the_published_flops(name: str, tokens: float, flops: float) -> None:
+    described = model(name)
+    assert isinstance(described, Transformer)
+    assert described.flops(tokens / described.sequence, "6n") == pytest.approx(flops, rel=0.005)
 
 
 class Passes(TorchDispatchMode):

@@ -10,6 +10,7 @@ from torch import nn, zeros
 
 from labkit.hardware import Topology, topology
 from labkit.predict import COMPONENTS, OneOf, Plan, Range, count, model, predict, predict_range
+from labkit.predict.ranges import corners
 
 
 def a100(gpus: int) -> Topology:
@@ -85,10 +86,26 @@ def test_unknown_inputs_stay_ranges() -> None:
     assert len(made.cases) == 12
     assert made.step_seconds.low < made.step_seconds.high
     assert made.memory_bytes.high > 1.5 * made.memory_bytes.low
+    models = OneOf((model("gpt-1.3b"), model("gpt-1.7b")))
+    assert len(predict_range(models, {"batch": 256, "data": 32}, a100(32)).cases) == 2
     known = predict_range(model("gpt-1.3b"), {"batch": 256, "data": 32}, a100(32))
     assert known.step_seconds.low == known.step_seconds.high
     with pytest.raises(ValueError, match="multiple of microbatch x data"):
         predict_range(model("gpt-1.3b"), {"batch": 31, "data": 32}, a100(32))
+
+
+def test_the_best_of_a_range_of_whole_numbers_may_lie_inside() -> None:
+    """Small microbatches compute badly, large ones leave the pipeline idle."""
+    plan = {"batch": 256, "data": 2, "tensor": 4, "pipeline": 4, "recompute": "full", "microbatch": Range(1, 32)}
+    made = predict_range(model("gpt-1.3b"), plan, a100(32))
+    assert len(made.cases) == 6, "powers of two: others do not divide the batch"
+    ends = [made.cases[0].step_seconds, made.cases[-1].step_seconds]
+    assert made.step_seconds.low < min(ends)
+    assert (
+        len(corners(Range(1, 1000))) == 64
+        and corners(Range(2, 5)) == (2, 3, 4, 5)
+        and corners(Range(0.0, 1.0)) == (0, 1)
+    )
 
 
 def test_a_module_of_ones_own_can_be_predicted() -> None:

@@ -42,6 +42,7 @@ def test_530b_on_2520_gpus_is_searched_whole() -> None:
 def test_networks_without_layers_to_cut_are_searched_too() -> None:
     best = search(model("resnet50"), 2048, topology("dgx-a100"), precision="fp16").best
     assert best.plan.data == 8 and best.plan.tensor == best.plan.pipeline == 1
+    assert best.plan.microbatch == 256, "no GPU waits for launches of small microbatches"
 
 
 def test_a_model_that_never_fits_says_why() -> None:
@@ -49,6 +50,8 @@ def test_a_model_that_never_fits_says_why() -> None:
         ValueError, match=r"no layout fits: out of memory: stage 0 needs .* GB of 80 .*636 such layouts"
     ):
         _ = search(model("gpt-1t"), 64, topology("dgx-a100")).best
+    with pytest.raises(ValueError, match="fp8 needs tensor cores that have it"):
+        _ = search(model("gpt-13b"), 64, topology("dgx-a100"), precision="fp8").best
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +80,21 @@ def test_the_command_is_readable_at_80_columns(
     assert lines[at + 1].startswith(" " * 15)
 
 
+def test_every_field_of_a_plan_can_be_given_to_the_command(tmp_path: Path) -> None:
+    target = tmp_path / "prediction.json"
+    given = (
+        "--batch 512 --tensor 2 --pipeline 1 --context 2 --data 16 --expert 8 --microbatch 1 --zero 3 --zero-ranks 8 "
+        "--precision fp8 --no-overlap --overlap-tensor --no-sequence-parallel --recompute full --recomputed-layers 0.5 "
+        "--gradients fp32 --attention flash3"
+    )
+    assert (
+        main(["predict", "--model", "mixtral-8x7b", "--cluster", "h100x64", *given.split(), "--json", str(target)]) == 0
+    )
+    plan = json.loads(target.read_text())["plan"]
+    assert (plan["expert"], plan["zero_ranks"], plan["precision"], plan["overlap"]) == (8, 8, "fp8", False)
+    assert plan["overlap_tensor"] and not plan["sequence_parallel"] and plan["recomputed_layers"] == 0.5
+
+
 def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--model", "gpt-1.3b", "--cluster", "h100x8"]) == 0
     assert "best of" in capsys.readouterr().out
@@ -95,6 +113,10 @@ def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str])
         ("--model gpt-13b --cluster a100x8 --json no/such/folder.json", "cannot write no/such/folder.json: No such"),
         ("--model gpt-13b --cluster a100x8 --samples 0", "samples must be above 0"),
         ("--model gpt-13b --cluster a100x8 --price 2", "--price needs --samples"),
+        ("--model gpt-13b --cluster a100x8 --schedule zigzag", "schedule must be one of"),
+        ("--model gpt-13b --cluster a100x8 --precision fp8", "not a100-80gb"),
+        ("--model gpt-13b --cluster h100x8 --zero 3 --compression 1-bit --pipeline 1", "compression is of gradients"),
+        ("--model resnet50 --cluster h100x8 --context 2", "context parallelism is predicted for transformers"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

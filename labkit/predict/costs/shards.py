@@ -119,4 +119,5 @@ def _gathered(
     else:
         exposed, ends = down + up, 0.0
     formula = f"all-gather of each layer twice, reduce-scatter once, over {shard.ranks} ranks, beside the layers before"
-    return [Term("parameter shards", "communication", rounds * exposed + ends, formula, "Zhao et al. 2023 (FSDP)")]
+    seconds = min(rounds * (down + up), rounds * exposed + ends)
+    return [Term("parameter shards", "communication", seconds, formula, "Zhao et al. 2023 (FSDP)")]

@@ -26,13 +26,17 @@ def _llama(
     )
 
 
+def _mixtral(name: str, layers: int, width: int, heads: int, ffn: int, vocab: int, sequence: int) -> Transformer:
+    return replace(_llama(name, layers, width, heads, 8, ffn, vocab, sequence), experts=8, active_experts=2)
+
+
 def _vit(name: str, layers: int, width: int, heads: int, patch: int) -> Transformer:
     tokens = (224 // patch) ** 2 + 1
     return Transformer(name, layers, width, heads, 1000, tokens, causal=False, patch_values=3 * patch * patch)
 
 
 # GPT: Brown et al. 2020 (table 2.1) and Narayanan et al. 2021 (SC21, table 1); Llama: Touvron et al. 2023 and the Llama
-# team 2024; ViT: Dosovitskiy et al. 2021; BERT: Devlin et al. 2019, whose head
+# team 2024; Mixtral: Jiang et al. 2024; ViT: Dosovitskiy et al. 2021; BERT: Devlin et al. 2019, whose head
 # sees the masked tokens, 80 of 512 in NVIDIA's data sets. `gpt-13b` is Brown's with 40 heads.
 MODELS: dict[str, Description] = {
     model.name: model
@@ -61,6 +65,8 @@ MODELS: dict[str, Description] = {
         _llama("llama3-8b", 32, 4096, 32, 8, 14336, 128_256, 8192),
         _llama("llama3-70b", 80, 8192, 64, 8, 28672, 128_256, 8192),
         _llama("llama3-405b", 126, 16384, 128, 8, 53248, 128_256, 8192),
+        _mixtral("mixtral-8x7b", 32, 4096, 32, 14336, 32_000, 4096),
+        _mixtral("mixtral-8x22b", 56, 6144, 48, 16384, 32_768, 4096),
         _vit("vit-b16", 12, 768, 12, 16),
         _vit("vit-l16", 24, 1024, 16, 16),
         _vit("vit-h14", 32, 1280, 16, 14),
