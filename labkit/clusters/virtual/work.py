@@ -120,6 +120,8 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
     def is_completed(self) -> bool:
         """Is it done by now? Then the data is there too: a program may poll and never wait."""
         done = self._over or self._endpoint.is_done(self._handle)
+        if done:
+            self._endpoint.in_flight.done(self._use)
         if done and self._deliver is not None:
             with suppress(Exception):  # `exception` and `wait` tell it
                 self._arrive(move_clock=False)

@@ -59,6 +59,9 @@ into = dist.irecv(even.view(-1)[2:4], peer, tag=2); dist.isend(y[:2], peer, tag=
 even[0].add_(1); even[2:].fill_(3)
 for work in (w, s, half, sent, into): work.wait()
 x += 1; y.zero_()
+into, polled = dist.irecv(torch.empty(8), peer), dist.isend(y, peer)
+while not polled.is_completed(): pass
+y.zero_(); into.wait()
 handle = dist.all_reduce(x, async_op=True)
 while not handle.is_completed(): pass
 total = x.sum().item()
