@@ -34,7 +34,8 @@ def curves(
     """Draw `series` over common axes; `x` and `y` are the axes' labels, units included.
 
     Curves with the same label have the same colour: a method's modelled points (hollow, dashed) and its measured ones
-    (filled, solid) belong together. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
+    (filled, solid) belong together. Where curves lie on each other, earlier ones are drawn larger and show around the
+    later ones. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
     Raises `ValueError` when a curve's x and y differ in length.
     """
     for curve in series:
@@ -50,14 +51,15 @@ def curves(
         axes.set_xscale("log", base=2)
     if "y" in log:
         axes.set_yscale("log")
-    for curve in series:
+    for curve, hidden in zip(series, _hidden_by(series), strict=True):
         colour = palette.SERIES[labels.index(curve.label) % len(palette.SERIES)]
         line = {"modelled": "--", "measured": "-", "formula": ":"}[curve.clock]
         marker = "" if curve.clock == "formula" else "os^Dv"[labels.index(curve.label) % 5]
         face = colour if curve.clock == "measured" else "white"
         axes.plot(
-            curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label, linewidth=1.4
-        )
+            curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label,
+            linewidth=1.4 + 1.8 * hidden, markersize=6 + 4 * hidden,
+        )  # fmt: skip
     points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
     if 0 < len(points) <= 10:
         axes.set_xticks(points, [size(p) if nbytes else f"{p:g}" for p in points])
@@ -69,6 +71,23 @@ def curves(
     axes.set_axisbelow(True)
     picture.legend(handles=_legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
     return picture
+
+
+def _hidden_by(series: Sequence[Curve]) -> list[int]:
+    """For each curve, how many later ones with points lie on it, within a fiftieth of the picture's height."""
+    values = [y for curve in series for y in curve.y]
+    near = 0.02 * (max(values) - min(0.0, *values)) if values else 0.0
+
+    def same(a: Curve, b: Curve) -> bool:
+        shared = dict(zip(b.x, b.y, strict=True))
+        pairs = [(y, shared[x]) for x, y in zip(a.x, a.y, strict=True) if x in shared]
+        return len(pairs) > 1 and len(pairs) == len(a.x) and all(abs(y - other) <= near for y, other in pairs)
+
+    pointed = [curve.clock != "formula" for curve in series]
+    return [
+        sum(pointed[at] and pointed[later] and same(series[at], series[later]) for later in range(at + 1, len(series)))
+        for at in range(len(series))
+    ]
 
 
 def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:

@@ -1,6 +1,7 @@
 """Step time, memory, scaling and cost from closed forms. No ranks are run here."""
 
 from labkit.predict.constants import COMPONENTS, FITTED, Constants
+from labkit.predict.costs.schedules import idle_seconds
 from labkit.predict.describe import MLP, MODELS, Transformer, count, model, resnet
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction, PredictionRange, Term
@@ -11,6 +12,6 @@ from labkit.predict.step import predict, predict_range
 
 __all__ = [
     "COMPONENTS", "FITTED", "MLP", "MODELS", "Constants", "OneOf", "Plan", "Prediction", "PredictionRange", "Range",
-    "Term", "Transformer", "checkpoint_interval", "count", "goodput", "model", "predict", "predict_range", "resnet",
-    "run", "scaling", "search", "with_stragglers",
+    "Term", "Transformer", "checkpoint_interval", "count", "goodput", "idle_seconds", "model", "predict",
+    "predict_range", "resnet", "run", "scaling", "search", "with_stragglers",
 ]  # fmt: skip

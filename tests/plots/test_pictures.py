@@ -161,6 +161,14 @@ def test_curves_tell_modelled_from_measured() -> None:
         curves([Curve("ring", [1, 2, 3], [1])], x="ranks", y="s")
 
 
+def test_a_curve_that_another_one_hides_is_larger() -> None:
+    steps = [1, 2, 4]
+    same = [Curve(name, steps, [9.0, 4.0, 2.0]) for name in "abc"]
+    lines = curves([*same, Curve("other", steps, [9.0, 4.0, 3.0])], x="ranks", y="s").axes[0].lines
+    sizes = [line.get_markersize() for line in lines]
+    assert sizes[0] > sizes[1] > sizes[2] == sizes[3]
+
+
 def test_a_picture_brings_its_alt_text_and_a_sharp_png_into_the_notebook() -> None:
     picture = traffic_matrix(ring(3))
     data, metadata = picture.mimebundle()
