@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -53,6 +54,38 @@ def test_a_gpt_is_counted_as_its_module_is() -> None:
     assert described.parameters == counted.parameters == config.parameters
     # attention by the counter: all s x s pairs, as in the "model" convention
     assert counted.forward_flops == pytest.approx(described.flops(1) / 3, rel=1e-6)
+
+
+def test_what_a_module_moves_is_counted_operator_by_operator() -> None:
+    layers, width, vocab, tokens = 3, 64, 16_384, 32
+    with torch.device("meta"):
+        module = GPT(GPTConfig(layers=layers, heads=4, width=width, vocab=vocab, context=tokens))
+    counted = count(module, torch.zeros(2, tokens, dtype=torch.long))
+    work, table = counted.work, 4 * vocab * width
+    assert work.flash_flops == layers * 4 * tokens**2 * width / 2, "one kernel, without the masked half"
+    assert 2 * work.flash_flops + sum(one.flops for one in work.products) == counted.forward_flops
+    assert 9 * layers < work.kernels < 14 * layers, "norms, products, GELU, attention and residuals; no views"
+    # the table's gradient is written once for all samples, its rows are looked up by each
+    assert counted.fixed_bytes[1] > table > work.backward_bytes
+    assert counted.block(2).forward_bytes < 2.01 * counted.block(1).forward_bytes
+    saved = count(module, torch.zeros(8, tokens, dtype=torch.long)).saved_bytes
+    assert saved == counted.saved_bytes, "of one sample, whatever the example's batch"
+
+
+def test_dropout_and_attention_count_as_the_kernels_of_a_gpu() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.dropout(functional.scaled_dot_product_attention(x * self.scale, x, x), 0.1)
+
+    counted = count(Attention(), torch.zeros(1, 2, 16, 8))
+    assert counted.work.kernels == 3 and not counted.work.products
+    assert counted.work.flash_flops == 4 * 2 * 16 * 16 * 8 == counted.forward_flops
+    # the product reads two and writes one; dropout reads, writes, and writes its mask of one byte
+    assert counted.work.forward_bytes == 256 * (4 * 2 + 4 * 2 + 1)
 
 
 def test_flops_follow_megatrons_equation() -> None:

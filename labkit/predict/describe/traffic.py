@@ -1,0 +1,140 @@
+"""What a module's operators do, forward and backward, over shapes alone: products, attention, bytes through memory.
+
+Imported where it is used only: it needs torch, which predictions do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from labkit.predict.describe.convolutional import WINOGRAD
+from labkit.predict.describe.work import Product
+
+aten = torch.ops.aten
+LOOKED_UP = {"embedding", "index", "index_select", "gather"}
+"""Read as much as they write, however large the table is."""
+
+
+@dataclass
+class Traffic:
+    """Of one pass. Bytes are of values as the module has them, in fp32 mostly."""
+
+    products: list[Product] = field(default_factory=list)
+    attention_flops: float = 0.0
+    """In one kernel, the masked half left out."""
+    flops: float = 0.0
+    """All s x s pairs of attention counted."""
+    moved: float = 0.0
+    kernels: int = 0
+
+    def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
+        """One operator that autograd or the module called."""
+        name, packet = func._schema.name.removeprefix("aten::"), func.overloadpacket
+        read, written = tensors((args, kwargs)), tensors(output)
+        if func.is_view or name in ("detach", "_unsafe_view") or not read:
+            return  # nothing is moved, or a constant is made
+        self.kernels += 1
+        if packet in flop_registry:
+            flops = flop_registry[packet](*args, **kwargs, out_val=output)
+            self.flops += flops
+            if "attention" in name:
+                self.attention_flops += flops * (0.5 if len(args) > 4 and args[4] is True else 1.0)
+            elif "backward" not in name:
+                self.products.append(_product(name, args, output))
+        elif name in LOOKED_UP:
+            self.moved += 2 * size(written)
+        else:
+            self.moved += size(read) + size(written)
+
+
+def _product(name: str, args: Sequence[Any], output: Tensor) -> Product:
+    if name == "convolution":
+        read, weight, _, stride, *_, groups = args
+        places = output.numel() / output.shape[1]
+        winograd = set(weight.shape[2:]) == {3} and set(stride) == {1} and groups == 1
+        return Product(
+            places, output.shape[1] / groups, weight[0].numel(), groups, values=read.numel() + output.numel(),
+            fewer_in_fp32=WINOGRAD if winograd else 1.0,
+        )  # fmt: skip
+    left, right = args[-2:]
+    batch = left.shape[0] if left.ndim == 3 else 1
+    return Product(left.shape[-2], right.shape[-1], left.shape[-1], batch, weight=left.ndim == 2)
+
+
+def tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def size(found: Iterable[Tensor]) -> float:
+    """Bytes of all of them."""
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in found))
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+        self.traffic = traffic
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        self.traffic.note(func, args, kwargs or {}, output)
+        return output
+
+
+class _AsOnGPU(TorchFunctionMode):
+    """The meta device takes attention and dropout apart; a GPU has a kernel for each."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if func is functional.dropout:
+            return _dropout(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    if enable_gqa:
+        key, value = (one.expand(-1, query.shape[-3], -1, -1) for one in (key[:, :1], value[:, :1]))
+    out: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return out
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return torch.native_dropout(input, p, True)[0] if training and p > 0 else input
+
+
+def watched(module: Any, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Traffic, Traffic, float]:
+    """Forward, backward, and the bytes that autograd keeps between them; all on the meta device."""
+    forward, backward = Traffic(), Traffic()
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    saved: dict[int, Tensor] = {}  # the tensors live as long, so that no address is taken twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            saved[storage._cdata] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept), _AsOnGPU(), _Watch(forward):
+        output = module(*inputs, **named)
+    ends = [tensor for tensor in tensors(output) if tensor.requires_grad]
+    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if ends and wanted:
+        gradients = [torch.ones_like(end) for end in ends]
+        with _Watch(backward):
+            torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
+    return forward, backward, float(sum(tensor.untyped_storage().nbytes() for tensor in saved.values()))
