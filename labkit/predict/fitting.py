@@ -64,7 +64,10 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
             "counted, operation by operation",
         ),
         "again": ("one layer's activations, computed again", "Chen et al. 2016"),
-        "working": ("gradients of one layer's activations at its widest", "counted, operation by operation"),
+        "working": (
+            "gradients of one layer's activations, at the widest, less what is freed by then",
+            "counted, operation by operation",
+        ),
         "gathered": ("two layers, embedding and head, gathered from all shards", FSDP),
         "passing": ("gradients as autograd makes them, before they are summed up or scattered", FSDP),
         "update": (f"an fp32 copy of what the rank updates{shards}", "torch.optim.Adam(foreach=True)"),

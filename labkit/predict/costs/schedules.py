@@ -64,6 +64,15 @@ def in_flight(plan: Plan, stage: int) -> float:
             return min(float(m), float(p - stage))
 
 
+def weights_waiting(plan: Plan, stage: int) -> float:
+    """Microbatches whose weights' gradients wait on stage `stage` beside those in flight.
+
+    Zero-bubble schedules start them so late that all stages have equally many microbatches (Qi et al. 2024, section 2).
+    """
+    each = {"zb-h1": 1, "zb-h2": 2}.get(plan.schedule, 0)
+    return max(0.0, min(float(each * stage), plan.microbatches - in_flight(plan, stage)))
+
+
 def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int]:
     """Layers of each stage; `first` and `last`: how many layers the embedding and the head cost.
 

@@ -211,19 +211,31 @@ class Transformer:
         flash: bool = False,
         nbytes: int = 2,
     ) -> float:
-        """Gradients of activations that one layer's backward holds at its widest, besides what forward kept.
+        """What one layer's backward holds at its widest beyond what forward kept, of which it frees what it has used.
 
-        In the MLP those around the activation: its output's, its input's and with a gate the gate's, the other half's
-        and both joined. In attention by parts those of the softmax and of the scores. Besides, the gradient of the
-        residual. With sequence parallelism all tokens of a part's output gradient are gathered for that, and then its
-        input, while the input's gradient is summed over the ranks.
+        In the MLP the gradient of the activation's output, and with a gate those of both halves; in attention by parts,
+        when the MLP's tensors are gone, that of the scores. Besides, the gradient that came in, for the residual. With
+        sequence parallelism the gradient of the MLP's output is gathered, and then its input, whose gradient is summed
+        over the ranks.
         """
         h, f, t = self.width, self.inner * self.active_experts, tensor
-        widest = (4 if self.gated else 2) * f / t
+        widest = (2 if self.gated else 1) * f / t
         if not flash:
-            widest = max(widest, 2 * self.heads * self.sequence / t)
-        values = max(widest + h, widest / 2 + 2 * h) + h / t if sequence_parallel else widest + 2 * h
+            widest = max(widest, self.heads * self.sequence / t - (4 if self.gated else 2) * f / t)
+        if sequence_parallel:
+            widest = max(widest, f / t + h, 2 * h)
+        values = widest + (h / t if sequence_parallel else h)
         return samples * self.sequence / context * nbytes * values
+
+    def weight_bytes(
+        self, samples: float, *, tensor: int = 1, sequence_parallel: bool = False, context: int = 1, nbytes: int = 2
+    ) -> float:
+        """What one layer holds for its weights' gradients when these wait (Qi et al. 2024): inputs of its products and
+        gradients of their outputs, 32sbh for GPT in 16 bits."""
+        h, f, t = self.width, self.inner * self.active_experts, tensor
+        whole = 2 * h + 2 * h  # inputs of both parts, gradients of their outputs
+        split = (h + f) + (h + 2 * self.kv_width + (2 if self.gated else 1) * f)
+        return samples * self.sequence / context * nbytes * (whole / (t if sequence_parallel else 1) + split / t)
 
     def head_activation_bytes(self, samples: float, *, context: int = 1, nbytes: int = 2) -> float:
         """What the last norm and the head keep: their inputs."""
