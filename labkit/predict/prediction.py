@@ -11,6 +11,7 @@ from labkit.hardware import Topology
 from labkit.predict import fitting
 from labkit.predict.costs.memory import Memory
 from labkit.predict.describe import CONVENTIONS, Convention, Description
+from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.ranges import Range
 
@@ -97,12 +98,31 @@ class Prediction:
         for term in self.terms:
             if term.seconds:
                 lines.append(f"  {term.seconds:10.4g} s  {term.name}: {term.formula}  [{term.source}]")
+        lines += self._layer()
         lines += fitting.lines(self.model, self.plan, self.cluster, self.stages)
         lines.append(
             f"MFU {self.mfu():.1%} ({CONVENTIONS['model']}), {self.tflops_per_gpu():.4g} TFLOP/s a GPU, "
             f"HFU {self.mfu('hardware'):.1%}"
         )
         return "\n".join(lines)
+
+    def _layer(self) -> list[str]:
+        """What a rank does in a layer: with the seconds of `forward`, the rates that it reaches."""
+        plan, model = self.plan, self.model
+        if not isinstance(model, Transformer):
+            return []
+        block = model.block(
+            plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
+            flash=plan.flash, fused=plan.fusion != "none", nbytes=plan.value_bytes,
+        )  # fmt: skip
+        flops = sum(2 * part.batch * part.m * part.n * part.k for part in block.products)
+        attention = f"{block.flash_flops / 1e12:.4g} TFLOP in attention's kernel, " if block.flash_flops else ""
+        return [
+            f"forward of one layer and microbatch on a rank: {flops / 1e12:.4g} TFLOP in {len(block.products)} "
+            f"products (a GPU's peak: {self.cluster.gpu.bf16_tflops:g} TFLOP/s in 16 bits), {attention}"
+            f"{block.forward_bytes / 1e9:.4g} GB read and written by passes "
+            f"(memory: {self.cluster.gpu.memory_gb_per_s:g} GB/s)"
+        ]
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data for JSON."""

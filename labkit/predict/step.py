@@ -91,14 +91,24 @@ def _whole_terms(model: Any, plan: Plan, cluster: Topology, constants: Constants
     layer = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
     traffic = shard_traffic(plan, wires, model.parameters, 1, model.parameters, layer, constants)
     return [
-        Term("forward", "compute", m * forward, "microbatches x products and passes", _ROOFLINE),
-        Term("backward", "compute", m * (inputs + weights), "each product twice", _ROOFLINE),
-        Term("recomputation", "compute", m * again, "forward again", "Chen et al. 2016"),
+        Term("forward", "compute", m * forward, f"{m} microbatches x {_ms(forward)} of products and passes", _ROOFLINE),
         Term(
-            "launches", "waiting", m * waiting, "kernels x host time - GPU time", "kernels cannot start before launch"
+            "backward",
+            "compute",
+            m * (inputs + weights),
+            f"{m} x {_ms(inputs + weights)}: each product twice",
+            _ROOFLINE,
+        ),
+        Term("recomputation", "compute", m * again, f"{m} x {_ms(again)}: forward again", "Chen et al. 2016"),
+        Term(
+            "launches",
+            "waiting",
+            m * waiting,
+            f"{m} x (kernels x host time - GPU time = {_ms(busy + waiting)} - {_ms(busy)})",
+            "kernels cannot start before launch",
         ),
         *traffic,
-        Term("optimizer", "optimizer", update_seconds(plan, model.parameters, cluster, processor, constants), *_UPDATE),
+        Term("optimizer", "optimizer", *_update(plan, model.parameters, cluster, processor, constants)),
     ]
 
 
@@ -131,7 +141,7 @@ def _transformer_terms(
     count, m = layers[slowest], plan.microbatches
     ends = [sum(end) for end, at in ((first, 0), (last, len(layers) - 1)) if at == slowest]
     bubble = idle_seconds(plan, stages)
-    sends = _send_seconds(model, plan, wires)
+    sends, sent = _sends(model, plan, wires)
     expert = model.experts * model.mlp_parameters
     per_layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
     ends_parameters = (
@@ -147,60 +157,65 @@ def _transformer_terms(
             "forward",
             "compute",
             m * count * layer.forward,
-            "microbatches x layers of the slowest stage x products and passes",
+            f"{m} microbatches x {count} layers of the slowest stage x {_ms(layer.forward)} of products and passes",
             _ROOFLINE,
         ),
         Term(
             "backward",
             "compute",
             m * count * (layer.inputs + layer.weights),
-            "each product twice, attention 2.5 times",
+            f"{m} x {count} x {_ms(layer.inputs + layer.weights)}: each product twice, attention 2.5 times",
             _ROOFLINE,
         ),
         Term(
             "recomputation",
             "compute",
             m * count * layer.again,
-            f"{plan.recompute}: forward again",
+            f"{plan.recompute}: {m} x {count} x {_ms(layer.again)} of forward again",
             "Korthikanti et al. 2022",
         ),
-        Term("embedding and head", "compute", m * sum(ends), "where the slowest stage has them", _ROOFLINE),
+        Term(
+            "embedding and head",
+            "compute",
+            m * sum(ends),
+            f"{m} x {_ms(sum(ends))}, where the slowest stage has them",
+            _ROOFLINE,
+        ),
         Term(
             "tensor parallel",
             "communication",
             m * (count * layer.tensor + len(ends) * end_traffic),
-            f"all-reduces of microbatch x sequence x width over {t} ranks, 4 a layer and one an end",
+            _all_reduces(model, plan)
+            + f": {m} x ({count} layers x {_ms(layer.tensor)} + {len(ends)} x {_ms(end_traffic)})",
             "Shoeybi et al. 2019; " + _ALPHA,
         ),
         Term(
             "context parallel",
             "communication",
             m * count * layer.context,
-            "keys and values that attention does not hide",
+            f"{m} x {count} x {_ms(layer.context)}: keys and values that attention does not hide",
             "Liu et al. 2023",
         ),
         Term(
             "expert parallel",
             "communication",
             m * count * layer.expert,
-            "all-to-all of tokens, there and back",
+            f"{m} x {count} x {_ms(layer.expert)}: all-to-all of tokens, there and back",
             "Lepikhin et al. 2021",
         ),
         Term(
             "launches",
             "waiting",
             m * count * layer.host,
-            "kernels x host time - GPU time",
+            f"{m} x {count} x {_ms(layer.host)}: kernels x host time - GPU time",
             "kernels cannot start before launch",
         ),
-        Term(
-            "pipeline sends", "communication", sends, "a microbatch's activations to the next stage, and back", _ALPHA
-        ),
+        Term("pipeline sends", "communication", sends, sent, _ALPHA),
         Term(
             "bubble",
             "bubble",
             bubble,
-            f"{KINDS[plan.schedule]}, p = {p}, v = {plan.chunks}",
+            f"{KINDS[plan.schedule]}, p = {p}, v = {plan.chunks}, {_mean_stage(stages, slowest)}",
             "Qi et al. 2024; Narayanan et al. 2021",
         ),
         *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants, model.embedding_parameters / t),
@@ -208,23 +223,25 @@ def _transformer_terms(
             "tied embedding",
             "communication",
             _tied_seconds(model, plan, wires),
-            "gradient of the first and last stage's copy summed",
+            "gradients of the first and the last stage's copy summed up, "
+            f"{model.vocab * model.width / t * plan.gradient_bytes / 1e9:.3g} GB",
             "Shoeybi et al. 2019",
         ),
-        Term("optimizer", "optimizer", update_seconds(plan, held, cluster, processor, constants), *_UPDATE),
+        Term("optimizer", "optimizer", *_update(plan, held, cluster, processor, constants)),
     ], layers
 
 
-def _send_seconds(model: Transformer, plan: Plan, wires: Wires) -> float:
-    """Sends of neighbouring stages that no computing hides."""
+def _sends(model: Transformer, plan: Plan, wires: Wires) -> tuple[float, str]:
+    """Sends of neighbouring stages that no computing hides, and what they are."""
     if plan.pipeline == 1:
-        return 0.0
+        return 0.0, "no pipeline"
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes / plan.tensor
     one = wires.send(nbytes, inside=wires.cluster.nnodes == 1)
     rounds = (plan.pipeline - 1) + plan.microbatches * plan.chunks
     if plan.overlap:
         rounds = plan.pipeline - 1
-    return 2 * rounds * one
+    said = f"2 x {rounds} sends of {nbytes / 1e6:.3g} MB, {_ms(one)} each: activations to the next stage, and back"
+    return 2 * rounds * one, said
 
 
 def _tied_seconds(model: Transformer, plan: Plan, wires: Wires) -> float:
@@ -235,6 +252,41 @@ def _tied_seconds(model: Transformer, plan: Plan, wires: Wires) -> float:
     return wires.all_reduce(nbytes, group(2, stride, wires.cluster))
 
 
+def _update(
+    plan: Plan, parameters: float, cluster: Topology, processor: Processor, constants: Constants
+) -> tuple[float, str, str]:
+    """Seconds, formula and source of the optimizer's step."""
+    bytes_of_state = f"{parameters / plan.sharded_over:.4g} parameters x {constants.optimizer_bytes:g} bytes of Adam's"
+    if plan.offload == "none":
+        said = f"{bytes_of_state} state / {processor.elementwise / 1e9:.4g} GB/s that passes reach, and launches"
+    else:
+        said = f"{bytes_of_state} state in the host's memory; gradients go there and parameters come back"
+    return update_seconds(plan, parameters, cluster, processor, constants), said, _UPDATE
+
+
+def _all_reduces(model: Transformer, plan: Plan) -> str:
+    """What of a layer's tensor-parallel traffic a learner needs to check it."""
+    nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
+    each = 4 + (2 * plan.recomputed_layers if plan.recompute == "full" else 0)
+    halves = ", each a reduce-scatter and an all-gather" if plan.sequence_parallel else ""
+    return (
+        f"all-reduces of microbatch x sequence x width = {nbytes / 1e6:.4g} MB over {plan.tensor} ranks, "
+        f"{each:.3g} a layer and one an end{halves}"
+        + (", those of forward and weights' gradients partly hidden" if plan.overlap_tensor else "")
+    )
+
+
+def _mean_stage(stages: list[tuple[float, float, float]], slowest: int) -> str:
+    """F, B and W of the stages that the bubble is made of: all but the slowest."""
+    others = [stage for index, stage in enumerate(stages) if index != slowest] or stages
+    forward, inputs, weights = (sum(part) / len(others) for part in zip(*others, strict=True))
+    return f"F = {_ms(forward)}, B = {_ms(inputs + weights)}, W = {_ms(weights)} (means of the stages but the slowest)"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g} ms"
+
+
 _ROOFLINE = "tiles, waves, roofline: Williams et al. 2009; NVIDIA's matrix multiplication guide"
 _ALPHA = "alpha-beta: Thakur et al. 2005"
-_UPDATE = ("bytes of Adam's state / memory bandwidth", "Kingma & Ba 2015, mixed precision: Micikevicius et al. 2018")
+_UPDATE = "Kingma & Ba 2015, mixed precision: Micikevicius et al. 2018"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -25,6 +27,35 @@ def test_the_terms_add_up_and_say_where_they_are_from() -> None:
     text = made.explain()
     assert "Korthikanti" in text and "MFU" in text and "all-reduces of microbatch x sequence x width" in text
     assert json.loads(json.dumps(made.to_plain()))["gpus"] == 512
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_explained_numbers_give_the_terms(recompute: str) -> None:
+    """A learner who multiplies what stands in a formula gets what stands before it."""
+    made = predict(model("gpt-39b"), Plan(1536, 4, 32, 8, 2, recompute=recompute, overlap=False), a100(512))  # type: ignore[arg-type]
+    formulas = {term.name: term.formula for term in made.terms}
+    once = math.prod(numbers(formulas["forward"])) / 1e3
+    assert once == pytest.approx(made.seconds("forward"), rel=1e-3)
+    assert math.prod(numbers(formulas["backward"])[:3]) / 1e3 == pytest.approx(made.seconds("backward"), rel=1e-3)
+    megabytes, ranks, each, m, layers, layer, ends, end = numbers(formulas["tensor parallel"])
+    assert m * (layers * layer + ends * end) / 1e3 == pytest.approx(made.seconds("tensor parallel"), rel=1e-3)
+    assert (megabytes, ranks, each) == (
+        pytest.approx(4 * 2048 * 8192 * 2 / 1e6, rel=1e-3),
+        8,
+        4 + 2 * (recompute == "full"),
+    )
+    two, sends, _, one = numbers(formulas["pipeline sends"])
+    assert two * sends * one / 1e3 == pytest.approx(made.seconds("pipeline sends"), rel=1e-3)
+    p, v, forward, backward, _ = numbers(formulas["bubble"].split(", p = ")[1])
+    assert (p - 1) * (forward + backward) / v / 1e3 == pytest.approx(made.seconds("bubble"), rel=1e-3)
+    parameters, nbytes, rate, *_ = numbers(formulas["optimizer"])
+    assert parameters * nbytes / rate / 1e9 == pytest.approx(made.seconds("optimizer"), rel=1e-2), "and four launches"
+    layer_flops = numbers(made.explain().split("forward of one layer")[1])[0]
+    assert layer_flops == pytest.approx(24 * 4 * 2048 * 8192**2 / 8 / 1e12, rel=1e-3)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])", text)]
 
 
 def test_rates_follow_from_the_step() -> None:

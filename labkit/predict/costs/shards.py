@@ -87,7 +87,8 @@ def _hidden(
         return Term(name, "communication", seconds, formula, source)
     tail = seconds * min(1.0, last)
     exposed = max(tail, seconds - beside) + constants.overlap_slowdown * min(seconds, beside)
-    return Term(name, "communication", exposed, formula + ", what computing does not hide", source)
+    formula += f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best"
+    return Term(name, "communication", exposed, formula, source)
 
 
 def _gathered(
@@ -118,6 +119,10 @@ def _gathered(
         ends = gather + scatter
     else:
         exposed, ends = down + up, 0.0
-    formula = f"all-gather of each layer twice, reduce-scatter once, over {shard.ranks} ranks, beside the layers before"
+    formula = (
+        f"{rounds} x all-gather of each layer twice ({1e3 * gather:.4g} ms each), reduce-scatter once "
+        f"({1e3 * scatter:.4g} ms), over {shard.ranks} ranks"
+        + (", beside the layers before: the first gather and the last scatter have none" if plan.overlap else "")
+    )
     seconds = min(rounds * (down + up), rounds * exposed + ends)
     return [Term("parameter shards", "communication", seconds, formula, "Zhao et al. 2023 (FSDP)")]
