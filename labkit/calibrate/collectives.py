@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.calibrate.machine import Machine
-from labkit.calibrate.timing import Sample, covering, on_machine, progress, spread_of
+from labkit.calibrate.timing import Sample, covering, on_machine, progress, spread_of, take_turn
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 QUICK_SIZES = (1 << 10, 1 << 17, 1 << 23)
@@ -30,9 +30,9 @@ def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
     samples = []
     for kind in KINDS:
         for size in _sizes(machine, quick):
-            call, turns = _call(kind, size, device)
+            call, turns, nbytes = _call(kind, size, device)
             seconds, spread = _together(call, each, device)
-            samples.append(Sample(kind, size_label(size), size, seconds / turns, spread))
+            samples.append(Sample(kind, size_label(size), nbytes, seconds / turns, spread))
             progress(f"{kind}: {size_label(size)}")
     samples += _overlap(device, each)
     progress("overlap: an all-reduce beside products")
@@ -47,17 +47,17 @@ def size_label(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
-def _call(kind: str, size: int, device: torch.device) -> tuple[Callable[[], object], int]:
-    """What to time, and how many messages one after the other it is."""
+def _call(kind: str, size: int, device: torch.device) -> tuple[Callable[[], object], int, int]:
+    """What to time, how many messages one after the other it is, and their bytes: `size`, or what ranks can share."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     part = torch.ones(max(1, size // 4 // ranks), device=device)
     whole = torch.ones(part.numel() * ranks, device=device)
     if kind == "all_reduce":
-        return lambda: dist.all_reduce(whole), 1
+        return lambda: dist.all_reduce(whole), 1, whole.nbytes
     if kind == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, part), 1
+        return lambda: dist.all_gather_into_tensor(whole, part), 1, whole.nbytes
     if kind == "reduce_scatter":
-        return lambda: dist.reduce_scatter_tensor(part, whole), 1
+        return lambda: dist.reduce_scatter_tensor(part, whole), 1, whole.nbytes
 
     def there_and_back() -> None:
         if rank == 0:
@@ -67,7 +67,7 @@ def _call(kind: str, size: int, device: torch.device) -> tuple[Callable[[], obje
             dist.recv(whole, 0)
             dist.send(whole, 0)
 
-    return there_and_back, 2
+    return there_and_back, 2, whole.nbytes
 
 
 def _together(call: Callable[[], object], seconds: float, device: torch.device) -> tuple[float, float]:
@@ -81,6 +81,7 @@ def _together(call: Callable[[], object], seconds: float, device: torch.device) 
 
 def _clocked(call: Callable[[], object], count: int, device: torch.device) -> float:
     """Seconds of one of `count` calls, one right after the other."""
+    take_turn()
     dist.barrier()
     _wait(device)
     start = time.perf_counter()

@@ -26,6 +26,9 @@ def show(made: Calibration, console: Console) -> None:
     if error := virtual_error(made):
         console.print(f"library collectives on virtual ranks of this preset: median error {error:.0%}")
     console.print(_checks(made))
+    for one in made.checks:
+        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in one.prediction.breakdown().items())
+        console.print(f"predicted on {one.ranks}: {parts}", highlight=False)
     wide = [one for one in made.samples if one.spread > WIDE]
     if wide:
         console.print(
@@ -92,7 +95,9 @@ def _rate(one: Sample) -> str:
 
 
 def _quantities(made: Calibration) -> Table:
-    table = Table("figure of the preset", "value", "unit", "spread", "error of the fit", title="what it gives")
+    table = Table(title="what it gives")
+    for column in ("figure of the preset", "value", "unit", "spread", "misfit"):
+        table.add_column(column, no_wrap=column != "unit")
     for one in made.fitted.quantities:
         error = "" if one.error is None else f"{one.error:.0%}"
         table.add_row(one.name, f"{one.value:.4g}", one.unit, f"{one.spread:.0%}", error)
@@ -100,11 +105,11 @@ def _quantities(made: Calibration) -> Table:
 
 
 def _checks(made: Calibration) -> Table:
-    table = Table("ranks", "measured", "spread", "predicted", "predicted / measured", "predicted parts")
+    table = Table("ranks", "measured", "quickest tenth", "predicted", "/ measured", "/ quickest")
     table.title = "a training step of an MLP, to which nothing was fitted"
     for one in made.checks:
-        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in one.prediction.breakdown().items())
         predicted = duration(one.prediction.step_seconds)
-        measured = duration(one.measured_seconds)
-        table.add_row(str(one.ranks), measured, f"{one.spread:.0%}", predicted, f"{one.ratio:.2f}", parts)
+        measured, quickest = duration(one.measured_seconds), duration(one.quickest_seconds)
+        ratios = f"{one.ratio:.2f}", f"{one.ratio_to_quickest:.2f}"
+        table.add_row(str(one.ranks), measured, quickest, predicted, *ratios)
     return table

@@ -83,8 +83,8 @@ def calibrate(machine: Machine, *, quick: bool = False, tell: Tell = lambda text
     checks = []
     for ranks in sorted({1, min(2, machine.ranks)}):
         times = _on_ranks(step.measure, machine, ranks, quick, tell)
-        seconds, spread = max(times)
-        checks.append(step.Check(ranks, seconds, spread, step.expected(fitted.cluster, ranks)))
+        seconds, spread, quickest = max(times)
+        checks.append(step.Check(ranks, seconds, spread, quickest, step.expected(fitted.cluster, ranks)))
     return Calibration(machine, tuple(samples), fitted, tuple(checks), date, quick, load)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.calibrate.machine import Machine
-from labkit.calibrate.timing import on_machine, progress, spread_of
+from labkit.calibrate.timing import on_machine, progress, spread_of, take_turn
 from labkit.hardware import Topology
 from labkit.predict import Plan, Prediction, predict
 from labkit.predict.describe.dense import MLP
@@ -30,7 +30,10 @@ class Check:
 
     ranks: int
     measured_seconds: float
+    """The median of its steps."""
     spread: float
+    quickest_seconds: float
+    """Of a tenth of its steps: when nothing else was at work here, about the median."""
     prediction: Prediction
 
     @property
@@ -38,12 +41,17 @@ class Check:
         """Predicted / measured."""
         return self.prediction.step_seconds / self.measured_seconds
 
+    @property
+    def ratio_to_quickest(self) -> float:
+        return self.prediction.step_seconds / self.quickest_seconds
+
     def to_plain(self) -> dict[str, Any]:
         return {
             "model": f"mlp-{'x'.join(map(str, SIZES))}, {BATCH} samples a rank, fp32, DDP, fused Adam",
             "ranks": self.ranks,
             "measured_seconds": self.measured_seconds,
             "spread": self.spread,
+            "quickest_tenth_seconds": self.quickest_seconds,
             "predicted_seconds": self.prediction.step_seconds,
             "predicted_parts": self.prediction.breakdown(),
         }
@@ -55,8 +63,8 @@ def expected(cluster: Topology, ranks: int) -> Prediction:
     return predict(MLP("mlp", SIZES), plan, replace(cluster, nnodes=1, nproc_per_node=ranks))
 
 
-def measure(machine: Machine, quick: bool) -> tuple[float, float]:
-    """Median and spread of a step, on one rank with all others."""
+def measure(machine: Machine, quick: bool) -> tuple[float, float, float]:
+    """Median, spread and quickest tenth of a step, on one rank with all others."""
     device = on_machine(machine)
     torch.manual_seed(dist.get_rank())
     layers: list[nn.Module] = []
@@ -69,6 +77,7 @@ def measure(machine: Machine, quick: bool) -> tuple[float, float]:
     images, labels = torch.rand(BATCH, SIZES[0], device=device), torch.randint(SIZES[-1], (BATCH,), device=device)
     times = []
     for step in range(30 if quick else 100):
+        take_turn()
         dist.barrier()
         start = time.perf_counter()
         optimizer.zero_grad()
@@ -79,4 +88,4 @@ def measure(machine: Machine, quick: bool) -> tuple[float, float]:
         if step >= 10:  # DDP forms its buckets anew after the first step, Adam makes its state in it
             times.append(time.perf_counter() - start)
     progress(f"step: {dist.get_world_size()} ranks")
-    return statistics.median(times), spread_of(times)
+    return statistics.median(times), spread_of(times), statistics.quantiles(times, n=10)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -49,8 +50,16 @@ def timed(call: Callable[[], object], seconds: float) -> tuple[float, float]:
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     once = min(timer.timeit(1).mean for _ in range(5))
     count, readings = covering(once, seconds)
-    times = [timer.timeit(count).mean for _ in range(readings)]
+    times = []
+    for _ in range(readings):
+        take_turn()
+        times.append(timer.timeit(count).mean)
     return statistics.median(times), spread_of(times)
+
+
+def take_turn() -> None:
+    """Before a reading: whoever has slept begins a whole turn of the processor, if others want it too."""
+    time.sleep(READING_SECONDS)
 
 
 def covering(once: float, seconds: float) -> tuple[int, int]:

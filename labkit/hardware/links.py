@@ -60,8 +60,8 @@ _EFA = "AWS instance pages (p4d: 4 x 100 Gb/s, p5: 3,200 Gb/s for 8 GPUs); laten
 # are assumptions. Collective efficiencies: NVLink 3 and 4, and NVLink SHARP on 4, are fitted to published nccl-tests
 # runs (tests/clusters/virtual/published_all_reduce.csv); InfiniBand is what threads 252 and 290 of NVIDIA/nccl-tests
 # report (24 of 25 GB/s a card with HDR, 46 to 48 of 50 with NDR); PCIe is what Azure's AI-benchmarking-guide measured
-# between host and GPU (26.3 of 31.5 and 51.5 of 63 GB/s). Assumed: NVLink 2 and 5 as 3 and 4; NVLink 5's SHARP, by the
-# ratio of NCCL's own constants for Hopper and Blackwell (0.85 : 0.74); Ethernet; EFA.
+# between host and GPU (26.3 of 31.5 and 51.5 of 63 GB/s). Assumed: NVLink 2 and 5 as 3 and 4; EDR as HDR; NVLink 5's
+# SHARP, by the ratio of NCCL's own constants for Hopper and Blackwell (0.85 : 0.74); Ethernet; EFA.
 LINKS: dict[str, Link] = {
     link.name: link
     for link in (
@@ -80,6 +80,7 @@ LINKS: dict[str, Link] = {
         Link("ethernet-400g", 50.0, 25e-6, _TCP, 0.92),
         Link("efa-100g", 12.5, 15e-6, _EFA, 0.9),
         Link("efa-400g", 50.0, 15e-6, _EFA, 0.9),
+        Link("ib-edr", 12.5, 5e-6, f"{_IB} (EDR: 100 Gb/s)", 0.95),
         Link("ib-hdr", 25.0, 5e-6, f"{_IB} (HDR: 200 Gb/s)", 0.95),
         Link("ib-ndr", 50.0, 5e-6, f"{_IB} (NDR: 400 Gb/s)", 0.95),
     )

@@ -32,19 +32,19 @@ def _node(
     )
 
 
-# Counts of GPUs, cards and links: NVIDIA's DGX user guides, AWS's instance pages (g6.48xlarge, p4d.24xlarge,
-# p5.48xlarge). A DGX-1's NVLink is a mesh, not a switch: its port's total is right, a single pair is slower than here.
-# On p5 a GPU has four EFA cards of 100 Gb/s, here one of 400. Consumer cards have no peer-to-peer: on the workstation
-# all traffic passes through host memory, here a switch of 40 GB/s (assumed).
+# Counts of GPUs, cards and links: NVIDIA's DGX user guides, AWS's instance pages (g4dn.12xlarge, g6.48xlarge,
+# p4d.24xlarge, p5.48xlarge). A DGX-1's NVLink is a mesh, not a switch: its port's total is right, a single pair is
+# slower than here. On p5 a GPU has four EFA cards of 100 Gb/s, here one of 400. Consumer cards have no peer-to-peer: on
+# the workstation all traffic passes through host memory, here a switch of 40 GB/s (assumed).
 PRESETS: dict[str, Topology] = {
     preset.name: preset
     for preset in (
-        _node("dgx-1", "v100-32gb", 8, "nvlink2", "ethernet-100g", 4, "nvme-1"),
+        _node("dgx-1", "v100-32gb", 8, "nvlink2", "ib-edr", 4, "nvme-1"),
         _node("dgx-a100", "a100-80gb", 8, "nvlink3", "ib-hdr", 8, "nvme-a100"),
         _node("dgx-h100", "h100-80gb", 8, "nvlink4", "ib-ndr", 8, "nvme-h100"),
         _node("dgx-h200", "h200-141gb", 8, "nvlink4", "ib-ndr", 8, "nvme-h100"),
         _node("dgx-b200", "b200-180gb", 8, "nvlink5", "ib-ndr", 8, "nvme-h100"),
-        _node("cloud-t4", "t4", 4, "pcie3", "ethernet-25g", 1, "cloud-disk"),
+        _node("cloud-t4", "t4", 4, "pcie3", "ethernet-50g", 1, "cloud-disk"),
         _node("cloud-l4", "l4", 8, "pcie4", "ethernet-100g", 1, "cloud-disk"),
         _node("p4d", "a100-40gb", 8, "nvlink3", "efa-100g", 4, "nvme-a100"),
         _node("p5", "h100-80gb", 8, "nvlink4", "efa-400g", 8, "nvme-h100"),

@@ -107,6 +107,18 @@ def test_what_makes_no_sense_is_refused_by_name(options: dict[str, object], said
         virtual(**options)  # type: ignore[arg-type]
 
 
+def test_machines_have_the_cards_that_their_makers_list() -> None:
+    """Gb/s of a whole node: NVIDIA's DGX user guides, AWS's instance pages."""
+    listed = {
+        "dgx-1": 400, "dgx-a100": 1600, "dgx-h100": 3200, "dgx-h200": 3200, "dgx-b200": 3200,
+        "p4d": 400, "p5": 3200, "cloud-t4": 50, "cloud-l4": 100,
+    }  # fmt: skip
+    for name, gbps in listed.items():
+        preset = PRESETS[name]
+        assert preset.nics_per_node * preset.inter_node.gb_per_s * 8 == gbps, name
+    assert PRESETS["dgx-1"].inter_node.name.startswith("ib-")
+
+
 def test_efficiencies_are_shares() -> None:
     with pytest.raises(ValueError, match="efficiencies"):
         Link("too good", 1.0, 0.0, "made up", collective_efficiency=1.2)
