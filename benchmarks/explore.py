@@ -3,6 +3,7 @@
 JupyterLab in headless Chromium, on a real kernel. `seen` is from the key press until the frame that holds the new
 picture: the slider, the message to the kernel, the prediction with its curves, the message back, and painting. `kernel`
 is how long the kernel's processor works for one such picture, which does not depend on what else the machine does.
+`nothing drawn` is a slider whose picture is always a line of text: what JupyterLab, its server and its kernel need.
 
     python benchmarks/explore.py [--keys 40]
 """
@@ -27,7 +28,12 @@ from rich.table import Table
 from labkit.notebook.predicting import ask
 from labkit.plots.predicted.live import live
 
-CELL = "from labkit.notebook.predicting import explore\nexplore('gpt-13b')"
+CELL = "from labkit.notebook import explore\nexplore('gpt-13b')"
+NOTHING = """import ipywidgets
+slider = ipywidgets.IntSlider(description="nothing drawn", style={"description_width": "initial"})
+shown = ipywidgets.HTML()
+slider.observe(lambda change: setattr(shown, "value", f"<svg><text>{change['new']}</text></svg>"), names="value")
+ipywidgets.VBox([slider, shown])"""
 SLIDERS = ("nodes", "microbatch", "microbatches", "tensor", "recompute", "precision")
 CHOSEN: dict[str, Any] = {
     "model": "gpt-13b", "cluster": "dgx-a100", "nodes": 4, "tensor": 2, "pipeline": 1, "microbatch": 2,
@@ -86,7 +92,7 @@ def main() -> None:
     table = Table(title="milliseconds from key to picture")
     for heading in ("slider", "median", "95 %", "longest"):
         table.add_column(heading, justify="left" if heading == "slider" else "right")
-    with tempfile.TemporaryDirectory() as folder, opened(Path(folder), [CELL]) as page:
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder), [CELL, NOTHING]) as page:
         cell = run(page, 0)
         ended(cell)
         cell.locator("svg").first.wait_for()
@@ -94,6 +100,11 @@ def main() -> None:
         press(page, cell, "nodes", 2)
         for name in SLIDERS:
             _row(table, name, press(page, cell, name, options.keys))
+        cell = run(page, 1)
+        ended(cell)
+        cell.evaluate(WATCH)
+        press(page, cell, "nothing drawn", 2)
+        _row(table, "nothing drawn", press(page, cell, "nothing drawn", options.keys))
     work = [1e3 * seconds for seconds in kernel_seconds()]
     _row(table, "kernel, processor time", work)
     Console().print(table)

@@ -5,14 +5,23 @@ One module for each magic or pair of them; `magics.py` says how a magic parses i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit.notebook.stepper import step_through
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["load_ipython_extension", "step_through"]
+__all__ = ["explore", "load_ipython_extension", "step_through"]
+
+
+def __getattr__(name: str) -> Any:
+    """`explore` brings torch with it, which a kernel that only loads the magics does without."""
+    if name == "explore":
+        from labkit.notebook.predicting import explore
+
+        return explore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

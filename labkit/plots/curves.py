@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +52,7 @@ def curves(
         axes.set_xscale("log", base=2)
     if "y" in log:
         axes.set_yscale("log")
-    for curve, hidden in zip(series, _hidden_by(series), strict=True):
+    for curve, hidden in zip(series, _hidden_by(series, "y" in log), strict=True):
         colour = palette.SERIES[labels.index(curve.label) % len(palette.SERIES)]
         line = {"modelled": "--", "measured": "-", "formula": ":"}[curve.clock]
         marker = "" if curve.clock == "formula" else "os^Dv"[labels.index(curve.label) % 5]
@@ -73,15 +74,23 @@ def curves(
     return picture
 
 
-def _hidden_by(series: Sequence[Curve]) -> list[int]:
+def _hidden_by(series: Sequence[Curve], logarithmic: bool) -> list[int]:
     """For each curve, how many later ones with points lie on it, within a fiftieth of the picture's height."""
-    values = [y for curve in series for y in curve.y]
-    near = 0.02 * (max(values) - min(0.0, *values)) if values else 0.0
+
+    def height(y: float) -> float:
+        return math.log(y) if logarithmic and y > 0 else y
+
+    values = [height(y) for curve in series for y in curve.y]
+    near = 0.02 * (max(values) - min(values if logarithmic else [0.0, *values])) if values else 0.0
 
     def same(a: Curve, b: Curve) -> bool:
         shared = dict(zip(b.x, b.y, strict=True))
         pairs = [(y, shared[x]) for x, y in zip(a.x, a.y, strict=True) if x in shared]
-        return len(pairs) > 1 and len(pairs) == len(a.x) and all(abs(y - other) <= near for y, other in pairs)
+        return (
+            len(pairs) > 1
+            and len(pairs) == len(a.x)
+            and all(abs(height(y) - height(other)) <= near for y, other in pairs)
+        )
 
     pointed = [curve.clock != "formula" for curve in series]
     return [

@@ -14,7 +14,7 @@ CELLS = [
     "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
     "step_through(lambda round: ring_rounds(4, round), last=6)",
     "%check ring_allreduce",
-    "from labkit.notebook.predicting import explore\nexplore('gpt-1.3b')",
+    "from labkit.notebook import explore\nexplore('gpt-1.3b')",
 ]
 
 pytestmark = MARKS

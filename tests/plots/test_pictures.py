@@ -167,6 +167,11 @@ def test_a_curve_that_another_one_hides_is_larger() -> None:
     lines = curves([*same, Curve("other", steps, [9.0, 4.0, 3.0])], x="ranks", y="s").axes[0].lines
     sizes = [line.get_markersize() for line in lines]
     assert sizes[0] > sizes[1] > sizes[2] == sizes[3]
+    # what a linear axis cannot tell apart, a logarithmic one can
+    near = [Curve("a", steps, [9.0, 0.1, 0.01]), Curve("b", steps, [9.0, 0.1, 0.03])]
+    for log, larger in (("x", True), ("xy", False)):
+        first, second = curves(near, x="ranks", y="s", log=log).axes[0].lines
+        assert (first.get_markersize() > second.get_markersize()) is larger
 
 
 def test_a_picture_brings_its_alt_text_and_a_sharp_png_into_the_notebook() -> None:
