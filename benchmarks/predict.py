@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from predict_memory import memory, out_of_memory
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
-from predict_unseen import BLIND, layer_seconds, unseen
+from predict_unseen import BLIND, efficiencies, layer_seconds, unseen
 
 from labkit.hardware import topology
 from labkit.predict import COMPONENTS, FITTED, Constants, Plan, model, predict, predict_range
@@ -118,10 +118,15 @@ def blind(folder: Path) -> None:
             errors(of, lambda row: predicted(row, FITTED)),
             errors(of, lambda row, rate=rate: work(row) / rate),  # type: ignore[misc]
         ]
-        print(f"| {name} | {len(of)} | {BLIND[name]} | {' | '.join(map(cell, columns))} |")
+        cells = [cell(column) for column in columns]
+        if len(of) == 1:
+            cells[-1] = ""  # fitted to itself
+        print(f"| {name} | {len(of)} | {BLIND[name]} | {' | '.join(cells)} |")
     layers = [[made / real - 1 for real, made in layer_seconds(folder, chosen)] for chosen in (COMPONENTS, FITTED)]
     name = "Korthikanti et al., table 4, one layer"
     print(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
+    for network, real, made in efficiencies(folder):
+        print(f"Horovod's scaling efficiency of {network} on 128 P100: {real:.0%}, predicted {made:.1%}")
 
 
 def layouts(of: Sequence[Row]) -> None:

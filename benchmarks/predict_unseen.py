@@ -142,6 +142,20 @@ def _horovod(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
         yield "Horovod, ResNet-101", _row(row, model("resnet101"), 64 * 16, 64, {"fusion": "none"})
 
 
+def efficiencies(folder: Path = MEASURED) -> Iterator[tuple[str, float, float]]:
+    """Images a second and GPU on 128 P100s over those on one: measured by Horovod and predicted."""
+    for row in read("ddp_fsdp_misc", folder):
+        name = {"ResNet-101": "resnet101", "VGG-16": "vgg16"}.get(row["model"])
+        if name is None or not row["metric"].startswith("scaling efficiency"):
+            continue
+        rates = []
+        for gpus in (1, 128):
+            plan = Plan(64 * gpus, 64, gpus, precision="fp32", fusion="none")
+            cluster = replace(_cluster(row, 4), nnodes=max(1, gpus // 4), nproc_per_node=min(4, gpus))
+            rates.append(predict(model(name), plan, cluster).samples_per_second / gpus)
+        yield row["model"], float(row["value"]) / 100, rates[1] / rates[0]
+
+
 def _row(row: dict[str, str], described: Any, batch: int, each: int, software: dict[str, Any]) -> Row:
     gpus = int(row["gpus"])
     plan = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.predict import COMPONENTS, FITTED, Constants
+from labkit.predict import COMPONENTS, FITTED, Constants, predict_range
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -69,6 +69,12 @@ def test_rows_that_no_fit_has_used_are_met(group: str, bar: float) -> None:
     signed = errors(unseen()[group], lambda row: predicted(row, FITTED))
     print(line(group, signed))
     assert statistics.mean(map(abs, signed)) < bar
+
+
+def test_runs_that_were_made_are_predicted_to_fit() -> None:
+    for group, found in unseen().items():
+        for row in found:
+            assert predict_range(row.model, row.plan, row.cluster).fits is not False, (group, row.key)
 
 
 def test_what_was_not_published_stays_a_range() -> None:

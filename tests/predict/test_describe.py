@@ -21,7 +21,8 @@ from labkit.predict.describe import Convolutional
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("resnet50", 25_557_032),  # torchvision
+        ("vgg16", 138_357_544),  # torchvision
+        ("resnet50", 25_557_032),
         ("resnet101", 44_549_160),
         ("resnet152", 60_192_808),
         ("resnext101-32x4d", 44_177_704),  # timm
@@ -102,6 +103,7 @@ def test_flops_follow_megatrons_equation() -> None:
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
+        ("vgg16", 15.47),
         ("resnet50", 4.089),  # torchvision, image of 224 x 224; a multiplication and an addition are one
         ("resnet101", 7.801),
         ("resnet152", 11.514),

@@ -1,4 +1,4 @@
-"""Convolutional networks as a list of convolutions: ResNet-50, 101, 152 (He et al. 2016), and their kin.
+"""Convolutional networks as a list of convolutions: VGG-16, ResNet-50, 101, 152 (He et al. 2016), and their kin.
 
 ResNeXt cuts its 3 x 3 convolutions into groups of channels (Xie et al. 2017); squeeze-and-excitation scales channels by
 what two small layers make of their means (Hu et al. 2018).
@@ -151,3 +151,16 @@ def resnet(
     layers.append(Convolution(inputs, classes, 1, 1, norm=False, relu=False, bias=True))
     name = f"resnet{depth}" if groups == 1 else f"resnext{depth}-{groups}x{group_width}d"
     return Convolutional(f"se-{name}" if squeeze else name, tuple(layers))
+
+
+def vgg16(classes: int = 1000) -> Convolutional:
+    """VGG-16 without norms (Simonyan & Zisserman 2015), images of 224; most weights are in its last layers."""
+    layers, inputs = [], 3
+    for size, outputs, count in ((224, 64, 2), (112, 128, 2), (56, 256, 3), (28, 512, 3), (14, 512, 3)):
+        for _ in range(count):
+            layers.append(Convolution(inputs, outputs, 3, size, norm=False, bias=True))
+            inputs = outputs
+    for inputs, outputs in ((512 * 7 * 7, 4096), (4096, 4096)):
+        layers.append(Convolution(inputs, outputs, 1, 1, norm=False, bias=True))
+    layers.append(Convolution(4096, classes, 1, 1, norm=False, relu=False, bias=True))
+    return Convolutional("vgg16", tuple(layers))

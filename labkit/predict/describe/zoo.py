@@ -6,7 +6,7 @@ import difflib
 import re
 from dataclasses import replace
 
-from labkit.predict.describe.convolutional import Convolutional, resnet
+from labkit.predict.describe.convolutional import Convolutional, resnet, vgg16
 from labkit.predict.describe.counting import Counted
 from labkit.predict.describe.dense import MLP
 from labkit.predict.describe.transformer import Transformer
@@ -70,6 +70,7 @@ MODELS: dict[str, Description] = {
         _vit("vit-b16", 12, 768, 12, 16),
         _vit("vit-l16", 24, 1024, 16, 16),
         _vit("vit-h14", 32, 1280, 16, 14),
+        vgg16(),
         resnet(50),
         resnet(101),
         resnet(152),
