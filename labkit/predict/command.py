@@ -85,10 +85,9 @@ def main(arguments: Sequence[str]) -> int:
         for line in found.shortage():
             console.print(fill(line, console.width, subsequent_indent="    "), markup=False)
     if whole:
-        dollars = "" if options.price is None else f", {whole.dollars:,.0f} dollars"
-        console.print(
-            f"{options.samples:,.0f} samples: {whole.hours:,.2f} hours, {whole.gpu_hours:,.1f} GPU hours{dollars}"
-        )
+        dollars = "" if options.price is None else f", {whole.dollars:,.{0 if whole.dollars >= 100 else 2}f} dollars"
+        hours = f"{whole.gpu_hours:,.{0 if whole.gpu_hours >= 100 else 2}f} GPU hours"
+        console.print(f"{options.samples:,.0f} samples: {_long(whole.hours)}, {hours}{dollars}")
     if options.explain:
         for line in found.explain().splitlines():
             indented = " " * (15 if line.startswith(" ") else 2)
@@ -153,8 +152,16 @@ def _rates(found: Prediction) -> str:
     shares = f"MFU {found.mfu():.1%} (model FLOPs), HFU {found.mfu('hardware'):.1%}"
     return (
         f"{found.tokens_per_second:,.0f} {unit}/s, {shares}\n"
-        f"goodput {good.share:.1%}, with a checkpoint every {good.checkpoint_every_seconds / 60:.0f} minutes"
+        f"goodput {good.share:.1%}, with a checkpoint every {_long(good.checkpoint_every_seconds / 3600)}"
     )
+
+
+def _long(hours: float) -> str:
+    """`0.0253` as `1.52 minutes`, `960` as `40 days`."""
+    for unit, size in (("days", 24.0), ("hours", 1.0), ("minutes", 1 / 60)):
+        if hours >= 2 * size:
+            return f"{hours / size:,.3g} {unit}" if hours < 1000 * size else f"{hours / size:,.0f} {unit}"
+    return f"{hours * 3600:.3g} seconds"
 
 
 def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
@@ -177,7 +184,7 @@ def parse_cluster(text: str) -> Topology:
 
     Raises ValueError saying what is wrong.
     """
-    parts = re.fullmatch(r"(.+?)x(\d+)", text)
+    parts = re.fullmatch(r"(.+?)[xX](\d+)", text)
     if is_file(text) and (parts is None or not is_file(parts[1])):
         return topology(text)
     if parts is None:
@@ -185,7 +192,8 @@ def parse_cluster(text: str) -> Topology:
             f"a cluster is a kind of GPU, x, and a number of GPUs, such as a100x32, or a file, such as mine.json; "
             f"got {text!r}"
         )
-    name, gpus = SHORT.get(parts[1], parts[1]), int(parts[2])
+    kind = parts[1] if is_file(parts[1]) else parts[1].lower()
+    name, gpus = SHORT.get(kind, kind), int(parts[2])
     if name not in PRESETS and not is_file(name):
         raise ValueError(f"unknown kind {parts[1]!r}; there are: {', '.join((*SHORT, *PRESETS))}")
     node = topology(name)

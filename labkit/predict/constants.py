@@ -74,11 +74,17 @@ class Constants:
             if name not in _NUMBERS:
                 near = difflib.get_close_matches(name, _NUMBERS, n=2, cutoff=0.4) or _NUMBERS
                 raise ValueError(f"there is no constant {name!r}; there are {', '.join(near)}")
+        for name, value in cluster.constants:
+            if value < 0 or (value == 0 and name in _RATES):
+                raise ValueError(
+                    f"constants.{name} must be {'above' if name in _RATES else 'at least'} 0, got {value!r}"
+                )
         measured: dict[str, Any] = dict(cluster.constants)
         return replace(self, **measured)
 
 
 COMPONENTS = Constants()
+_RATES = ("passes_share", "plain_passes_share", "flash_backward", "network_share")
 _NUMBERS = [one.name for one in fields(Constants) if one.type == "float"]
 FITTED = replace(
     COMPONENTS,

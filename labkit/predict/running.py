@@ -31,8 +31,11 @@ class Run:
 
 
 def run(prediction: Prediction, samples: float, dollars_per_gpu_hour: float) -> Run:
-    """An epoch, or any number of samples: whole steps, at a price of one GPU and hour. Raises ValueError below 0."""
-    if samples <= 0 or dollars_per_gpu_hour < 0:
+    """An epoch, or any number of samples: whole steps, at a price of one GPU and hour.
+
+    Raises ValueError below 0 and for what is no finite number.
+    """
+    if not (0 < samples < math.inf and 0 <= dollars_per_gpu_hour < math.inf):
         raise ValueError(f"samples must be above 0 and a price at least 0, got {samples} and {dollars_per_gpu_hour}")
     steps = math.ceil(samples / prediction.plan.batch)
     hours = steps * prediction.step_seconds / 3600
@@ -74,15 +77,21 @@ def goodput(
     """Checkpoints at Daly's interval, failures at random (Daly 2006, equation 20), each costing the work since the
     last.
 
-    `checkpoint_seconds`: how long training stands still for one; None: parameters and optimizer's state written by all
-    nodes at once to their storage.
+    `checkpoint_seconds`: how long training stands still for one; None: parameters and Adam's state, each once however
+    many ranks hold it, written by all nodes at once to their storage (as torch.distributed.checkpoint does).
     """
-    if failures_per_gpu_hour <= 0 or restart_seconds < 0:
-        raise ValueError("failures_per_gpu_hour must be above 0 and restart_seconds at least 0")
+    if not (0 < failures_per_gpu_hour < math.inf and 0 <= restart_seconds < math.inf):
+        raise ValueError(
+            "failures_per_gpu_hour must be above 0 and restart_seconds at least 0, "
+            f"got {failures_per_gpu_hour} and {restart_seconds}"
+        )
     if checkpoint_seconds is None:
-        node = prediction.cluster.nproc_per_node
-        states = (prediction.memory.parameters + prediction.memory.optimizer) * node
+        plan = prediction.plan
+        each = 12 if plan.value_bytes == 4 or plan.zero == 3 else 14  # mixed precision: a 16-bit copy beside fp32's
+        states = prediction.model.parameters * each / prediction.cluster.nnodes
         checkpoint_seconds = prediction.cluster.storage.write_seconds(states)
+    if not 0 < checkpoint_seconds < math.inf:
+        raise ValueError(f"checkpoint_seconds must be above 0, got {checkpoint_seconds}")
     mean = 3600 / (failures_per_gpu_hour * prediction.plan.ranks)
     every = max(prediction.step_seconds, checkpoint_interval(checkpoint_seconds, mean))
     exponent = (every + checkpoint_seconds) / mean
@@ -96,7 +105,7 @@ def with_stragglers(prediction: Prediction, spread: float) -> float:
     All wait for the slowest of n: about sqrt(2 ln n) deviations above the mean (extreme values of a normal
     distribution).
     """
-    if spread < 0:
+    if not 0 <= spread < math.inf:
         raise ValueError(f"spread must be at least 0, got {spread}")
     n = prediction.plan.ranks
     late = spread * math.sqrt(2 * math.log(n)) if n > 1 else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -31,7 +32,7 @@ def predict(
     """
     plan.check(model, cluster)
     constants = constants.on(cluster)
-    if data_seconds < 0:
+    if not 0 <= data_seconds < math.inf:
         raise ValueError(f"data_seconds must be at least 0, got {data_seconds}")
     if isinstance(model, Transformer):
         terms, layers = _transformer_terms(model, plan, cluster, constants)

@@ -22,6 +22,35 @@ def test_hours_and_dollars() -> None:
         run(MADE, 0, 1)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_what_is_no_number_is_refused_by_name(bad: float) -> None:
+    with pytest.raises(ValueError, match="samples must be above 0"):
+        run(MADE, bad, 1)
+    with pytest.raises(ValueError, match="price at least 0"):
+        run(MADE, 1, bad)
+    with pytest.raises(ValueError, match="failures_per_gpu_hour"):
+        goodput(MADE, failures_per_gpu_hour=bad)
+    with pytest.raises(ValueError, match="restart_seconds"):
+        goodput(MADE, restart_seconds=bad)
+    with pytest.raises(ValueError, match="checkpoint_seconds"):
+        goodput(MADE, checkpoint_seconds=bad)
+    with pytest.raises(ValueError, match="spread"):
+        with_stragglers(MADE, bad)
+    with pytest.raises(ValueError, match="data_seconds"):
+        predict(model("gpt-1.3b"), Plan(64, 1, 32), A100, data_seconds=bad)
+
+
+def test_a_checkpoint_holds_each_parameter_once_however_many_ranks_have_it() -> None:
+    def write(zero: int, nodes: int) -> float:
+        cluster = topology("dgx-a100", nnodes=nodes)
+        made = predict(model("gpt-1.3b"), Plan(64, 1, 8 * nodes, zero=zero), cluster)
+        return goodput(made).checkpoint_seconds - cluster.storage.latency_seconds
+
+    whole = model("gpt-1.3b").parameters * (2 + 12) / A100.storage.write_gb_per_s / 1e9
+    assert write(0, 1) == write(1, 1) == pytest.approx(whole)
+    assert write(0, 4) == write(1, 4) == pytest.approx(whole / 4)
+
+
 def test_checkpoints_are_written_at_youngs_interval_with_dalys_correction() -> None:
     """Daly 2006: where a checkpoint is short beside the time between failures, Young's square root is left."""
     cost, mean = 1.0, 1e6

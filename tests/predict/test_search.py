@@ -96,6 +96,15 @@ def test_every_field_of_a_plan_can_be_given_to_the_command(tmp_path: Path) -> No
     assert plan["overlap_tensor"] and not plan["sequence_parallel"] and plan["recomputed_layers"] == 0.5
 
 
+def test_short_and_long_runs_are_told_in_units_that_suit_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """ImageNet is an epoch of a minute and a dollar, not of 0.02 hours and 1 dollars."""
+    assert main(["predict", "--model", "resnet50", "--cluster", "A100X8", "--samples", "1281167", "--price", "4"]) == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"1,281,167 samples: \d+\.?\d* seconds, 0\.\d\d GPU hours, 0\.\d\d dollars", told), told
+    assert main(["predict", "--model", "gpt-13b", "--cluster", "a100x32", "--samples", "1.5e8", "--price", "2"]) == 0
+    assert re.search(r": \d+\.?\d* days, \d+,\d+ GPU hours, \d+,\d+ dollars", capsys.readouterr().out)
+
+
 def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--model", "gpt-1.3b", "--cluster", "h100x8"]) == 0
     assert "best of" in capsys.readouterr().out
@@ -107,6 +116,9 @@ def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str])
         ("--model gpt-13 --cluster a100x32", "did you mean gpt-13b"),
         ("--model gpt-13b --cluster a100x12", "12 GPUs do not fill nodes of 8"),
         ("--model gpt-13b --cluster a100", "such as a100x32"),
+        ("--model gpt-13b --cluster a100x8 --samples inf", "samples must be above 0"),
+        ("--model gpt-13b --cluster a100x8 --set constants.passes_share=0", "constants.passes_share must be above 0"),
+        ("--model gpt-13b --cluster a100x8 --set constants.straggle=-1", "constants.straggle must be at least 0"),
         ("--model gpt-13b --cluster m1x8", "unknown kind 'm1'"),
         ("--model gpt-13b --cluster a100x8 --tensor 3", "tensor x pipeline x context = 3 must divide 8 GPUs"),
         ("--model gpt-13b --cluster a100x8 --schedule zigzag", "labkit: schedule must be one of"),
