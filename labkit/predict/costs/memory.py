@@ -60,7 +60,7 @@ class Memory:
     update: float = 0.0
     """The optimizer's own copies."""
     freed: float = 0.0
-    """The logits in 16 bits: freed before the peak, but a hole that the allocator keeps."""
+    """What the allocator keeps besides in any case: logits in 16 bits, freed before the loss's widest, leave a hole."""
     reserved: float = RESERVED_BYTES
 
     @property
@@ -152,26 +152,23 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
             kept += model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
             logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
         parameters = count * layer + ends
-        moment, extra = max(
-            _moments(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working),
-            key=lambda moment: sum(moment[1].values()),
-        )
+        moment, extra = _peak(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working)
         found.append(Memory(stage, count, moment, *states(plan, parameters), **extra))
     return found
 
 
-def _moments(
+def _peak(
     plan: Plan,
     parameters: float,
     ends: float,
     layer: float,
     kept: float,
     microbatch: float,
-    logits: float,
-    again: float,
-    working: float,
-) -> list[tuple[str, dict[str, float]]]:
-    """What a stage holds besides its states at each moment that may be its peak, in bytes by field of `Memory`.
+    logits: float = 0.0,
+    again: float = 0.0,
+    working: float = 0.0,
+) -> tuple[str, dict[str, float]]:
+    """The moment when a stage holds most, and what it holds then besides its states, in bytes by field of `Memory`.
 
     parameters: of the stage, of which `ends` are embedding's and head's, and `layer` one layer's. kept: by all
     microbatches in flight, of which `microbatch` by one.
@@ -195,7 +192,10 @@ def _moments(
     if logits:
         inside, freed = logit_bytes(plan)
         found.append(("loss", {"kept": kept, "logits": inside * logits, "gathered": gathered, "freed": freed * logits}))
-    return found
+    blocks = max(sum(bytes_of.values()) for _, bytes_of in found)
+    moment, most = max(found, key=lambda one: sum(one[1].values()) - one[1].get("freed", 0.0))
+    allocated = sum(most.values()) - most.get("freed", 0.0)
+    return moment, {**most, "freed": blocks - allocated}
 
 
 def _layer(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
@@ -220,6 +220,7 @@ def memory(model: Description, plan: Plan, layers: Sequence[int]) -> tuple[Memor
     """Of every stage."""
     if isinstance(model, Transformer):
         return tuple(transformer_memory(model, plan, layers))
-    held, kept, state = states(plan, model.parameters)
-    activations = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
-    return (Memory(0, 1, "backward", held, kept, state, kept=activations),)
+    kept = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
+    # in parts so small that what FSDP gathers of one is nothing
+    moment, extra = _peak(plan, model.parameters, 0.0, 0.0, kept, kept)
+    return (Memory(0, 1, moment, *states(plan, model.parameters), **extra),)
