@@ -29,7 +29,7 @@ from predict_rows import MEASURED, SOFTWARE, Row, read, rows
 from predict_unseen import BLIND, efficiencies, layer_seconds, unseen
 
 from labkit.hardware import topology
-from labkit.predict import COMPONENTS, FITTED, Constants, Plan, model, predict, predict_range
+from labkit.predict import COMPONENTS, FITTED, Constants, OneOf, Plan, model, predict, predict_range, search
 from labkit.predict.costs.collectives import Group, Wires
 
 
@@ -161,40 +161,54 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def parts(folder: Path) -> None:
-    """All-reduces of a megabyte and more inside one node."""
+    """Collectives of a megabyte and more on GPUs of one node."""
     signed: dict[str, list[float]] = {}
-    for row in read("microbench_comm_gemm", folder):
-        if "all-reduce" not in row["model"] or row["gpus"] not in ("2", "8"):
-            continue
-        size = re.search(r"message (\d+)( B|[KMG])", row["metric"])
-        if size is None:
-            continue
-        scale = {" B": 1.0, "K": 1e3, "M": 2**20 * 1.0, "G": 2.0**30}[size[2]]
-        nbytes = float(size[1]) * scale
-        if size[2] == "M":  # names of powers of two, rounded
-            nbytes = 2.0 ** (20 + round(math.log2(float(size[1]))))
-        if nbytes < 2**20:
-            continue
-        n = int(row["gpus"])
-        preset = "dgx-a100" if "A100" in row["gpu"] else "dgx-h200" if "H200" in row["gpu"] else "dgx-h100"
-        value = float(row["value"])
-        measured = value * 1e-6 if row["unit"] == "us" else nbytes * 2 * (n - 1) / n / value / 1e9
-        seconds = Wires(topology(preset), COMPONENTS).all_reduce(nbytes, Group(n, n))
-        signed.setdefault(f"{row['gpu'][:4]}, {n} GPUs, {row['source'][:12]}", []).append(seconds / measured - 1)
-    print("all-reduce of 1 MB and more, constants of parts")
+    for source in ("microbench_comm_gemm", "microbench_gather_scatter"):
+        for row in read(source, folder) if (folder / f"{source}.csv").exists() else ():
+            what, n = COLLECTIVES.get(row["model"]), row["gpus"]
+            size = re.search(r"message (\d+)( B|[KMG])", row["metric"])
+            if what is None or size is None or n not in ("2", "8"):
+                continue
+            nbytes = _message_bytes(int(size[1]), size[2])
+            if nbytes < 2**20:
+                continue
+            passes, value = (2 if what == "all_reduce" else 1), float(row["value"])
+            rate = value * 1e9 / (passes * (int(n) - 1) / int(n))
+            measured = value * 1e-6 if row["unit"] == "us" else nbytes / rate
+            preset = next(preset for gpu, preset in MACHINES.items() if row["gpu"].startswith(gpu))
+            seconds = getattr(Wires(topology(preset), COMPONENTS), what)(nbytes, Group(int(n), int(n)))
+            name = f"{row['model']}, {row['gpu'][:4]}, {n} GPUs, {row['source'][:12]}"
+            signed.setdefault(name, []).append(seconds / measured - 1)
+    print("collectives of 1 MB and more, constants of parts")
     for name, values in signed.items():
         print(line(name, values))
 
 
+COLLECTIVES = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter"}
+MACHINES = {"V100": "dgx-1", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200"}
+
+
+def _message_bytes(number: int, unit: str) -> float:
+    """Bytes are exact; names of megabytes are powers of two, rounded."""
+    if unit == "M":
+        return 2.0 ** (20 + round(math.log2(number)))
+    return number * {" B": 1.0, "K": 1e3, "G": 2.0**30}[unit]
+
+
 def speed() -> None:
-    print("\ntime of one prediction")
+    print("\ntime of one prediction, of the processor")
     for gpus in (64, 512, 98_304):
         cluster, data = topology("dgx-a100", nnodes=gpus // 8), gpus // 64
         plan = Plan(batch=data * 16, data=data, tensor=8, pipeline=8, zero=1)
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(100):
             predict(model("gpt-175b"), plan, cluster)
-        print(f"{gpus:>7} GPUs {(time.perf_counter() - start) * 10:.3f} ms")
+        print(f"{gpus:>7} GPUs {(time.process_time() - start) * 10:.3f} ms")
+    start = time.process_time()
+    free = {"attention": OneOf(("parts", "flash2")), "schedule": OneOf(("gpipe", "1f1b", "interleaved", "zb-h1"))}
+    made = search(model("gpt-530b"), 2520, topology("dgx-a100", nnodes=315), **free)
+    tried = len(made.found) + len(made.rejected)
+    print(f"search of 530B on 2,520 GPUs, {tried:,} layouts: {time.process_time() - start:.1f} s")
 
 
 def each(of: Sequence[Row]) -> None:
@@ -227,7 +241,7 @@ def line(name: str, signed: Sequence[float]) -> str:
     absolute = [abs(error) for error in signed]
     mean, median = statistics.mean(absolute), statistics.median(absolute)
     return (
-        f"{name:<34}{len(signed):>5}  MAPE {mean:>7.1%}  median {median:>7.1%}  worst {max(absolute):>7.1%}"
+        f"{name:<44}{len(signed):>5}  MAPE {mean:>7.1%}  median {median:>7.1%}  worst {max(absolute):>7.1%}"
         f"  bias {statistics.mean(signed):>+7.1%}"
     )
 

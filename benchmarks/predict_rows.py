@@ -54,10 +54,10 @@ SOFTWARE: dict[str, dict[str, Any]] = {
         "overlap_tensor": True, "attention": "flash3", "gradients": "fp32", "recompute": OneOf(("none", "selective")),
         "microbatch": OneOf((1, 2, 4)),
     },
-    "llm_foundry_mpt": {"fusion": "none", "loss": "fused", "attention": "flash1"},
+    "llm_foundry_mpt": {"fusion": "none", "loss": "fused", "attention": "flash1", "early_stop": True},
     "torchtitan": {"fusion": "none", "loss": "eager", "recompute": "full", "gradients": "fp32", "adam": "foreach"},
     "ultrascale_nanotron": {"gradients": "fp32", "gradient_copies": True, "overlap": False, "balance": "matrices",
-        "loss": "copied", "run_ahead": False,
+        "loss": "copied", "run_ahead": False, "fusion": "norms",
     },
 }  # fmt: skip
 

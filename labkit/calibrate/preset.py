@@ -162,7 +162,7 @@ def _link(machine: Machine, made: _Building, source: str, constants: dict[str, f
     base, hop, byte = found.costs
     bus = (n - 1) / n / byte
     peak = max(bus, 1 / sent.costs[1])
-    constants.update(collective_base=base, hop_seconds=hop, fill_seconds=0.0)
+    constants.update(collective_base=base, hop_seconds=hop, gather_base=base, gather_hop=hop, fill_seconds=0.0)
     made.say("intra_node.latency_seconds", sent.costs[0], "s", messages, sent)
     made.say("intra_node.gb_per_s", peak / 1e9, "GB/s", messages, sent)
     made.say("intra_node.collective_efficiency", bus / peak, "of the rate", collectives, found)

@@ -46,23 +46,31 @@ class Constants:
     host_seconds: float = 20e-6
     """What the host needs to prepare one kernel from Python, in eager mode."""
     lockstep_seconds: float = 0.0
-    """What each rank of a tensor-parallel group adds to a collective when hosts do not run ahead."""
+    """What each rank of a tensor-parallel group adds to a collective when hosts do not run ahead and the pipeline
+    leaves the node."""
     compiled: float = 0.4
     """Share of it that is left of compiled code, which joins operators."""
     collective_base: float = 30e-6
-    """A collective of a few bytes inside a node, without its steps (nccl-tests of 1 to 16 MB on A100 and H100)."""
+    """An all-reduce of a few bytes inside a node, without its steps (nccl-tests of 1 to 16 MB on A100 and H100)."""
     hop_seconds: float = 3.4e-6
-    """One step of a ring over NVLink, as in NCCL's tuning table (Simple protocol)."""
+    """One step of an all-reduce's ring over NVLink, as in NCCL's tuning table (Simple protocol)."""
+    gather_base: float = 8.4e-6
+    """The same of an all-gather or reduce-scatter, half of an all-reduce: NCCL's table for rings; 7 to 8 microseconds
+    are what the kernels of NVIDIA/Megatron-LM pull request 5596 on H100 leave."""
+    gather_hop: float = 1.9e-6
+    """One step of its ring (the same table, LL128 protocol; the same kernels)."""
     network_hops: float = 2.8
     """One step between nodes, in latencies of the link: 14 microseconds for InfiniBand (same table)."""
     fill_seconds: float = 100e-6
     """The most that filling a collective's pipeline takes: NCCL's chunks do not grow beyond its buffers."""
     network_share: float = 1.0
     """Share of the cards' measured rate that is left when all groups of a large run use the network at once."""
-    overlap_slowdown: float = 0.0
-    """By how much computing slows while a collective runs beside it, taking multiprocessors and memory bandwidth."""
-    optimizer_bytes: float = 40.0
-    """Read and written for one parameter by mixed-precision Adam: 12 of state both ways, gradients and copies."""
+    overlap_slowdown: float = 0.22
+    """By how much computing slows while a collective runs beside it: NCCL's 24 channels on NVSwitch (the log in
+    NVIDIA/nccl-tests issue 100) have a multiprocessor each, of A100's 108."""
+    optimizer_bytes: float = 30.0
+    """Read and written for one parameter by mixed-precision Adam in one kernel: 12 of state both ways, a gradient of 4,
+    a new parameter of 2."""
     straggle: float = 0.0
     """Lengthening of a step for each doubling of the nodes: all wait for the slowest."""
 
@@ -88,16 +96,14 @@ _RATES = ("passes_share", "plain_passes_share", "flash_backward", "network_share
 _NUMBERS = [one.name for one in fields(Constants) if one.type == "float"]
 FITTED = replace(
     COMPONENTS,
-    sustained=MappingProxyType({"a100": 0.968, "h100": 0.814, "h200": 0.814}),
-    flash1=MappingProxyType({"a100": 0.36, "h100": 0.262}),
-    ramp_k=68.0,
-    kernel_seconds=6e-6,
-    passes_share=0.71,
-    host_seconds=42e-6,
-    collective_base=45e-6,
-    network_hops=4.1,
-    lockstep_seconds=262e-6,
-    optimizer_bytes=30.0,
+    sustained=MappingProxyType({"a100": 0.97, "h100": 0.838, "h200": 0.838}),
+    flash1=MappingProxyType({"a100": 0.36, "h100": 0.243}),
+    ramp_k=94.0,
+    kernel_seconds=7.2e-6,
+    passes_share=0.75,
+    host_seconds=43e-6,
+    network_hops=3.8,
+    lockstep_seconds=243e-6,
 )
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from labkit.hardware import Topology
-from labkit.predict.describe.transformer import Transformer
+from labkit.predict.describe.transformer import Fusion, Transformer
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 Recompute = Literal["none", "selective", "full"]
 Attention = Literal["parts", "flash1", "flash2", "flash3"]
-Fusion = Literal["none", "kernels", "compiled"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Offload = Literal["none", "optimizer", "optimizer+parameters"]
 Compression = Literal["none", "fp16", "8-bit", "1-bit"]
@@ -49,12 +48,16 @@ class Plan:
     """Full: all of a layer but its input. Selective: attention's scores only (Korthikanti et al. 2022)."""
     recomputed_layers: float = 1.0
     """Share of the layers of which that is so."""
+    early_stop: bool = False
+    """Full recomputation ends with the last tensor that backward needs, which leaves out a layer's last product:
+    torch's checkpoints that are not reentrant."""
     precision: Precision = "bf16"
     attention: Attention = "flash2"
     """In parts, with the scores in memory; or in one kernel that never writes them (Dao et al. 2022, 2023, Shah et
     al. 2024)."""
     fusion: Fusion = "kernels"
-    """Passes over memory joined: by hand-written kernels (Megatron), by torch.compile, or not at all (eager torch)."""
+    """Passes over memory joined: by hand-written kernels (Megatron), only in norms and rotations (nanotron), by
+    torch.compile, or not at all (eager torch)."""
     channels_last: bool = True
     """Images are laid out as tensor cores read them; else each convolution transposes what it reads and writes."""
     overlap: bool = True

@@ -113,7 +113,7 @@ class Prediction:
             return []
         block = model.block(
             plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-            flash=plan.flash, fused=plan.fusion != "none", nbytes=plan.value_bytes,
+            flash=plan.flash, fusion=plan.fusion, nbytes=plan.value_bytes,
         )  # fmt: skip
         flops = sum(2 * part.batch * part.m * part.n * part.k for part in block.products)
         attention = f"{block.flash_flops / 1e12:.4g} TFLOP in attention's kernel, " if block.flash_flops else ""

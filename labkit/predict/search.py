@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 from labkit.hardware import Topology
@@ -14,6 +17,7 @@ from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
+from labkit.predict.ranges import OneOf
 from labkit.predict.step import predict
 
 
@@ -65,20 +69,20 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
 
     Tried are tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
     sequences, ZeRO 0, 1 and 3, microbatches by powers of two (to 16, or more of short sequences and images),
-    recomputation none, selective and full. `fixed` fields of `Plan` are not varied. Raises ValueError for a batch below
-    1, and when fixed axes do not divide the GPUs.
+    recomputation none, selective and full. `fixed` fields of `Plan` are not varied, unless they are a `OneOf`, of which
+    every choice is tried: `schedule=OneOf(("1f1b", "zb-h1"))`. A search of more than a second shows how far it is.
+    Raises ValueError for a batch below 1, and when fixed axes do not divide the GPUs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    for axis in ("tensor", "pipeline", "context", "data"):
-        if fixed.get(axis, 1) < 1:
-            raise ValueError(f"{axis} must be a whole number from 1 up, got {fixed[axis]!r}")
-    axes = math.prod(fixed.get(axis, 1) for axis in ("tensor", "pipeline", "context", "data"))
-    if cluster.world_size % axes:
-        said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
-        raise ValueError(f"{said} = {axes} must divide {cluster.world_size} GPUs")
+    varied = {name: choices for name, choices in fixed.items() if isinstance(choices, OneOf)}
+    layouts: list[dict[str, Any]] = []
+    for chosen in product(*varied.values()):
+        one = {**fixed, **dict(zip(varied, chosen, strict=True))}
+        _check_axes(one, cluster)
+        layouts += _layouts(model, batch, cluster, one)
     found, rejected = [], []
-    for layout in _layouts(model, batch, cluster, fixed):
+    for layout in _with_progress(layouts, f"layouts of {model.name}"):
         try:
             made = predict(model, Plan(**layout), cluster, constants=constants)
         except ValueError as error:
@@ -94,6 +98,37 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
             )
     found.sort(key=lambda made: made.step_seconds)
     return Search(tuple(found), tuple(rejected))
+
+
+def _with_progress(layouts: Sequence[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
+    """The same layouts; after a second a bar on standard error tells how many of them are done."""
+    begun, stop, advance = time.monotonic(), None, None
+    try:
+        for number, layout in enumerate(layouts):
+            if advance is None and time.monotonic() - begun > 1:
+                from rich.console import Console
+                from rich.progress import Progress
+
+                bar = Progress(console=Console(stderr=True), transient=True)
+                task = bar.add_task(what, total=len(layouts))
+                bar.start()
+                stop, advance = bar.stop, partial(bar.update, task)
+            if advance is not None:
+                advance(completed=number)
+            yield layout
+    finally:
+        if stop is not None:
+            stop()
+
+
+def _check_axes(fixed: dict[str, Any], cluster: Topology) -> None:
+    for axis in ("tensor", "pipeline", "context", "data"):
+        if fixed.get(axis, 1) < 1:
+            raise ValueError(f"{axis} must be a whole number from 1 up, got {fixed[axis]!r}")
+    axes = math.prod(fixed.get(axis, 1) for axis in ("tensor", "pipeline", "context", "data"))
+    if cluster.world_size % axes:
+        said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
+        raise ValueError(f"{said} = {axes} must divide {cluster.world_size} GPUs")
 
 
 def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -123,7 +158,7 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                 for microbatch in tried("microbatch", _powers(min(batch // data, largest))):
                     for zero in tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]):
                         for recompute in tried("recompute", ["none", "selective", "full"]):
-                            for chunks in tried("chunks", _chunks(model, pipeline)):
+                            for chunks in tried("chunks", _chunks(model, pipeline, fixed.get("schedule"))):
                                 yield {
                                     **fixed, "batch": batch, "tensor": tensor, "context": context, "data": data,
                                     "pipeline": pipeline, "microbatch": microbatch, "zero": zero, "chunks": chunks,
@@ -133,8 +168,10 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                                 }  # fmt: skip
 
 
-def _chunks(model: Description, pipeline: int) -> list[int]:
+def _chunks(model: Description, pipeline: int, schedule: str | None) -> list[int]:
     if not isinstance(model, Transformer) or pipeline == 1 or model.layers % pipeline:
+        return [1]
+    if schedule not in (None, "interleaved"):
         return [1]
     return [chunks for chunks in _divisors(model.layers // pipeline) if chunks <= 8]
 

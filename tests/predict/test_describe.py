@@ -154,7 +154,7 @@ def test_passes_over_memory_are_those_of_eager_torch() -> None:
             y = block(x)
         with Passes() as backward:
             y.backward(torch.empty_like(y))
-    described = gpt.block(8, flash=True, fused=False, nbytes=4)
+    described = gpt.block(8, flash=True, fusion="none", nbytes=4)
     assert described.forward_bytes == pytest.approx(forward.nbytes, rel=0.02)
     # a norm's scale and shift are made in a pass of their own on GPUs, which reads twice
     assert described.backward_bytes == pytest.approx(backward.nbytes + 2 * x.nbytes, rel=0.02)

@@ -84,6 +84,27 @@ def test_recomputation_trades_time_for_memory() -> None:
     assert made["none"].memory.total > made["selective"].memory.total > made["full"].memory.total
 
 
+def test_recomputation_that_stops_early_leaves_out_a_layers_last_product() -> None:
+    """h x 4h of the 4h + 8h that a layer's products are: a third of them, and nothing else changes."""
+    plan = Plan(32, 4, 8, recompute="full")
+    whole, early = (predict(model("gpt-6.7b"), replace(plan, early_stop=stop), a100(8)) for stop in (False, True))
+    assert 0.65 < early.seconds("recomputation") / whole.seconds("recomputation") < 0.78
+    assert early.seconds("forward") == whole.seconds("forward")
+    assert early.seconds("backward") == whole.seconds("backward")
+
+
+def test_hosts_that_do_not_run_ahead_meet_only_in_pipelines_that_leave_the_node() -> None:
+    plan = Plan(64, 1, 1, 4, 2, sequence_parallel=True, run_ahead=False)
+    small = model("gpt-1.3b")
+    assert (
+        predict(small, plan, a100(8)).step_seconds
+        == predict(small, replace(plan, run_ahead=True), a100(8)).step_seconds
+    )
+    wide = replace(plan, data=2)
+    waiting = predict(small, wide, a100(16)).seconds("launches")
+    assert waiting > 2 * predict(small, replace(wide, run_ahead=True), a100(16)).seconds("launches")
+
+
 def test_zero_shards_memory_and_offload_empties_it() -> None:
     totals = [predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=zero), a100(64)).memory.total for zero in range(4)]
     assert totals == sorted(totals, reverse=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +150,27 @@ def test_the_command_says_what_would_make_a_plan_fit(capsys: pytest.CaptureFixtu
     assert "does not fit: stage 0 needs 187 GB more" in said and re.search(
         r"zero=3, recompute='full': [0-9.]+ GB, fits", said
     )
+
+
+def test_choices_are_tried_one_by_one_and_a_long_search_shows_how_far_it_is() -> None:
+    """530 billion parameters on 2,520 GPUs with attention free too, in a process whose standard error is a terminal."""
+    program = (
+        "from labkit.hardware import topology\n"
+        "from labkit.predict import OneOf, model, search\n"
+        "free = {'attention': OneOf(('parts', 'flash1', 'flash2'))}\n"
+        "made = search(model('gpt-530b'), 2520, topology('dgx-a100', nnodes=315), **free)\n"
+        "every = [*made.found, *(one.made for one in made.rejected if one.made)]\n"
+        "print(len(every), sorted({one.plan.attention for one in every}))\n"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=theirs, text=True) as running:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux's end of a terminal
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        os.close(ours)
+        assert running.stdout is not None
+        count, tried = running.stdout.read().strip().split(" ", 1)
+    assert int(count) > 5000 and tried == "['flash1', 'flash2', 'parts']"
+    assert b"layouts of gpt-530b" in shown

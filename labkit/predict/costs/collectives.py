@@ -37,7 +37,20 @@ def group(ranks: int, stride: int, cluster: Topology) -> Group:
 class Wires:
     """A cluster's links with what collectives reach on them."""
 
-    __slots__ = ("base", "card", "cluster", "fill", "hop", "inside", "lost", "network_hop", "reducing", "single")
+    __slots__ = (
+        "base",
+        "card",
+        "cluster",
+        "fill",
+        "gather_base",
+        "gather_hop",
+        "hop",
+        "inside",
+        "lost",
+        "network_hop",
+        "reducing",
+        "single",
+    )
 
     def __init__(self, cluster: Topology, constants: Constants) -> None:
         intra, inter = cluster.intra_node, cluster.inter_node
@@ -57,6 +70,8 @@ class Wires:
         """Bytes a second of one GPU's part of its node's cards."""
         self.base = constants.collective_base
         self.hop = constants.hop_seconds
+        self.gather_base = constants.gather_base
+        self.gather_hop = constants.gather_hop
         self.network_hop = constants.network_hops * inter.latency_seconds
         self.fill = constants.fill_seconds
 
@@ -73,26 +88,26 @@ class Wires:
         inside = n == members.per_node
         hops = 2 * (n - 1) * (self.hop if inside else self.network_hop)
         if inside and n > 2 and self.reducing:  # the switch adds up: each rank passes (n + 1)/n of the bytes
-            return self._time(3 * self.hop, nbytes * (n + 1) / n / self.reducing)
+            return self._time(self.base, 3 * self.hop, nbytes * (n + 1) / n / self.reducing)
         moving = nbytes * (2 * (n - 1) / n / self.bus(members))
         if inside:
             moving = self._inside(nbytes, 2 * (n - 1) / n)
         if not inside:
             tree = 2 * math.log2(members.nodes) * self.network_hop + 2 * (members.per_node - 1) * self.hop
             hops = min(hops, tree)
-        return self._time(hops, moving)
+        return self._time(self.base, hops, moving)
 
     def all_gather(self, nbytes: float, members: Group) -> float:
         """`nbytes`: of the whole, as every rank has it afterwards. A reduce-scatter of as many takes as long."""
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
         n = members.ranks
-        hops = (n - 1) * (self.hop if n == members.per_node else self.network_hop)
+        hops = (n - 1) * (self.gather_hop if n == members.per_node else self.network_hop)
         if n == members.per_node:
             moving = self._inside(nbytes, (n - 1) / n)
         else:
             moving = nbytes * (n - 1) / n / self.bus(members)
-        return self._time(hops, moving)
+        return self._time(self.gather_base, hops, moving)
 
     reduce_scatter = all_gather
 
@@ -103,7 +118,7 @@ class Wires:
         n = members.ranks
         near = nbytes * (members.per_node - 1) / n / self.single
         far = nbytes * (n - members.per_node) / n / self.card if members.nodes > 1 else 0.0
-        return self.base + max(near, far)
+        return self.gather_base + max(near, far)
 
     def send(self, nbytes: float, *, inside: bool) -> float:
         """One message to a neighbour."""
@@ -120,5 +135,5 @@ class Wires:
         passes = 1 if turns < 1 else 2
         return nbytes * (turns + passes * self.lost) / self.single
 
-    def _time(self, hops: float, moving: float) -> float:
-        return self.base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving
+    def _time(self, base: float, hops: float, moving: float) -> float:
+        return base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving

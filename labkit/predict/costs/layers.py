@@ -48,7 +48,7 @@ def compute(block: Block, processor: Processor, plan: Plan, constants: Constants
     elementwise = max(1.0, block.kernels - len(block.products))
     forward = forward_seconds(block.products, processor) + processor.passes(block.forward_bytes, elementwise)
     inputs, weights = backward_seconds(block.products, processor)
-    inputs += processor.passes(block.backward_bytes, elementwise)
+    inputs += processor.passes(block.backward_bytes, elementwise * BACKWARD_KERNELS)
     if block.flash_flops:
         forward += block.flash_flops / processor.flash
         inputs += block.flash_flops / processor.backward_flash
@@ -70,10 +70,13 @@ def transformer_layer(
 ) -> Layer:
     block = model.block(
         plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-        flash=plan.flash, fused=plan.fusion != "none", nbytes=plan.value_bytes,
+        flash=plan.flash, fusion=plan.fusion, nbytes=plan.value_bytes,
     )  # fmt: skip
     forward, inputs, weights, host = compute(block, processor, plan, constants)
-    again = {"none": 0.0, "full": forward, "selective": 0.0}[plan.recompute]
+    again = 0.0
+    if plan.recompute == "full":
+        last = [product for product in block.products if product.weight][-1:] if plan.early_stop else []
+        again = forward - forward_seconds(tuple(last), processor)
     if plan.recompute == "selective":
         attention = tuple(product for product in block.products if not product.weight)
         again = forward_seconds(attention, processor) + processor.passes(block.attention_bytes, 2)
@@ -84,7 +87,7 @@ def transformer_layer(
     expert = _expert_traffic(model, plan, wires)
     busy = forward + inputs + weights + again + tensor + context + expert
     rounds = 1 + BACKWARD_KERNELS + (plan.recomputed_layers if plan.recompute == "full" else 0)
-    if plan.pipeline > 1 and not plan.run_ahead:
+    if plan.pipeline > 1 and not plan.run_ahead and wires.cluster.nnodes > 1:
         host += launches * constants.lockstep_seconds * plan.tensor / rounds
     host_total = host * rounds + launches * constants.host_seconds
     return Layer(forward, inputs, weights, again, tensor, context, expert, max(0.0, host_total - busy))
@@ -117,7 +120,9 @@ def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float
         one = wires.reduce_scatter(nbytes, members) + wires.all_gather(nbytes, members)
     else:
         one = wires.all_reduce(nbytes, members)
-    passes = 2 + (plan.recomputed_layers if plan.recompute == "full" else 0)
+    passes = 2.0
+    if plan.recompute == "full":
+        passes += plan.recomputed_layers * (0.5 if plan.early_stop else 1)
     launches = round(4 * passes + 2) if plan.sequence_parallel else round(2 * passes)
     if plan.overlap_tensor:
         # all but the first piece of each travels beside the product it belongs to

@@ -86,9 +86,13 @@ def _hidden(
     if not plan.overlap:
         return Term(name, "communication", seconds, formula, source)
     tail = seconds * min(1.0, last)
-    exposed = max(tail, seconds - beside) + constants.overlap_slowdown * min(seconds, beside)
-    formula += f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best"
-    return Term(name, "communication", exposed, formula, source)
+    exposed = max(tail, seconds - beside)
+    slower = constants.overlap_slowdown * (seconds - exposed)
+    formula += (
+        f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best, and are "
+        f"{slower:.4g} s longer for it"
+    )
+    return Term(name, "communication", exposed + slower, formula, source)
 
 
 def _gathered(

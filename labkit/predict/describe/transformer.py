@@ -12,6 +12,7 @@ from typing import Literal
 
 from labkit.predict.describe.work import Block, Product
 
+Fusion = Literal["none", "norms", "kernels", "compiled"]
 Convention = Literal["model", "hardware", "6n", "causal"]
 CONVENTIONS: dict[Convention, str] = {
     "model": "products of forward and backward, attention over all s x s pairs (PaLM, appendix B)",
@@ -256,13 +257,14 @@ class Transformer:
         sequence_parallel: bool = False,
         context: int = 1,
         flash: bool = False,
-        fused: bool = True,
+        fusion: Fusion = "kernels",
         nbytes: int = 2,
     ) -> Block:
         """The work of one layer, forward, on one GPU of `tensor` x `context`.
 
-        Bytes through memory are those of each pass that the kernels of Megatron make: `fused` joins bias with GELU, and
-        bias with dropout and the residual; without it each is a kernel of its own.
+        Bytes through memory are those of each pass that the kernels of Megatron make: `fusion` "kernels" joins bias
+        with GELU, and bias with dropout and the residual; with "none" each is a kernel of its own. "norms" joins norms
+        and rotations alone: gate and product are apart, queries, keys and values are copied into order (nanotron).
         """
         h, f, kv, t, s = self.width, self.inner, self.kv_width, tensor, self.sequence
         tokens = samples * s / context
@@ -290,13 +292,16 @@ class Transformer:
             forward += 2 * moved
             backward += 2 * moved
         kernels = 14
-        if not fused and self.rms_norm:
+        if fusion == "norms":
+            forward, backward = forward + 2 * (inner + moved), backward + 2 * (2 * inner + moved)
+            kernels += 16  # 12 more in nanotron's source; gradients that a hook adds to fp32 count as 4
+        elif fusion == "none" and self.rms_norm:
             # norms in fp32 step by step, bias, dropout and residual apart, gate and product apart
             forward += whole * 2 * 12 + inner * 2
             backward += whole * 2 * 14 + inner * 4
             forward, backward = (forward + 6 * moved, backward + 6 * moved) if self.rotary else (forward, backward)
             kernels += 20
-        elif not fused:
+        elif fusion == "none":
             # gradients of queries, keys and values put together and in the projection's order; of biases, each a sum
             # that reads what comes; dropout apart from the residual. Biases are added in the products
             apart = 2 * 2 * whole if self.dropout else 0.0
@@ -317,7 +322,7 @@ class Transformer:
             attention_bytes = scores * nbytes * (2 + (2 + mask if self.dropout else 0)) + 2 * moved
             forward += attention_bytes
             backward += scores * nbytes * (3 + (2 + mask if self.dropout else 0)) + 2 * moved
-            if not fused:
+            if fusion == "none":
                 attention_bytes += scores * nbytes * 4
                 forward += scores * nbytes * 4
                 backward += scores * nbytes * 2
