@@ -113,7 +113,9 @@ def _headline(made: Prediction) -> str:
         f"(data {plan.data} x tensor {plan.tensor} x pipeline {plan.pipeline}): "
         f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}, predicted"
     )
-    return _line(f"<b>{html.escape(words)}</b>", palette.STEP["compute"])
+    if not made.fits:
+        words += ". It does not fit: no such step can be run"
+    return _line(f"<b>{html.escape(words)}</b>", palette.STEP["compute"] if made.fits else palette.WRONG)
 
 
 def _refused(why: str, last: list[Answer]) -> str:

@@ -69,6 +69,17 @@ def test_each_slider_draws_anew_and_what_cannot_be_keeps_the_last_picture() -> N
     assert shown.value == seen[-1]
 
 
+def test_what_does_not_fit_is_said_in_the_headline() -> None:
+    box = explore("gpt-175b", nodes=1)
+    grid, shown = box.children
+    assert "It does not fit" in shown.value
+    for control in grid.children:
+        if control.description in ("nodes", "recompute"):
+            control.value = {"nodes": 64, "recompute": "full"}[control.description]
+    assert "fit" not in shown.value
+    assert "e+0" not in explore("gpt-1t", nodes=1).children[1].value, "thousands of GB are written out"
+
+
 def test_unknown_names_are_told_at_once() -> None:
     with pytest.raises(ValueError, match="did you mean gpt-13b"):
         explore("gpt-13")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from labkit.plots import palette
-from labkit.plots.units import duration, time_unit
+from labkit.plots.units import duration, size, time_unit
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction
@@ -62,11 +62,11 @@ def _step(made: Prediction) -> str:
 def _memory(made: Prediction) -> str:
     held = {name: nbytes / 1e9 for name, nbytes in made.memory.categories().items() if nbytes}
     limit, total = made.cluster.gpu.memory_gb, sum(held.values())
-    said = f"memory of the fullest rank, predicted: {total:.3g} of {limit:g} GB" + (
+    said = f"memory of the fullest rank, predicted: {size(1e9 * total)} of {limit:g} GB" + (
         "" if made.fits else ": does not fit"
     )
     pieces = [(name, palette.HELD[name], gb) for name, gb in held.items()]
-    legend = [(palette.HELD[name], f"{name} {gb:.3g}&nbsp;GB") for name, gb in held.items()]
+    legend = [(palette.HELD[name], f"{name} {size(1e9 * gb).replace(' ', '&nbsp;')}") for name, gb in held.items()]
     legend.append((palette.CAPACITY, f"capacity {limit:g}&nbsp;GB"))
     return _heading(said) + _bar(pieces, 1.02 * max(limit, total), "GB", said, limit) + _legend(legend, line=" ")
 

@@ -36,7 +36,7 @@ def predicted_memory(predictions: Mapping[str, Prediction], title: str = "") -> 
     for place, (row, limit, made) in enumerate(zip(rows.values(), limits, predictions.values(), strict=True)):
         axes.plot([limit, limit], [place - 0.72 * HEIGHT, place + 0.72 * HEIGHT], **line)
         held = sum(row.values())
-        words = f"{held:.3g} GB" + ("" if made.fits else ", does not fit")
+        words = size(1e9 * held) + ("" if made.fits else ", does not fit")
         # behind the line where there is no room before it
         after = limit if held <= limit < held + 0.2 * highest else held
         axes.annotate(words, (after, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
