@@ -217,6 +217,26 @@ def test_berts_head_sees_the_masked_tokens_only() -> None:
     assert bert.head_activation_bytes(1) == whole.head_activation_bytes(1) * 80 / 512
 
 
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        (nn.LSTM(16, 32, batch_first=True), [(2, 10, 16)]),
+        (nn.MultiheadAttention(64, 4, batch_first=True), [(2, 10, 64)] * 3),
+        (nn.ConvTranspose2d(8, 16, 4, stride=2), [(2, 8, 8, 8)]),
+        (nn.Conv1d(8, 16, 3), [(2, 8, 8)]),
+        (nn.Conv2d(8, 8, 3, groups=8), [(2, 8, 9, 9)]),
+        (nn.Transformer(32, 4, 1, 1, 64, batch_first=True), [(2, 5, 32), (2, 6, 32)]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_products_of_a_module_have_its_flops(module: nn.Module, shapes: list[tuple[int, ...]]) -> None:
+    counted = count(module, *map(torch.zeros, shapes))
+    assert (
+        sum(one.flops for one in counted.work.products) == pytest.approx(counted.forward_flops) and counted.saved_bytes
+    )
+    assert counted.block(6).flops == pytest.approx(6 * counted.forward_flops)
+
+
 def test_tied_weights_count_once() -> None:
     tied = Transformer("t", 2, 64, 4, 1000, 16, tied=True)
     assert Transformer("u", 2, 64, 4, 1000, 16).parameters - tied.parameters == 64 * 1000
@@ -234,6 +254,10 @@ def test_tied_weights_count_once() -> None:
         (lambda: model("resnet50", sequence=5), "no sequence length"),
         (lambda: MLP("m", (5,)), "two sizes or more"),
         (lambda: count(nn.Linear(2, 2)), "an example input"),
+        (
+            lambda: count(nn.Linear(2, 2), torch.zeros(2)),
+            "Linear cannot be counted on shapes alone, for 1 and 2 batches",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(make: object, said: str) -> None:

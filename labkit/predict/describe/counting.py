@@ -63,7 +63,7 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> C
 
     Counted is every operator that the module calls, and those that autograd calls for it; a loss only where the module
     has it. Attention called as one function is one kernel, as on a GPU. Parameters that are shared are counted once.
-    Raises ValueError when no input is a tensor with a batch dimension.
+    Raises ValueError when no input is a tensor with a batch dimension, and when the module needs values, not shapes.
     """
     import torch
 
@@ -81,14 +81,20 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> C
         there = value.to("meta")
         return torch.cat([there] * times) if value.ndim and value.shape[0] == batch else there
 
-    one, two = (
-        watched(
-            shadow,
-            [made(value, times) for value in inputs],
-            {key: made(value, times) for key, value in named.items()},
+    try:
+        one, two = (
+            watched(
+                shadow,
+                [made(value, times) for value in inputs],
+                {key: made(value, times) for key, value in named.items()},
+            )
+            for times in (1, 2)
         )
-        for times in (1, 2)
-    )
+    except (RuntimeError, NotImplementedError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{type(module).__name__} cannot be counted on shapes alone, for 1 and 2 batches: {said}"
+        ) from error
     (forward, backward, saved), (more_forward, more_backward, more_saved) = one, two
     there = (more_forward.moved - forward.moved) / batch
     back = (more_backward.moved - backward.moved) / batch

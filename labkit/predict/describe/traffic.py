@@ -21,6 +21,7 @@ from labkit.predict.describe.convolutional import WINOGRAD
 from labkit.predict.describe.work import Product
 
 aten = torch.ops.aten
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
 LOOKED_UP = {"embedding", "index", "index_select", "gather"}
 """Read as much as they write, however large the table is."""
 
@@ -47,10 +48,10 @@ class Traffic:
         if packet in flop_registry:
             flops = flop_registry[packet](*args, **kwargs, out_val=output)
             self.flops += flops
-            if "attention" in name:
-                self.attention_flops += flops * (0.5 if len(args) > 4 and args[4] is True else 1.0)
-            elif "backward" not in name:
+            if name in PRODUCTS:
                 self.products.append(_product(name, args, output))
+            elif "backward" not in name:
+                self.attention_flops += flops * (0.5 if len(args) > 4 and args[4] is True else 1.0)
         elif name in LOOKED_UP:
             self.moved += 2 * size(written)
         else:
@@ -59,7 +60,10 @@ class Traffic:
 
 def _product(name: str, args: Sequence[Any], output: Tensor) -> Product:
     if name == "convolution":
-        read, weight, _, stride, *_, groups = args
+        read, weight, _, stride, _, _, transposed, _, groups = args
+        if transposed:  # a row for each place of the input, a column for each value that it adds to
+            places, inputs = read.numel() / read.shape[1], read.shape[1] / groups
+            return Product(places, weight[0].numel(), inputs, groups, values=read.numel() + output.numel())
         places = output.numel() / output.shape[1]
         winograd = set(weight.shape[2:]) == {3} and set(stride) == {1} and groups == 1
         return Product(
