@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.hardware import Topology
-from labkit.predict.costs.memory import FRAGMENTATION, Memory, logit_bytes, memory
-from labkit.predict.costs.schedules import in_flight
+from labkit.predict.costs.memory import FRAGMENTATION, Memory, layer_bytes, logit_bytes, memory
+from labkit.predict.costs.schedules import in_flight, weights_waiting
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -34,46 +34,57 @@ class Relief(NamedTuple):
 
 ZERO = "Rajbhandari et al. 2020, section 3"
 KORTHIKANTI = "Korthikanti et al. 2022, section 4"
+COUNTED = "counted, operation by operation"
 FSDP = "Zhao et al. 2023, section 3"
 
 
 def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
     """The terms of `stage` that are not zero, largest first; they sum up to `stage.total`."""
-    n = plan.sharded_over
+    count, n = f"{stage.count:.4g} parameters", plan.sharded_over
     full = plan.value_bytes == 4 or plan.zero == 3
     shards = f" / {n} ranks" if n > 1 else ""
     scattered = {0: "", 1: "", 2: shards, 3: shards}[plan.zero]
-    copies = f" + {plan.value_bytes} in DDP's buckets" if plan.gradient_copies and plan.shared_by > 1 else ""
-    gradient = 4 if plan.zero == 3 else plan.gradient_bytes
-    flying = (
-        f"{stage.layers} layers x {in_flight(plan, stage.stage):g} microbatches in flight x what a layer keeps "
-        f"({plan.recompute} recomputation), and the inputs of the ends"
-        if isinstance(model, Transformer)
-        else "outputs of all layers of a microbatch"
-    )
+    gradient = f"{4 if plan.zero == 3 else plan.gradient_bytes} bytes"
+    if plan.gradient_copies and plan.shared_by > 1 and plan.zero < 2:
+        gradient = f"({gradient[0]} + {plan.value_bytes} in DDP's buckets) bytes"
     said = {
-        "parameters": (f"the stage's parameters x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
-        "gradients": (f"the stage's parameters x {gradient} bytes{copies}{scattered}", ZERO),
-        "optimizer": (
-            f"the stage's parameters x {'8 bytes: Adam' if full else '12 bytes: Adam and an fp32 copy'}{shards}",
-            ZERO,
+        "parameters": (f"{count} x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
+        "gradients": (f"{count} x {gradient}{scattered}", ZERO),
+        "optimizer": (f"{count} x {8 if full else 12} bytes{shards}: Adam{'' if full else ' and an fp32 copy'}", ZERO),
+        "kept": ("outputs of all layers of a microbatch", COUNTED),
+        "working": ("gradients of one layer's activations, at the widest, less what is freed by then", COUNTED),
+        "gathered": (
+            f"{stage.gathered / plan.value_bytes:.4g} parameters of two layers, embedding and head, from all shards, x "
+            f"{plan.value_bytes} bytes",
+            FSDP,
         ),
-        "kept": (flying, KORTHIKANTI),
-        "logits": (
-            f"tokens x vocabulary / tensor x {logit_bytes(plan)[0]} bytes, loss={plan.loss!r}",
-            "counted, operation by operation",
-        ),
-        "again": ("one layer's activations, computed again", "Chen et al. 2016"),
-        "working": (
-            "gradients of one layer's activations, at the widest, less what is freed by then",
-            "counted, operation by operation",
-        ),
-        "gathered": ("two layers, embedding and head, gathered from all shards", FSDP),
         "passing": ("gradients as autograd makes them, before they are summed up or scattered", FSDP),
-        "update": (f"an fp32 copy of what the rank updates{shards}", "torch.optim.Adam(foreach=True)"),
-    }
+        "update": (f"{count} x 4 bytes{shards}: an fp32 copy of what is updated", "torch.optim.Adam(foreach=True)"),
+    }  # fmt: skip
+    if isinstance(model, Transformer):
+        said |= _activations(model, plan, stage)
     found = [Held(name, getattr(stage, name), *said[name]) for name in said if getattr(stage, name)]
     return sorted(found, key=lambda term: -term.nbytes)
+
+
+def _activations(model: Transformer, plan: Plan, stage: Memory) -> dict[str, tuple[str, str]]:
+    """Formula and source of what a transformer's layers and its loss hold."""
+    one, thrifty, whole, _ = layer_bytes(model, plan)
+    flying = in_flight(plan, stage.stage) - (stage.moment == "end of backward")
+    rest = stage.kept - stage.layers * flying * one
+    beside = f", and {rest / 1e6:.4g} MB of the embedding and the head" if rest > 0 else ""
+    if waiting := weights_waiting(plan, stage.stage):
+        beside = f", and {rest / 1e6:.4g} MB that the weights of {waiting:g} microbatches wait for"
+    logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
+    return {
+        "kept": (
+            f"{stage.layers} layers x {flying:g} microbatches in flight x {one / 1e6:.4g} MB, recompute "
+            f"{plan.recompute}{beside}",
+            KORTHIKANTI,
+        ),
+        "again": (f"one layer's {whole / 1e6:.4g} MB, of which {thrifty / 1e6:.4g} had been kept", "Chen et al. 2016"),
+        "logits": (f"{logits:.4g} logits x {logit_bytes(plan)[0]} bytes, loss {plan.loss}", COUNTED),
+    }
 
 
 def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 import sys
 from dataclasses import replace
@@ -264,3 +265,20 @@ def test_explained_terms_sum_up_to_the_total(options: dict[str, Any]) -> None:
     assert all(term.formula and term.source for term in terms)
     for term in terms:
         assert f"{term.name}: {term.formula}" in made.explain()
+
+
+def test_explained_terms_can_be_worked_out_by_hand() -> None:
+    plan = Plan(64, 1, 4, 4, 2, zero=1, recompute="selective", attention="parts")
+    made = predict(model("gpt-13b"), plan, topology("dgx-a100", nnodes=4))
+    said = {term.name: (term.formula, term.nbytes) for term in held(made.model, made.plan, made.stages[0])}
+    assert {"parameters", "gradients", "optimizer", "kept", "again", "working"} == set(said)
+    for name in ("parameters", "gradients", "optimizer"):
+        formula, nbytes = said[name]
+        count, each, ranks = re.fullmatch(r"(\S+) parameters x (\d+) bytes(?: / (\d+) ranks)?.*", formula).groups()  # type: ignore[union-attr]
+        assert float(count) * int(each) / int(ranks or 1) == pytest.approx(nbytes, rel=1e-3), formula
+    kept = r"(\d+) layers x (\d+) microbatches in flight x (\S+) MB, recompute selective, and (\S+) MB of the .*"
+    layers, flying, each, ends = re.fullmatch(kept, said["kept"][0]).groups()  # type: ignore[union-attr]
+    counted = int(layers) * int(flying) * float(each) + float(ends)
+    assert counted * 1e6 == pytest.approx(said["kept"][1], rel=1e-3)
+    whole, thrifty = re.match(r"one layer's (\S+) MB, of which (\S+) had", said["again"][0]).groups()  # type: ignore[union-attr]
+    assert (float(whole) - float(thrifty)) * 1e6 == pytest.approx(said["again"][1], rel=1e-3)

@@ -41,6 +41,8 @@ class Memory:
 
     stage: int
     layers: int
+    count: float
+    """Parameters of the stage that a rank would hold without ZeRO."""
     moment: str
     """loss, backward, end of backward or optimizer."""
     parameters: float
@@ -130,7 +132,7 @@ def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
 
 def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) -> list[Memory]:
     """Of every stage; `layers` of each."""
-    one, thrifty, whole, working = _layer(model, plan)
+    one, thrifty, whole, working = layer_bytes(model, plan)
     waiting = model.weight_bytes(
         plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
         nbytes=plan.value_bytes,
@@ -153,7 +155,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
             logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
         parameters = count * layer + ends
         moment, extra = _peak(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working)
-        found.append(Memory(stage, count, moment, *states(plan, parameters), **extra))
+        found.append(Memory(stage, count, parameters, moment, *states(plan, parameters), **extra))
     return found
 
 
@@ -198,9 +200,9 @@ def _peak(
     return moment, {**most, "freed": blocks - allocated}
 
 
-def _layer(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
-    """Bytes that a layer keeps on average, that one with recomputation keeps, that one without it does, and that its
-    backward needs."""
+def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
+    """Of one microbatch: what a layer keeps on average, what one with recomputation keeps, what one without it does,
+    and what its backward needs besides."""
     kept, whole = (
         model.activation_bytes(
             plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
@@ -223,4 +225,4 @@ def memory(model: Description, plan: Plan, layers: Sequence[int]) -> tuple[Memor
     kept = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
     # in parts so small that what FSDP gathers of one is nothing
     moment, extra = _peak(plan, model.parameters, 0.0, 0.0, kept, kept)
-    return (Memory(0, 1, moment, *states(plan, model.parameters), **extra),)
+    return (Memory(0, 1, model.parameters, moment, *states(plan, model.parameters), **extra),)
