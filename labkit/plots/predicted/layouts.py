@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count
+from labkit.plots.units import count, duration
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction
@@ -48,10 +48,14 @@ def layouts(search: Search, title: str = "") -> Picture:
     _scatter(axes, out, filled=False)
     line: dict[str, Any] = {"color": palette.CAPACITY, "linewidth": 1.6, "linestyle": "--"}
     axes.axvline(limit, **line)
-    if search.found:
-        _mark_best(axes, search.found[0])
-    _scales(axes, tried)
+    _scales(axes)
     handles = [*_legend(tried, bool(out)), Line2D([], [], label=f"capacity {limit:g} GB", **line)]
+    if search.found:
+        best = search.found[0]
+        ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": "black", "markeredgewidth": 1.6}
+        axes.plot(held_gb(best), best.step_seconds, "o", markersize=11, **ring)
+        said_of_best = f"best: {duration(best.step_seconds)}\n" + layout_words(best).replace(", ", "\n")
+        handles.insert(0, Line2D([], [], linestyle="", marker="o", markersize=11, label=said_of_best, **ring))
     picture.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
     picture.supxlabel("\n".join(said), x=0.01, ha="left", fontsize=8.5)
     return picture
@@ -83,24 +87,13 @@ def _scatter(axes: Axes, made: list[Prediction] | tuple[Prediction, ...], *, fil
         )  # fmt: skip
 
 
-def _mark_best(axes: Axes, best: Prediction) -> None:
-    at = (held_gb(best), best.step_seconds)
-    axes.scatter(*at, 110, marker="o", facecolors="none", edgecolors="black", linewidths=1.6)
-    axes.annotate(
-        f"best: {best.step_seconds:.3g} s\n{layout_words(best)}", at, (-6, -12), textcoords="offset points", fontsize=9,
-        ha="right", va="top",
-    )  # fmt: skip
-
-
-def _scales(axes: Axes, tried: list[Prediction]) -> None:
+def _scales(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, (1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(NullFormatter())
-    seconds = [one.step_seconds for one in tried]
-    axes.set_ylim(min(seconds) / 1.9, 1.15 * max(seconds))
     axes.set_xlabel("memory of the fullest rank, predicted (GB)")
     axes.set_ylabel("time of a step, predicted (s)")
     axes.spines[["top", "right"]].set_visible(False)
@@ -126,7 +119,7 @@ def _describe(search: Search, limit: float, title: str) -> str:
     said = f"{title or 'All layouts'}: time of a step over memory of the fullest rank, predicted. "
     if search.found:
         best = search.found[0]
-        said += f"The best of {len(search.found)} takes {best.step_seconds:.3g} s and {held_gb(best):.3g} GB of "
+        said += f"The best of {len(search.found)} takes {duration(best.step_seconds)} and {held_gb(best):.3g} GB of "
         said += f"{limit:g}: {layout_words(best)}, recompute {best.plan.recompute}. "
     else:
         said += f"None fits into {limit:g} GB. "
