@@ -50,7 +50,7 @@ def explore(name: str = "gpt-13b", cluster: str = "dgx-a100", nodes: int = 4) ->
         "zero": choice("ZeRO", [0, 1, 2, 3], 3),
         "precision": choice("precision", ["fp32", "tf32", "fp16", "bf16", "fp8"], "bf16"),
     }
-    shown = ipywidgets.HTML()
+    shown = ipywidgets.HTML(layout=ipywidgets.Layout(width=f"{WIDTH}px", max_width="100%"))
     last: list[Answer] = []
 
     def redraw(_: Any = None) -> None:
@@ -127,5 +127,5 @@ def _refused(why: str, last: list[Answer]) -> str:
 
 
 def _line(words: str, colour: str) -> str:
-    look = f"width:{WIDTH}px;max-width:100%;min-height:2.8em;box-sizing:border-box;line-height:1.4;padding:4px 8px"
+    look = f"max-width:{WIDTH}px;min-height:2.8em;box-sizing:border-box;line-height:1.4;padding:4px 8px"
     return f"<div role='status' style='{look};background:#FFF;color:#222;border-left:5px solid {colour}'>{words}</div>"

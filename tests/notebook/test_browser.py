@@ -83,6 +83,8 @@ def test_what_a_learner_sees(page: Page) -> None:
     move(page, cell, "pipeline", "ArrowRight")
     expect(status).to_contain_text("Not possible: zero 3 with pipeline 2")
     expect(picture).to_have_attribute("aria-label", before)
+    page.set_viewport_size({"width": 900, "height": 1400})  # the picture shrinks with its cell
+    expect(cell.locator(".widget-hslider").first).to_be_visible()
     edges = [cell.locator(".jp-OutputArea-output").bounding_box(), picture.bounding_box()]
     assert edges[0] and edges[1] and edges[1]["x"] + edges[1]["width"] <= edges[0]["x"] + edges[0]["width"]
 

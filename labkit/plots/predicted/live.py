@@ -38,7 +38,7 @@ def live(made: Prediction, studies: Mapping[str, Sequence[Scaled]], faded: bool 
 
     faded: for a picture that is no longer what the sliders say.
     """
-    look = f"width:{WIDTH}px;max-width:100%;box-sizing:border-box;padding:4px 8px;background:#FFF;color:#222"
+    look = f"max-width:{WIDTH}px;box-sizing:border-box;padding:4px 8px;background:#FFF;color:#222"
     pictures = f"{_step(made)}{_memory(made)}{_efficiency(made, studies)}"
     inner = f"<div style='opacity:{0.4 if faded else 1}'>{pictures}</div>"  # the page does not shine through
     return f"<div style='{look};font:12px sans-serif'>{inner}</div>"
