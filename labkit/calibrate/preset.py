@@ -114,7 +114,7 @@ def _processor(machine: Machine, made: _Building, source: str, constants: dict[s
         made.say("constants.kernel_seconds", kernel, "s, of eager forward and backward", [layer])
         (relu,), (adam,) = made.of("pass"), made.of("optimizer")
         rate = relu.size / relu.seconds
-        constants["passes_share"] = rate / copying
+        constants["passes_share"] = constants["plain_passes_share"] = rate / copying
         made.say("constants.passes_share", rate / copying, "of the copying rate", [relu])
         constants["optimizer_bytes"] = adam.seconds / adam.size * rate
         made.say("constants.optimizer_bytes", constants["optimizer_bytes"], "bytes a parameter", [adam])
@@ -153,21 +153,27 @@ def _link(machine: Machine, made: _Building, source: str, constants: dict[str, f
     messages = made.of("send")
     sent = made.line(messages, "messages between two ranks")
     collectives = made.of("all_reduce", "all_gather", "reduce_scatter")
-    turns = [2 if one.what == "all_reduce" else 1 for one in collectives]
-    found = fit(
-        [(1.0, turn * (n - 1), turn * one.size) for turn, one in zip(turns, collectives, strict=True)],
-        [one.seconds for one in collectives],
-    )
+    reducing = [one.what == "all_reduce" for one in collectives]
+    # an all-reduce passes each byte twice; before the first one each kind has costs of its own
+    rows = [
+        (1.0, 0.0, 2 * one.size) if two else (0.0, 1.0, one.size)
+        for two, one in zip(reducing, collectives, strict=True)
+    ]
+    found = fit(rows, [one.seconds for one in collectives])
     made.keep(collectives, found)
-    base, hop, byte = found.costs
+    start, gather_start, byte = found.costs
+    # of which each step of the ring has what a message takes, if there is so much, and the base has the rest
+    hop, gather_hop = min(sent.costs[0], start / (2 * (n - 1))), min(sent.costs[0], gather_start / (n - 1))
+    base, gather_base = start - 2 * (n - 1) * hop, gather_start - (n - 1) * gather_hop
     bus = (n - 1) / n / byte
     peak = max(bus, 1 / sent.costs[1])
-    constants.update(collective_base=base, hop_seconds=hop, gather_base=base, gather_hop=hop, fill_seconds=0.0)
+    constants.update(collective_base=max(0.0, base), hop_seconds=hop, fill_seconds=0.0)
+    constants.update(gather_base=max(0.0, gather_base), gather_hop=gather_hop)
     made.say("intra_node.latency_seconds", sent.costs[0], "s", messages, sent)
     made.say("intra_node.gb_per_s", peak / 1e9, "GB/s", messages, sent)
     made.say("intra_node.collective_efficiency", bus / peak, "of the rate", collectives, found)
-    made.say("constants.collective_base", base, "s", collectives, found)
-    made.say("constants.hop_seconds", hop, "s", collectives, found)
+    for constant in ("collective_base", "hop_seconds", "gather_base", "gather_hop"):
+        made.say(f"constants.{constant}", constants[constant], "s", collectives, found)
     reduce, compute, both = (made.of(f"overlap {what}")[0] for what in ("reduce", "compute", "both"))
     longer, shorter = max(reduce.seconds, compute.seconds), min(reduce.seconds, compute.seconds)
     slowdown = min(1.0, max(0.0, (both.seconds - longer) / shorter))

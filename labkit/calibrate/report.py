@@ -105,11 +105,13 @@ def _quantities(made: Calibration) -> Table:
 
 
 def _checks(made: Calibration) -> Table:
-    table = Table("ranks", "measured", "quickest tenth", "predicted", "/ measured", "/ quickest")
-    table.title = "a training step of an MLP, to which nothing was fitted"
+    table = Table(box=None, pad_edge=False, title="a training step of an MLP, to which nothing was fitted")
+    for column in ("ranks", "median", "quickest 10 %", "predicted", "ratio to both", "virtual", "ratio to both"):
+        table.add_column(column, no_wrap=True)
     for one in made.checks:
-        predicted = duration(one.prediction.step_seconds)
-        measured, quickest = duration(one.measured_seconds), duration(one.quickest_seconds)
-        ratios = f"{one.ratio:.2f}", f"{one.ratio_to_quickest:.2f}"
-        table.add_row(str(one.ranks), measured, quickest, predicted, *ratios)
+        shown = [duration(one.measured_seconds), duration(one.quickest_seconds)]
+        for seconds in (one.prediction.step_seconds, one.virtual_seconds):
+            ratios = f"{seconds / one.measured_seconds:.2f}, {seconds / one.quickest_seconds:.2f}"
+            shown += [duration(seconds), ratios]
+        table.add_row(str(one.ranks), *shown)
     return table

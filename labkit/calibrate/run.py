@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from labkit.calibrate.preset import Fitted, build
 from labkit.calibrate.timing import Sample
 from labkit.clusters import Job
 from labkit.clusters.local import local
+from labkit.clusters.virtual import virtual
+from labkit.hardware import Topology
 
 ATTEMPTS = 3
 """On a busy machine times may contradict each other."""
@@ -82,9 +84,10 @@ def calibrate(machine: Machine, *, quick: bool = False, tell: Tell = lambda text
             tell(f"once more: {error}")
     checks = []
     for ranks in sorted({1, min(2, machine.ranks)}):
-        times = _on_ranks(step.measure, machine, ranks, quick, tell)
-        seconds, spread, quickest = max(times)
-        checks.append(step.Check(ranks, seconds, spread, quickest, step.expected(fitted.cluster, ranks)))
+        seconds, spread, quickest = max(_on_ranks(step.measure, machine, ranks, 20 if quick else 90, tell))
+        modelled = _on_virtual_ranks(machine, fitted.cluster, ranks)
+        predicted = step.expected(fitted.cluster, ranks)
+        checks.append(step.Check(ranks, seconds, spread, quickest, modelled, predicted))
     return Calibration(machine, tuple(samples), fitted, tuple(checks), date, quick, load)
 
 
@@ -97,10 +100,8 @@ def _samples(machine: Machine, quick: bool, tell: Tell) -> list[Sample]:
     return [*slowest, *map(_sample, _on_ranks(collectives.measure, machine, machine.ranks, quick, tell)[0])]
 
 
-def _on_ranks(
-    measure: Callable[[Machine, bool], Any], machine: Machine, ranks: int, quick: bool, tell: Tell
-) -> list[Any]:
-    """The value of each rank."""
+def _on_ranks(measure: Callable[[Machine, Any], Any], machine: Machine, ranks: int, how: Any, tell: Tell) -> list[Any]:
+    """What `measure(machine, how)` returns on each rank."""
     rest = ""
 
     def on_output(rank: int, stream: str, text: str) -> None:
@@ -112,12 +113,22 @@ def _on_ranks(
 
     # nothing is printed while one thing is timed, so it is the long limit that catches a hang
     job = Job.calling(
-        measure, machine, quick, trace=False, timeout=900, hang_timeout=120, environment=machine.environment
+        measure, machine, how, trace=False, timeout=900, hang_timeout=120, environment=machine.environment
     )
     run = local(ranks, backend=machine.backend).run(job, on_output)
     if not run.ok:
         raise MeasuringFailed(run.diagnosis())
     return run.values
+
+
+def _on_virtual_ranks(machine: Machine, cluster: Topology, ranks: int) -> float:
+    """Seconds of the step that `step.measure` measures, on the modelled clock: each takes as long as the others."""
+    placed = replace(virtual(), topology=replace(cluster, nnodes=1, nproc_per_node=ranks))
+    run = placed.run(Job.calling(step.measure, replace(machine, device="cpu"), 2, trace=False, timeout=600))
+    if not run.ok:
+        raise MeasuringFailed(run.diagnosis())
+    median, _, _ = run.values[0]
+    return float(median)
 
 
 def _sample(plain: dict[str, Any]) -> Sample:

@@ -22,6 +22,8 @@ from labkit.predict.describe.dense import MLP
 SIZES = (784, 512, 512, 10)
 BATCH = 64
 """Samples of each rank."""
+WARM_UP = 10
+"""Steps that do not count: in the first one Adam makes its state and DDP its buckets."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,9 @@ class Check:
     spread: float
     quickest_seconds: float
     """Of a tenth of its steps: when nothing else was at work here, about the median."""
+    virtual_seconds: float
+    """The same program on virtual ranks of the preset."""
     prediction: Prediction
-
-    @property
-    def ratio(self) -> float:
-        """Predicted / measured."""
-        return self.prediction.step_seconds / self.measured_seconds
-
-    @property
-    def ratio_to_quickest(self) -> float:
-        return self.prediction.step_seconds / self.quickest_seconds
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -52,6 +47,7 @@ class Check:
             "measured_seconds": self.measured_seconds,
             "spread": self.spread,
             "quickest_tenth_seconds": self.quickest_seconds,
+            "virtual_seconds": self.virtual_seconds,
             "predicted_seconds": self.prediction.step_seconds,
             "predicted_parts": self.prediction.breakdown(),
         }
@@ -63,8 +59,8 @@ def expected(cluster: Topology, ranks: int) -> Prediction:
     return predict(MLP("mlp", SIZES), plan, replace(cluster, nnodes=1, nproc_per_node=ranks))
 
 
-def measure(machine: Machine, quick: bool) -> tuple[float, float, float]:
-    """Median, spread and quickest tenth of a step, on one rank with all others."""
+def measure(machine: Machine, steps: int) -> tuple[float, float, float]:
+    """Median, spread and quickest tenth of so many steps and ten before them, on one rank with all others."""
     device = on_machine(machine)
     torch.manual_seed(dist.get_rank())
     layers: list[nn.Module] = []
@@ -76,7 +72,7 @@ def measure(machine: Machine, quick: bool) -> tuple[float, float, float]:
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     images, labels = torch.rand(BATCH, SIZES[0], device=device), torch.randint(SIZES[-1], (BATCH,), device=device)
     times = []
-    for step in range(30 if quick else 100):
+    for step in range(WARM_UP + steps):
         take_turn()
         dist.barrier()
         start = time.perf_counter()
@@ -85,7 +81,7 @@ def measure(machine: Machine, quick: bool) -> tuple[float, float, float]:
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if step >= 10:  # DDP forms its buckets anew after the first step, Adam makes its state in it
+        if step >= WARM_UP:
             times.append(time.perf_counter() - start)
     progress(f"step: {dist.get_world_size()} ranks")
     return statistics.median(times), spread_of(times), statistics.quantiles(times, n=10)[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from labkit.hardware import PRESETS, Topology, topology
+from labkit.hardware import GPU, GPUS, LINKS, PRESETS, Link, Topology, topology
 from labkit.hardware.files import is_file
 from labkit.hardware.settings import parse, with_settings
 from labkit.predict.describe import Description, model
@@ -111,9 +111,20 @@ def _heading(found: Prediction, out_of: str) -> str:
         f"ZeRO {plan.zero}",
         f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {plan.recompute}",
         precision,
+        *_sources(cluster),
         out_of,
     ]
     return "\n  ".join(filter(None, lines))
+
+
+def _sources(cluster: Topology) -> list[str]:
+    """Of the parts that are not as the tables have them: measured on a machine, or set by hand."""
+    parts: list[GPU | Link] = [cluster.gpu, cluster.intra_node]
+    if cluster.nnodes > 1:
+        parts.append(cluster.inter_node)
+    listed = {gpu.source for gpu in GPUS.values()} | {link.source for link in LINKS.values()}
+    of = {part.source: part.name for part in parts if part.source not in listed}
+    return [f"{name}: {source}" for source, name in of.items()]
 
 
 def _step_table(found: Prediction) -> Table:

@@ -40,6 +40,9 @@ def test_the_file_holds_what_was_measured_and_says_so(preset: Path) -> None:
     assert {"all_reduce", "all_gather", "reduce_scatter", "send", "overlap both"} < timed
     assert all(one["seconds"] > 0 for one in measured["samples"])
     assert {one["ranks"] for one in measured["check"]} == {1, 2}
+    for one in measured["check"]:
+        assert 0 < one["quickest_tenth_seconds"] <= one["measured_seconds"]
+        assert one["predicted_seconds"] > 0 and one["virtual_seconds"] > 0
     cluster = topology(str(preset))
     assert "measured" in cluster.gpu.source and "measured" in cluster.intra_node.source
     assert cluster.intra_node.library == "gloo" and cluster.world_size == 2
@@ -53,7 +56,8 @@ def test_predictions_take_it(preset: Path, capsys: pytest.CaptureFixture[str]) -
     assert all(getattr(known, name) == value for name, value in cluster.constants)
     asked = ["predict", "--model", "mlp-784x512x10", "--cluster", str(preset), "--batch", "64", "--precision", "fp32"]
     assert main(asked) == 0
-    assert "2 cpu" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 cpu" in said and f"measured {json.loads(preset.read_text())['measured']['date']}" in said
 
 
 def test_virtual_ranks_take_it(preset: Path) -> None:

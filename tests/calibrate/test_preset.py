@@ -16,7 +16,7 @@ from labkit.predict.costs.collectives import Group, Wires
 
 CPU = Machine("cpu", "a processor", 4, 2, 8e9, 6e9)
 H100 = Machine("cuda", "NVIDIA H100 80GB HBM3", 4, 1, 85e9, 84e9)
-BASE, HOP, LATENCY, RATE, BUS = 50e-6, 20e-6, 30e-6, 4e9, 1e9
+BASE, GATHER_BASE, HOP, LATENCY, RATE, BUS = 50e-6, 10e-6, 20e-6, 20e-6, 4e9, 1e9
 
 
 def times(ranks: int, flops: dict[str, float]) -> list[Sample]:
@@ -32,7 +32,7 @@ def times(ranks: int, flops: dict[str, float]) -> list[Sample]:
     for size in (1024.0, 65536.0, float(1 << 22)):
         made.append(Sample("send", "", size, LATENCY + size / RATE, 0))
         for kind, turns in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)):
-            seconds = BASE + turns * (ranks - 1) * (HOP + size / ranks / BUS)
+            seconds = (BASE if turns == 2 else GATHER_BASE) + turns * (ranks - 1) * (HOP + size / ranks / BUS)
             made.append(Sample(kind, "", size, seconds, 0.05))
     return [
         *made,
@@ -50,8 +50,11 @@ def test_a_known_machine_is_found_again() -> None:
     assert cluster.intra_node.gb_per_s == pytest.approx(4) and cluster.intra_node.library == "gloo"
     assert cluster.intra_node.collective_efficiency == pytest.approx(0.25)
     assert constants["collective_base"] == pytest.approx(BASE) and constants["hop_seconds"] == pytest.approx(HOP)
+    assert constants["gather_base"] == pytest.approx(GATHER_BASE) and constants["gather_hop"] == pytest.approx(HOP)
     assert constants["kernel_seconds"] == pytest.approx(10e-6) and constants["host_seconds"] == 0
-    assert constants["passes_share"] == pytest.approx(0.5) and constants["optimizer_bytes"] == pytest.approx(28)
+    assert constants["passes_share"] == constants["plain_passes_share"] == pytest.approx(0.5) and constants[
+        "optimizer_bytes"
+    ] == pytest.approx(28)
     assert constants["overlap_slowdown"] == pytest.approx(0.5)
     assert "measured 2026-01-01" in cluster.gpu.source and "measured 2026-01-01" in cluster.intra_node.source
     assert max(one.error or 0 for one in made.quantities) < 1e-6
