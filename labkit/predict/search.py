@@ -94,7 +94,12 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
             needed = (made.memory.total + made.memory.reserved) / 1e9
             held = cluster.gpu.memory_gb
             rejected.append(
-                Rejected(layout, f"out of memory: stage {made.memory.stage} needs {needed:.1f} GB of {held:g}", made)
+                Rejected(
+                    layout,
+                    f"out of memory: stage {made.memory.stage} needs {needed:.1f} GB of {held:g} (most: "
+                    f"{made.memory.largest})",
+                    made,
+                )
             )
     found.sort(key=lambda made: made.step_seconds)
     return Search(tuple(found), tuple(rejected))

@@ -243,6 +243,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     made = predict(model("gpt-13b"), Plan(64, 4, 8), cluster)
     over = (made.memory.total + made.memory.reserved) / 1e9 - 80
     said = made.explain()
+    assert made.memory.largest == "optimizer"
     assert f"does not fit: stage 0 needs {over:.3g} GB more than the 80 of a100-80gb; most is optimizer" in said
     enough = predict(model("gpt-13b"), Plan(64, 4, 8, zero=3, recompute="full"), cluster)
     need = (enough.memory.total + enough.memory.reserved) / 1e9

@@ -94,6 +94,12 @@ class Memory:
         names = ("parameters", "gradients", "optimizer", "activations", "buffers", "reserved")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def largest(self) -> str:
+        """The category that holds most."""
+        held = self.categories()
+        return max(held, key=held.__getitem__)
+
 
 def logit_bytes(plan: Plan) -> tuple[int, int]:
     """Bytes of one logit at the loss's widest, and of one that was freed by then but left a hole in the allocator's
