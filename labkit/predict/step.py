@@ -88,7 +88,8 @@ def _whole_terms(model: Any, plan: Plan, cluster: Topology, constants: Constants
     again = 0.0 if plan.recompute == "none" else forward
     busy = forward + inputs + weights + again
     m = plan.microbatches
-    waiting = max(0.0, host * (1 + BACKWARD_KERNELS) - busy)
+    rounds = 1 + BACKWARD_KERNELS + (plan.recompute != "none")
+    waiting = max(0.0, host * rounds - busy)
     layer = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
     traffic = shard_traffic(plan, wires, model.parameters, 1, model.parameters, layer, constants)
     return [
@@ -128,11 +129,13 @@ def _transformer_terms(
     else:
         layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
     stages = []
-    side = layer.tensor + layer.context + layer.expert + layer.host
+    side = layer.tensor + layer.context + layer.expert
+    busy = layer.forward + layer.backward
+    slowed = 1 + layer.host / busy  # where launches are waited for, all parts are, the weights' gradients too
     for stage, count in enumerate(layers):
-        forward = count * (layer.forward + side * layer.forward / (layer.forward + layer.backward))
-        inputs = count * (layer.inputs + layer.again + side * layer.backward / (layer.forward + layer.backward))
-        weights = count * layer.weights
+        forward = count * layer.forward * (slowed + side / busy)
+        inputs = count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy)
+        weights = count * layer.weights * slowed
         for end, at in ((first, 0), (last, len(layers) - 1)):
             if stage == at:
                 forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]

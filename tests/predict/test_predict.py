@@ -122,6 +122,37 @@ def test_overlap_and_compression_hide_gradients() -> None:
     assert exposed(overlap=False, compression="1-bit") < exposed(overlap=False) / 8
 
 
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("vit-b16", Plan(256, 2, 64, zero=1, recompute="full", precision="tf32", fusion="none")),
+        ("resnet50", Plan(512, 1, 64, zero=2, precision="tf32")),
+    ],
+)
+def test_where_launches_are_waited_for_less_computing_is_never_slower(name: str, plan: Plan) -> None:
+    """Traffic and weights' gradients go on while the GPU waits for the host; what is done again is launched again."""
+    made = predict(model(name), plan, a100(64))
+    assert made.seconds("launches") > 0.1 * made.step_seconds
+    quick = {"gpu.memory_gb_per_s": 4000.0, "gpu.fp32_tflops": 40.0, "gpu.tf32_tflops": 300.0}
+    quicker = predict(model(name), plan, topology("dgx-a100", nnodes=8, settings=quick))
+    assert quicker.step_seconds <= made.step_seconds * (1 + 1e-9)
+    again = predict(model(name), replace(plan, recompute="full"), a100(64))
+    assert again.step_seconds >= made.step_seconds
+    assert again.step_seconds > 1.2 * made.step_seconds or plan.recompute == "full"
+
+
+def test_weights_gradients_that_wait_for_launches_fill_the_bubble_too() -> None:
+    def left(host_seconds: float) -> float:
+        cluster = topology("dgx-a100", nnodes=8, settings={"constants.host_seconds": host_seconds})
+        bubbles = [
+            predict(model("vit-h14"), Plan(16, 1, 4, 2, 8, schedule=schedule, fusion="none"), cluster).seconds("bubble")
+            for schedule in ("zb-v", "1f1b")
+        ]  # fmt: skip
+        return bubbles[0] / bubbles[1]
+
+    assert left(host_seconds=50e-6) == pytest.approx(left(host_seconds=0.0), abs=0.05)
+
+
 def test_slower_networks_only_lengthen_communication() -> None:
     plan = Plan(256, 1, 64, zero=3)
     quick, slow = (

@@ -33,7 +33,10 @@ def shard_traffic(
     copies = plan.shared_by // plan.sharded_over if plan.zero else 1
     ratio = COMPRESSION_RATIO[plan.compression] * (4 / plan.gradient_bytes if plan.compression != "none" else 1)
     nbytes = parameters * plan.gradient_bytes * min(1.0, ratio)
-    forward, backward = layers * (layer.forward + layer.tensor / 2), layers * (layer.backward + layer.tensor / 2)
+    busy = layer.forward + layer.backward + layer.tensor
+    waiting = 1 + layer.host / busy if busy else 1.0  # while the GPU waits for launches, traffic goes on
+    forward = layers * waiting * (layer.forward + layer.tensor / 2)
+    backward = layers * waiting * (layer.backward + layer.tensor / 2)
     if plan.zero == 3:
         return _gathered(plan, wires, parameters, layers, per_layer, shard, copies, forward, backward, constants)
     if plan.zero == 0:
