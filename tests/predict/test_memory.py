@@ -91,6 +91,12 @@ def test_each_stage_has_its_own_layers_ends_and_microbatches_in_flight() -> None
     assert {stage.moment for stage in (first, second, third)} == {"backward"}
 
 
+def test_gpipes_last_stage_keeps_every_microbatchs_softmax() -> None:
+    last = _stages(replace(TINY, layers=8), batch=16, pipeline=4, schedule="gpipe")[-1]
+    microbatches = 8
+    assert last.kept == microbatches * (2 * KEPT + HEAD) + (microbatches - 1) * 4 * LOGITS
+
+
 def test_a_single_microbatch_is_in_flight_once_on_every_stage() -> None:
     kept = [stage.kept for stage in _stages(replace(TINY, layers=8), batch=2, pipeline=4)]
     assert kept == [2 * KEPT, 2 * KEPT, 2 * KEPT, 2 * KEPT + HEAD]

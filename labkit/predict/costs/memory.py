@@ -157,8 +157,11 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
         if stage == last:
             tied = model.tied and plan.pipeline > 1
             ends += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
-            kept += model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
             logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
+            head = model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
+            # GPipe's last stage has all losses before the first backward, each with its softmax in fp32
+            waiting = flying - 1 if plan.schedule == "gpipe" else 0.0
+            kept += head + waiting * (head + 4 * logits)
         parameters = count * layer + ends
         moment, extra = _peak(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working)
         found.append(Memory(stage, count, parameters, moment, *states(plan, parameters), **extra))
