@@ -107,6 +107,9 @@ def _adam(args: Any, output: Any) -> int:
 _MOVES: dict[str, Callable[[Any, Any], int]] = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _look_up),
     **dict.fromkeys(("index_add_", "index_copy_", "scatter_", "scatter_add_"), _add_to_rows),
+    # one value of each row is read, and a whole table of zeros written backward
+    "nll_loss_forward": lambda args, output: 2 * nbytes(args[1]),
+    "nll_loss_backward": lambda args, output: nbytes(output) + nbytes(args[2]),
     **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _adam),
     # FSDP's shard, copied into its place of the buffer that the others will fill
     "all_gather_copy_in": lambda args, output: 2 * nbytes(args[0]),

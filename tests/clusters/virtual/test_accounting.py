@@ -54,6 +54,7 @@ def test_a_chain_of_products_takes_its_flops_over_the_gpus_rate() -> None:
 def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
     numel = 10**6
     rows = "torch.nn.functional.embedding(torch.zeros(8, dtype=torch.int64), x.view(-1, 10))"
+    losses = "torch.nn.functional.nll_loss(x.view(1000, 1000), torch.zeros(1000, dtype=torch.int64))"
     moved = {
         "x + y": 3,
         "x.add_(y)": 3,
@@ -62,6 +63,7 @@ def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
         "x.copy_(y)": 2,
         "x.view(1000, 1000).t()[3:]": 0,
         "torch.empty_like(x)": 0,
+        losses: 6000 / numel,  # 8 kB where to look, made; and moved twice: read, and beside it one value a row
         rows: (2 * 80 + 16 + 16) / numel,  # read and written; where to look, read; and made before, of zeros
     }  # fmt: skip
     for expression, tensors in moved.items():
