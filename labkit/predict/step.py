@@ -120,7 +120,7 @@ def _transformer_terms(
     processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
     layer = transformer_layer(model, plan, processor, wires, constants)
     first_block, last_block = model.ends(
-        plan.microbatch, tensor=plan.tensor, context=plan.context, nbytes=plan.value_bytes
+        plan.microbatch, tensor=plan.tensor, context=plan.context, loss=plan.loss, nbytes=plan.value_bytes
     )
     first, last = (compute(block, processor, plan, constants)[:3] for block in (first_block, last_block))
     end_traffic = ends_traffic(model, plan, wires)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from labkit.models import GPT, GPTConfig
 from labkit.predict import MLP, MODELS, Transformer, count, model, resnet
 from labkit.predict.describe import Convolutional
+from labkit.predict.describe.transformer import LOSS_PASSES
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,30 @@ def test_passes_over_memory_are_those_of_eager_torch() -> None:
     assert described.forward_bytes == pytest.approx(forward.nbytes, rel=0.02)
     # a norm's scale and shift are made in a pass of their own on GPUs, which reads twice
     assert described.backward_bytes == pytest.approx(backward.nbytes + 2 * x.nbytes, rel=0.02)
+
+
+def test_passes_of_a_loss_are_those_of_its_operators() -> None:
+    tokens, vocab = 256, 512
+    with FakeTensorMode():
+        logits = torch.empty(tokens, vocab, dtype=torch.bfloat16, requires_grad=True)
+        targets = torch.zeros(tokens, dtype=torch.int64)
+        with Passes() as forward:
+            loss = nn.functional.cross_entropy(logits.float(), targets)
+        with Passes() as backward:
+            loss.backward()
+        with torch.no_grad(), Passes() as in_place:  # as Megatron's of a split vocabulary
+            work = logits.float()
+            work.sub_(work.max(-1, keepdim=True).values).exp_()
+            work.div_(work.sum(-1, keepdim=True))
+        with torch.no_grad(), Passes() as gradients:
+            work.mul_(0.5).to(torch.bfloat16)
+    logit = tokens * vocab
+    # nll_loss is given all logarithms, and reads one of each row forward, only their shape backward
+    eager = [passes.nbytes / logit - 4 for passes in (forward, backward)]
+    assert eager == pytest.approx(LOSS_PASSES["eager"], rel=0.05)
+    assert [passes.nbytes / logit for passes in (in_place, gradients)] == pytest.approx(
+        LOSS_PASSES["in place"], rel=0.05
+    )
 
 
 @pytest.mark.parametrize(

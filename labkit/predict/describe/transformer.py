@@ -20,6 +20,11 @@ CONVENTIONS: dict[Convention, str] = {
     "6n": "6 x parameters x tokens (Kaplan et al. 2020)",
     "causal": "model, but only the half of attention's pairs that a causal mask leaves",
 }
+LOSS_PASSES = {"in place": (38, 14), "copied": (38, 14), "eager": (14, 22), "fused": (2, 4)}
+"""Bytes that the loss reads and writes for a logit of 16 bits, forward and backward. In place or copied, as a split
+vocabulary asks for (Megatron): to fp32 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8; gradient 8, to 16
+bits 6. Eager torch: to fp32 6, logarithm of the softmax 8; the loss's gradient 4, the softmax's 12, to 16 bits 6. One
+kernel: read 2; read and written 4."""
 
 
 @dataclass(frozen=True)
@@ -329,8 +334,10 @@ class Transformer:
             kernels += 8
         return Block(tuple(products), forward, backward, kernels, flash_flops, attention_bytes)
 
-    def ends(self, samples: float, *, tensor: int = 1, context: int = 1, nbytes: int = 2) -> tuple[Block, Block]:
-        """The work of the embedding and of the head with its loss, forward, on one GPU."""
+    def ends(
+        self, samples: float, *, tensor: int = 1, context: int = 1, loss: str = "in place", nbytes: int = 2
+    ) -> tuple[Block, Block]:
+        """The work of the embedding and of the head with its loss, a key of `LOSS_PASSES`, forward, on one GPU."""
         tokens = samples * self.sequence / context
         wide = tokens * self.width * nbytes
         if self.patch_values:
@@ -339,7 +346,6 @@ class Transformer:
         seen = samples * self.seen_by_head / context
         logits = seen * self.vocab / tensor
         first = Block((), 2 * wide, 3 * wide, 3)
-        # to fp32, then maximum, difference, exponential and sum, quotient in passes of their own; backward in two
-        return first, Block(
-            (Product(seen, self.vocab / tensor, self.width),), logits * 26 + 2 * wide, logits * 12 + 4 * wide, 12
-        )
+        forward, backward = LOSS_PASSES[loss]
+        product = Product(seen, self.vocab / tensor, self.width)
+        return first, Block((product,), logits * forward + 2 * wide, logits * backward + 4 * wide, 12)
