@@ -262,6 +262,13 @@ def test_products_of_a_module_have_its_flops(module: nn.Module, shapes: list[tup
     assert counted.block(6).flops == pytest.approx(6 * counted.forward_flops)
 
 
+def test_every_tensor_parallel_rank_has_all_positions() -> None:
+    gpt = Transformer("gpt", 2, 16, 4, 100, 32)
+    assert gpt.embedding_held(4) == 25 * 16 + 32 * 16
+    assert gpt.embedding_held(1) == gpt.embedding_parameters
+    assert replace(gpt, rotary=True).embedding_held(4) == 25 * 16
+
+
 def test_tied_weights_count_once() -> None:
     tied = Transformer("t", 2, 64, 4, 1000, 16, tied=True)
     assert Transformer("u", 2, 64, 4, 1000, 16).parameters - tied.parameters == 64 * 1000

@@ -151,7 +151,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
         flying = in_flight(plan, stage)
         ends, kept, logits = 0.0, count * (one * flying + waiting * weights_waiting(plan, stage)), 0.0
         if stage == 0:
-            ends += model.embedding_parameters / plan.tensor
+            ends += model.embedding_held(plan.tensor)
             mask = plan.microbatch * model.sequence / plan.context * model.width * (1 if model.dropout else 0)
             kept += mask * flying / (plan.tensor if plan.sequence_parallel else 1)
         if stage == last:

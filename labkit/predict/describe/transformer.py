@@ -125,6 +125,12 @@ class Transformer:
             return self.patch_values * h + h + self.sequence * h + h  # with the class token
         return self.vocab * h + (0 if self.rotary else self.sequence * h)
 
+    def embedding_held(self, tensor: int) -> float:
+        """By one tensor-parallel rank: it has some tokens' rows, and all positions (Shoeybi et al. 2019)."""
+        if self.patch_values:
+            return self.embedding_parameters / tensor
+        return self.embedding_parameters - self.vocab * self.width * (1 - 1 / tensor)
+
     @cached_property
     def head_parameters(self) -> int:
         """The last norm, and the head where it is not the embedding's matrix."""
