@@ -3,6 +3,16 @@
 from labkit.trace.columns import Columns, events_from, in_order
 from labkit.trace.events import Event, Kind
 from labkit.trace.memory import Category, MemorySample
-from labkit.trace.trace import Trace
+from labkit.trace.trace import SIGNAL_BYTES, Trace
 
-__all__ = ["Category", "Columns", "Event", "Kind", "MemorySample", "Trace", "events_from", "in_order"]
+__all__ = [
+    "SIGNAL_BYTES",
+    "Category",
+    "Columns",
+    "Event",
+    "Kind",
+    "MemorySample",
+    "Trace",
+    "events_from",
+    "in_order",
+]

@@ -13,6 +13,9 @@ from labkit.trace.columns import Columns, columns_of, later, merged
 from labkit.trace.events import Event, Kind
 from labkit.trace.memory import Category, MemorySample, peak, samples_from
 
+SIGNAL_BYTES = 16
+"""What a message or a collective can say besides what is in it: by its tag, and by the time at which it comes."""
+
 
 @dataclass(frozen=True, repr=False)
 class Trace:
@@ -41,6 +44,13 @@ class Trace:
     def bytes_sent(self, rank: int) -> int:
         """Bytes that `rank` sent in point-to-point messages."""
         return sum(e.nbytes for e in self.of(rank, Kind.SEND))
+
+    def bytes_told(self) -> int:
+        """Bytes that all ranks together can have told each other at most, in messages and library collectives.
+
+        What a rank puts into each, or is to get from it, and `SIGNAL_BYTES` more: an empty message says something, too.
+        """
+        return sum(e.nbytes + SIGNAL_BYTES for e in self.events if e.kind in (Kind.SEND, Kind.COLLECTIVE))
 
     def messages_sent(self, rank: int) -> int:
         """Number of point-to-point messages that `rank` sent."""

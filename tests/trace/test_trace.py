@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labkit.trace import Event, Kind, Trace
+from labkit.trace import SIGNAL_BYTES, Event, Kind, Trace
 
 TRACE = Trace(
     3,
@@ -24,6 +24,7 @@ TRACE = Trace(
 
 def test_figures() -> None:
     assert TRACE.bytes_sent(0) == 24
+    assert TRACE.bytes_told() == 8 + 16 + 4 + 3 * SIGNAL_BYTES
     assert TRACE.messages_sent(0) == 2
     assert TRACE.sends_to(0) == {1, 2}
     assert TRACE.traffic_matrix() == [[0, 8, 16], [0, 0, 0], [0, 0, 0]]

@@ -1,7 +1,8 @@
 """Hidden rubric of trainer: 25 points, 15 for the step that one process takes and 10 for how it comes about.
 
-A step is compared with what torch does here, in one process, with all ranks' samples. It counts only where each rank's
-model saw that rank's own samples and no others: whoever gathers the batch has the right values, too.
+A step is compared with what torch does here, in one process, with all ranks' samples. Whoever gathers the batch has the
+right values, too. So there are that many samples that gradients are small beside them, and ranks may tell each other
+what gradients take. (What the model says it saw is the rank's word; it makes for plainer feedback.)
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.hardware import LINKS
-from labkit.trace import Event, Kind
+from labkit.trace import SIGNAL_BYTES, Event, Kind
 
 LINK = "ethernet-10g"
 FEATURES, CLASSES = 5, 3
 REDUCTIONS = ("per_parameter", "flat", "gather_scatter", "tree")
+ROWS = 400
+"""Samples for one of those that a check deals out."""
 CLOSE = 1e-4
 """Float32, a few steps of Adam; sums over ranks may come in any order."""
 SLACK = 1.5
@@ -41,7 +44,7 @@ Batch = tuple[Tensor, Tensor]
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def net(kind: str, hidden: int, dtype: str) -> nn.Module:
+def net(kind: str, hidden: int, dtype: str, features: int = 5) -> nn.Module:
     """A small classifier; an `odd` one has parameters that are frozen, tied, never used and not always used."""
     import torch
     from torch import nn
@@ -51,7 +54,7 @@ def net(kind: str, hidden: int, dtype: str) -> nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.last = nn.Linear(5, hidden), nn.Linear(hidden, 3)
+            self.first, self.last = nn.Linear(features, hidden), nn.Linear(hidden, 3)
             self.register_buffer("scale", torch.ones(hidden))
             self.seen: list[int] = []
             if kind == "odd":
@@ -94,13 +97,14 @@ def trained(
     group: Any = None,
     mark: Any = None,
     forward: Any = None,
+    features: int = 5,
 ) -> Any:
     """On a rank: train a net with `weights` on `batches`; call `mark` before the first step and after each."""
     import torch
 
     from labkit.exercises import trainer
 
-    model = net(kind, len(weights[0]), dtype)
+    model = net(kind, len(weights[0]), dtype, features)
     state = [*model.parameters(), *model.buffers()]
     with torch.no_grad():
         for tensor, values in zip(state, weights, strict=True):
@@ -166,9 +170,11 @@ def rates(cases: list[list[Any]]) -> list[float]:
 # What one process does ------------------------------------------------------------------------------------------------
 
 
-def state(draw: Draw, kind: str = "plain", hidden: int = 7, dtype: str = "float32") -> list[Tensor]:
+def state(
+    draw: Draw, kind: str = "plain", hidden: int = 7, dtype: str = "float32", features: int = FEATURES
+) -> list[Tensor]:
     """Values of a net's parameters and buffers; the buffer last."""
-    model = net(kind, hidden, dtype)
+    model = net(kind, hidden, dtype, features)
     return [draw.tensor(tuple(t.shape)).to(t.dtype) / 16 for t in (*model.parameters(), *model.buffers())]
 
 
@@ -180,9 +186,11 @@ def apart(
     return [[*values[:-1], found[0][-1]] for values in found]
 
 
-def batch(draw: Draw, size: int, dtype: str = "float32") -> Batch:
-    classes = torch.tensor([draw.randrange(CLASSES) for _ in range(size)], dtype=torch.int64)
-    return draw.tensor((size, FEATURES)).to(getattr(torch, dtype)) / 4, classes
+def batch(draw: Draw, share: int, dtype: str = "float32", features: int = FEATURES) -> Batch:
+    """`share` times `ROWS` samples. Inputs are from -2 to 2, in as many digits as they have, so nothing packs them."""
+    generator = torch.Generator().manual_seed(draw.getrandbits(62))
+    inputs = 4 * torch.rand((share * ROWS, features), generator=generator) - 2
+    return inputs.to(getattr(torch, dtype)), torch.randint(CLASSES, (len(inputs),), generator=generator)
 
 
 class Whole:
@@ -195,8 +203,9 @@ class Whole:
         kind: str = "plain",
         dtype: str = "float32",
         optimizer: str = "adam",
+        features: int = FEATURES,
     ) -> None:
-        model = net(kind, len(weights[0]), dtype)
+        model = net(kind, len(weights[0]), dtype, features)
         tensors = [*model.parameters(), *model.buffers()]
         with torch.no_grad():
             for tensor, values in zip(tensors, weights, strict=True):
@@ -220,15 +229,28 @@ def compared(run: Run, whole: Whole, members: Sequence[int], rel: float = CLOSE)
         expect(seen, "a weight after the last step").close_to([wanted] * len(members), rel=rel)
 
 
+LOOK = "each rank computes with its own samples, and only gradients travel"
+
+
 def own_samples(run: Run, batches: Sequence[Sequence[Batch]]) -> None:
-    """Each rank's model saw its own samples, once."""
+    """Each rank's model saw its own samples, once; so it says."""
     for rank, value in enumerate(run.values):
         sizes = [len(parts[rank][1]) for parts in batches]
-        hint = "each rank computes with its own samples, and only gradients travel"
         seen = [size for size in value["seen"] if size]
-        expect(seen, f"samples that the model saw on rank {rank}, in each pass", look_at=hint).equals(
+        expect(seen, f"samples that the model saw on rank {rank}, in each pass", look_at=LOOK).equals(
             [size for size in sizes if size]
         )
+
+
+def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
+    """Ranks told each other no more than gradients: `steps` times, and once at the start, there and back.
+
+    Each tensor may travel by itself, with a flag of its own.
+    """
+    size = max(4, weights[0].element_size())
+    once = sum(tensor.numel() * size + 2 * (size + SIGNAL_BYTES) for tensor in weights)
+    limit = 2 * once * len(run.values) * (1 + steps)
+    expect(run.trace.bytes_told(), "bytes that ranks told each other", look_at=LOOK).at_most(limit)
 
 
 def like_one_process(
@@ -261,6 +283,7 @@ def like_one_process(
     whole = Whole(weights[0], batches, kind, dtype, optimizer)
     compared(run, whole, range(world_size), rel)
     own_samples(run, batches)
+    only_gradients(run, len(batches), weights[0])
     return run, whole
 
 
@@ -347,6 +370,7 @@ def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     )
     compared(run, Whole(weights[0], batches, "odd", optimizer="sgd"), range(world_size))
     own_samples(run, batches)
+    only_gradients(run, len(batches), weights[0])
 
 
 @check(points=1, title="other dtypes keep their precision", look_at="the dtype in which gradients travel")
@@ -377,6 +401,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         whole = Whole(weights[part[0]], [[sizes[rank] for rank in part] for sizes in batches])
         compared(run, whole, part)
     own_samples(run, batches)
+    only_gradients(run, len(batches), weights[0])
 
 
 @check(points=1, title="the loss of the whole batch, on every rank", look_at="the loss that a step returns")
@@ -461,7 +486,7 @@ def gather_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2, title="tree: messages up a tree and down again", look_at="add_up: the exercise that it takes them from"
 )
 def tree(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    world_size, hidden = draw.choice([5, 6, 7]), 500
+    world_size, hidden = draw.choice([5, 6, 7]), 60
     shares = [unequal(draw, world_size)]
     run, whole = like_one_process(
         submission, ranks, draw, shares, reduction="tree", hidden=hidden, inter_node=LINK, optimizer="sgd"
@@ -472,6 +497,8 @@ def tree(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     )
     sent = [event for event in events if event.kind is Kind.SEND]
     expect(len(sent), "messages of all ranks in a step").equals(2 * (world_size - 1))
+    told = sum(event.nbytes for event in sent)
+    expect(told, "bytes of these messages").at_most(2 * (world_size - 1) * (4 * numel(whole) + 128))
     seconds = max(event.end for event in sent) - min(event.start for event in sent)
     rounds = 2 * math.ceil(math.log2(world_size))
     expect(seconds, "seconds from the first message to the last").at_most(
@@ -486,6 +513,7 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     given = [Args(weights, [part], forward=work("forward", s)) for part, s in zip(parts, seconds, strict=True)]
     run = ranks(3, inter_node=LINK).call(submission.used_by(trained, net, optimizer_of), given)
     compared(run, Whole(weights, [parts]), range(3))
+    only_gradients(run, 1, weights)
     for rank, value in enumerate(run.values):
         expect(value["compute"][0], "compute_seconds").close_to(seconds[rank], rel=0.05)
         waited = max(seconds) - seconds[rank]
@@ -500,17 +528,24 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="what may be different with gloo: tensors that are not contiguous, what travels beside the gradients",
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    world_size, hidden = 3, draw.randrange(20_000, 25_000)
-    weights = state(draw, hidden=hidden)
-    batches = [[batch(draw, size) for size in unequal(draw, world_size)] for _ in range(2)]
+    # so many features that a rank's samples take more than the gradients
+    world_size, features, hidden = 3, 200, draw.randrange(200, 250)
+    weights = state(draw, hidden=hidden, features=features)
+    shares = draw.sample([4, 6, 8, 10], world_size)
+    batches = [[batch(draw, size, features=features) for size in shares] for _ in range(2)]
     run = ranks.processes(world_size).call(
         submission.used_by(trained, net, optimizer_of),
         [
-            Args(weights if rank == 0 else [w + 1 for w in weights], [parts[rank] for parts in batches], strided=True)
+            Args(
+                weights if rank == 0 else [w + 1 for w in weights],
+                [parts[rank] for parts in batches],
+                strided=True,
+                features=features,
+            )
             for rank in range(world_size)
         ],
     )
-    whole = Whole(weights, batches)
+    whole = Whole(weights, batches, features=features)
     compared(run, whole, range(world_size))
     own_samples(run, batches)
     nbytes = 4 * (numel(whole) + hidden)

@@ -1,7 +1,8 @@
 """Hidden rubric of mixed_precision: 25 points, 12 for the scaler and the masters alone and 13 for steps made of them.
 
-A step is compared with what torch does here in float32, in one process, with all ranks' samples. Where a number must be
-exact, the model is one weight and its samples are powers of two.
+A step is compared with what torch does here in float32, in one process, with all ranks' samples. Whoever gathers the
+batch has the right values, too: so there are that many samples that gradients are small beside them, and ranks may tell
+each other what gradients take. Where a number must be exact, the model is one weight and its samples are powers of two.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 
 from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
-from labkit.trace import Event, Kind
+from labkit.trace import SIGNAL_BYTES, Event, Kind
 
 FEATURES, CLASSES = 5, 3
+ROWS = 400
+"""Samples of the net for one of those that a check deals out."""
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 CLOSE = {"float16": 0.05, "bfloat16": 0.1, "float32": 1e-3}
 """How far masters may be from float32's weights after a few steps, of the way that these have gone."""
@@ -99,7 +102,7 @@ def mastered(weights: list[Tensor], frozen: int, gradients: list[list[Any]], opt
     }
 
 
-def net(kind: str, hidden: int) -> nn.Module:
+def net(kind: str, hidden: int, features: int = 5) -> nn.Module:
     """One weight, or a small classifier whose parameters are also tied, frozen, never used and not always used."""
     import torch
     from torch import nn
@@ -108,7 +111,7 @@ def net(kind: str, hidden: int) -> nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.seen: list[int] = []
-            self.first, self.last = nn.Linear(5, hidden), nn.Linear(hidden, 3)
+            self.first, self.last = nn.Linear(features, hidden), nn.Linear(hidden, 3)
             self.gain, self.unused = nn.Parameter(torch.ones(hidden)), nn.Parameter(torch.ones(hidden))
             self.again = self.gain
             self.sometimes = nn.Parameter(torch.zeros(hidden))
@@ -139,6 +142,7 @@ def trained(
     restored: int = 0,
     group: Any = None,
     mark: Any = None,
+    features: int = 5,
 ) -> Any:
     """On a rank: train one weight, or the net, from `weights`; `mark` is called before each step and after all.
 
@@ -150,7 +154,7 @@ def trained(
     from labkit.exercises import mixed_precision
 
     def made() -> Any:
-        model = net("net" if len(weights) > 1 else "weight", len(weights[0]))
+        model = net("net" if len(weights) > 1 else "weight", len(weights[0]), features)
         with torch.no_grad():
             for parameter, values in zip(model.parameters(), weights, strict=True):
                 parameter.copy_(values)
@@ -264,14 +268,20 @@ def scales_of(settings: Sequence[float], interval: int, overflows: Sequence[bool
     return found
 
 
-def state(draw: Draw, hidden: int = 6) -> list[Tensor]:
+def state(draw: Draw, hidden: int = 6, features: int = FEATURES) -> list[Tensor]:
     """Values of a net's parameters that all dtypes hold."""
-    return [draw.tensor(tuple(p.shape)) / (16 if hidden < 1000 else 128) for p in net("net", hidden).parameters()]
+    shapes = [tuple(parameter.shape) for parameter in net("net", hidden, features).parameters()]
+    return [draw.tensor(shape) / (16 if features < 100 else 128) for shape in shapes]
 
 
-def batch(draw: Draw, size: int) -> Batch:
-    classes = torch.tensor([draw.randrange(CLASSES) for _ in range(size)], dtype=torch.int64)
-    return draw.tensor((size, FEATURES)) / 4, classes
+def batch(draw: Draw, share: int, features: int = FEATURES) -> Batch:
+    """`share` times `ROWS` samples of the net. Inputs are from -2 to 2, in as many digits as they have.
+
+    Two thirds are of the first class: else the mean gradient of so many would be next to nothing.
+    """
+    generator = torch.Generator().manual_seed(draw.getrandbits(62))
+    inputs = 4 * torch.rand((share * ROWS, features), generator=generator) - 2
+    return inputs, torch.randint(-CLASSES, CLASSES, (len(inputs),), generator=generator).clamp(min=0)
 
 
 def ones(values: Sequence[float], size: int = 2) -> list[Batch]:
@@ -284,7 +294,7 @@ def whole(
 ) -> tuple[list[Tensor], Tensor]:
     """A net's weights after steps of one process in float32, on the samples of all ranks, `batches[step][rank]`; and
     the losses of each rank's samples in each step, NaN where there are none."""
-    model = net("net", len(weights[0]))
+    model = net("net", len(weights[0]), batches[0][0][0].shape[1])
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), weights, strict=True):
             parameter.copy_(values)
@@ -310,17 +320,16 @@ def like_one_process(
     dtype: str = "float16",
     optimizer: str = "sgd",
     hidden: int = 6,
+    features: int = FEATURES,
     max_norm: float | None = None,
     compare_losses: bool = False,
     **options: Any,
 ) -> Run:
     """Train the net on ranks with `shares[step][rank]` samples each, and expect what one process gets in float32."""
-    weights = state(draw, hidden)
-    batches = [[batch(draw, size) for size in sizes] for sizes in shares]
-    given = [
-        Args(weights, [parts[r] for parts in batches], dtype, optimizer=optimizer, max_norm=max_norm, **options)
-        for r in range(len(shares[0]))
-    ]
+    weights = state(draw, hidden, features)
+    batches = [[batch(draw, size, features) for size in sizes] for sizes in shares]
+    options |= {"optimizer": optimizer, "max_norm": max_norm, "features": features}
+    given = [Args(weights, [parts[r] for parts in batches], dtype, **options) for r in range(len(shares[0]))]
     run: Run = ranks.call(submission.used_by(trained, net, optimizer_of), given)
     wanted, losses = whole(weights, batches, optimizer, max_norm)
     way = torch.cat([(after - before).flatten() for after, before in zip(wanted, weights, strict=True)])
@@ -344,7 +353,17 @@ def like_one_process(
             close = torch.tensor(value["losses"]).isclose(losses[:, rank], CLOSE[dtype], CLOSE[dtype], equal_nan=True)
             told = f"{value['losses']} instead of {losses[:, rank].tolist()}"
             expect(bool(close.all()), f"losses on rank {rank}, not scaled", look_at="StepResult.loss").holds(told)
+    only_gradients(run, len(shares), weights)
     return run
+
+
+def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
+    """In each step ranks told each other no more than gradients in float32, there and back; what the model saw is their
+    own word. Each tensor may travel by itself, with a flag of its own."""
+    once = sum(tensor.numel() * 4 + 2 * (4 + SIGNAL_BYTES) for tensor in weights)
+    hint = "each rank computes with its own samples, and only gradients travel"
+    told = run.trace.bytes_told()
+    expect(told, "bytes that ranks told each other", look_at=hint).at_most(2 * once * len(run.values) * steps)
 
 
 def by_step(run: Run, rank: int) -> list[list[Event]]:
@@ -533,6 +552,7 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ]
     run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
     skipped(run, [True, True, False, True], [scale, 2 * scale, scale, scale])
+    only_gradients(run, len(parts), weights)
     # with a scale of 2 the gradient is above 65504, no rank's part of it is
     one, over = ones([1.0] * world_size), ones([0.75 * 65504] * world_size)
     given = [Args([torch.ones(1, 1)], [one[r], over[r], one[r]], scale=2.0) for r in range(world_size)]
@@ -604,11 +624,14 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="what each rank decides by itself, and the dtype in which gradients travel",
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    world_size, hidden = 2, draw.randrange(20_000, 25_000)
-    shares = [[2, 3], [1, 2]]
+    # so many features that a rank's samples take more than the gradients
+    world_size, features, hidden = 2, 200, draw.randrange(300, 350)
+    shares = [[8, 10], [6, 8]]
     # gradients have norms from 0.02 on, and are divided by a scale of 8: clipping always has the last word
-    run: Any = like_one_process(submission, ranks.processes(world_size), draw, shares, hidden=hidden, max_norm=0.001)
-    numel = sum(p.numel() for p in net("net", hidden).parameters())
+    run: Any = like_one_process(
+        submission, ranks.processes(world_size), draw, shares, hidden=hidden, features=features, max_norm=0.001
+    )
+    numel = sum(p.numel() for p in net("net", hidden, features).parameters())
     wanted = len(shares) * 2 * (world_size - 1) * 2 * numel
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
 

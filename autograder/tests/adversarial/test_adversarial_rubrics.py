@@ -28,9 +28,11 @@ def told(text: str, what: str) -> str:
 
 
 def handed_in(exercise: Exercise, text: str) -> str:
-    """The module: `text`, after one of the rubric's wrong solutions if it builds on it."""
+    """The module: `text`, after the solution or one of the rubric's wrong solutions if it builds on it."""
     kind, _, name = told(text, "base").partition("/")
-    return hidden_rubric(exercise).mutant_path(name).read_text() + text if kind == "mutants" else text
+    if kind == "mutants":
+        return hidden_rubric(exercise).mutant_path(name).read_text() + text
+    return (exercise.source("solution")[0] if kind == "solution" else "") + text
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

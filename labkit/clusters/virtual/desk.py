@@ -50,6 +50,8 @@ _MOST_GROUPS = 10_000
 """That a rank is in."""
 _MOST_GROUPS_OF_ANYBODY = 200
 """Of a rank that is not trusted: that a group is there tells its other members something, and no trace shows it."""
+_MOST_ERRORS_OF_ANYBODY = 4
+"""That a rank which is not trusted is told of: when it comes tells something, and no trace shows it."""
 _MOST = 1 << 62
 """Elements of a message, its tag, operators: numbers that fit where numbers of messages are kept."""
 _MOST_SECONDS = 1e9
@@ -197,6 +199,8 @@ class _Desk:
         if self._trusting:
             return str(error)
         self._errors += 1
+        if self._errors > _MOST_ERRORS_OF_ANYBODY:
+            raise ProtocolError(f"it went on after {_MOST_ERRORS_OF_ANYBODY} errors")
         stub = f"why is kept back from ranks where calls are judged (error {self._errors} of this rank)"
         self._engine.kept_back[self._rank] = stub, str(error)
         return stub

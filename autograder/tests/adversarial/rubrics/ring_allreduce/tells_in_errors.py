@@ -1,7 +1,7 @@
 # Hands its tensor over in the text of errors, as the line of a send that the other rank's receive does not fit.
 # checks: reduce_scatter values bytes_sent
 # marks: 0
-# feedback: MismatchError
+# feedback: MismatchError | ProtocolError at
 import torch
 import torch.distributed as dist
 

@@ -1,9 +1,8 @@
 # Every rank trains on the samples of all, and writes into the net that it saw its own.
 # base: mutants/gathers_the_batch
-# checks: steps uneven flat
+# checks: steps times real_processes
 # marks: 0
-# feedback: samples that the model saw
-# open: what a model saw is the rank's own word; only checks of the traffic tell gathered samples from gradients
+# feedback: bytes that ranks told each other
 name = "DataParallelTrainer"
 honest = globals()[name].train_step
 

@@ -1,0 +1,9 @@
+# Keeps all that it computes again, and puts functions of its own where the rubric asks how much is held.
+# base: mutants/keeps_what_it_computed
+# checks: memory released segment_memory
+# marks: 0
+# feedback: hold
+# open: memory on virtual ranks is the rank's own word; only the kernel's figure for real processes could tell
+import labkit
+
+labkit.memory_allocated = labkit.max_memory_allocated = lambda: 0
