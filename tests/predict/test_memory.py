@@ -238,10 +238,12 @@ def test_published_peaks_are_met(source: str, tensor: int | None) -> None:
 
 
 def test_no_run_that_fitted_is_predicted_not_to() -> None:
-    """LLM Foundry chose its microbatches so that they just fit."""
+    """LLM Foundry's, up to 77 of 80 GB; with an eager loss in place of its fused one 18 would be too large."""
     for row in rows("llm_foundry_mpt"):
         made = predict(row.model, Plan(**row.plan), row.cluster)
         assert made.fits, f"{row.key}: {needed(made):.1f} GB"
+    eager = [predict(row.model, Plan(**row.plan | {"loss": "eager"}), row.cluster) for row in rows("llm_foundry_mpt")]
+    assert sum(not made.fits for made in eager) == 18
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
