@@ -38,6 +38,8 @@ class GPU:
     """0: unknown, half of fp32's rate counts."""
     int8_tops: float = 0.0
     """Also fp8's, where the GPU has it. 0: unknown, twice bf16's rate counts."""
+    fp8_tflops: float = 0.0
+    """With sums in fp32, as training needs them. 0: as int8."""
     matmul_efficiency: float = 0.75
     """Share of the arithmetic peak that a large matrix product reaches."""
     attention_efficiency: float = 0.0
@@ -56,7 +58,7 @@ class GPU:
         for name in ("bf16_tflops", "fp32_tflops", "memory_gb", "memory_gb_per_s", "multiprocessors"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"GPU {self.name}: {name} must be above 0, got {getattr(self, name)!r}")
-        for name in ("tf32_tflops", "fp64_tflops", "int8_tops", "launch_seconds"):
+        for name in ("tf32_tflops", "fp64_tflops", "int8_tops", "fp8_tflops", "launch_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"GPU {self.name}: {name} must be at least 0, got {getattr(self, name)!r}")
         if self.host_link not in LINKS:
@@ -98,8 +100,8 @@ class GPU:
             "complex128": fp64,
             "int8": int8,
             "uint8": int8,
-            "float8_e4m3fn": int8,
-            "float8_e5m2": int8,
+            "float8_e4m3fn": self.fp8_tflops or int8,
+            "float8_e5m2": self.fp8_tflops or int8,
         }
         return {dtype: rate * 1e12 * self.matmul_efficiency for dtype, rate in rates.items()}
 
@@ -164,7 +166,7 @@ GPUS: dict[str, GPU] = {
         ),
         GPU(
             "rtx-4090", 165.2, 82.6, 24.0, 1008.0, "NVIDIA Ada GPU architecture paper, appendix A (fp32 accumulation)",
-            tf32_tflops=82.6, fp64_tflops=1.29, int8_tops=660.6,
+            tf32_tflops=82.6, fp64_tflops=1.29, int8_tops=660.6, fp8_tflops=330.3,
             matmul_efficiency=0.8, memory_efficiency=0.9, multiprocessors=128,
         ),
     )

@@ -30,6 +30,8 @@ SHORT = {
     "a100": "dgx-a100", "h100": "dgx-h100", "h200": "dgx-h200", "b200": "dgx-b200", "v100": "dgx-1", "t4": "cloud-t4",
     "l4": "cloud-l4", "4090": "workstation-4090",
 }  # fmt: skip
+WITHOUT_BF16 = ("v100", "t4")
+"""Volta and Turing, by the first part of a GPU's name."""
 PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name in {field.name for field in fields(Plan)}}
 """Fields of a plan with their types: each has an option of its name."""
 
@@ -103,6 +105,8 @@ def _heading(found: Prediction, out_of: str) -> str:
         links += f", {cluster.inter_node.name} between nodes"
     chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
     precision: str = plan.precision
+    if precision == "bf16" and cluster.gpu.name.split("-")[0] in WITHOUT_BF16:
+        precision += f" ({cluster.gpu.name} has none: at its rate in fp16)"
     if isinstance(found.model, Transformer):
         precision += f", attention {plan.attention}, fusion {plan.fusion}"
     lines = [

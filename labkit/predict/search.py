@@ -61,7 +61,8 @@ class Search:
 
 
 def _needed(rejected: Rejected) -> float:
-    return rejected.made.memory.total if rejected.made else 0.0
+    """Bytes, or ranks among which the batch is to be divided: what is nearest to possible needs least."""
+    return rejected.made.memory.total if rejected.made else rejected.layout.get("data", 1)
 
 
 def search(model: Description, batch: int, cluster: Topology, *, constants: Constants = FITTED, **fixed: Any) -> Search:

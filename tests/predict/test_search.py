@@ -103,6 +103,13 @@ def test_every_field_of_a_plan_can_be_given_to_the_command(tmp_path: Path) -> No
     assert plan["overlap_tensor"] and not plan["sequence_parallel"] and plan["recomputed_layers"] == 0.5
 
 
+def test_a_gpu_without_bf16_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--model", "resnet50", "--cluster", "v100x8"]) == 0
+    assert "bf16 (v100-32gb has none: at its rate in fp16)" in capsys.readouterr().out
+    assert main(["predict", "--model", "resnet50", "--cluster", "v100x8", "--precision", "fp16"]) == 0
+    assert "has none" not in capsys.readouterr().out
+
+
 def test_short_and_long_runs_are_told_in_units_that_suit_them(capsys: pytest.CaptureFixture[str]) -> None:
     """ImageNet is an epoch of a minute and a dollar, not of 0.02 hours and 1 dollars."""
     assert main(["predict", "--model", "resnet50", "--cluster", "A100X8", "--samples", "1281167", "--price", "4"]) == 0
@@ -123,6 +130,9 @@ def test_the_command_finds_the_layout_itself(capsys: pytest.CaptureFixture[str])
         ("--model gpt-13 --cluster a100x32", "did you mean gpt-13b"),
         ("--model gpt-13b --cluster a100x12", "12 GPUs do not fill nodes of 8"),
         ("--model gpt-13b --cluster a100", "such as a100x32"),
+        ("--model mlp-784 --cluster a100x8", "an MLP is named by its sizes from input to output: mlp-784x256x10"),
+        ("--model mlp-784x10 --cluster a100x8 --sequence 128", "mlp-784x10 has no sequence length to change"),
+        ("--model gpt-530b --cluster a100x2520", "batch 256 must be a multiple of microbatch x data = 1 x 3 = 3"),
         ("--model gpt-13b --cluster a100x8 --samples inf", "samples must be above 0"),
         ("--model gpt-13b --cluster a100x8 --set constants.passes_share=0", "constants.passes_share must be above 0"),
         ("--model gpt-13b --cluster a100x8 --set constants.straggle=-1", "constants.straggle must be at least 0"),

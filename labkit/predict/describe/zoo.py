@@ -84,8 +84,12 @@ MODELS: dict[str, Description] = {
 def model(name: str, *, sequence: int | None = None) -> Description:
     """A model by its name, and of another sequence length if asked. ValueError names what is near an unknown one."""
     sizes = re.fullmatch(r"mlp-(\d+(?:x\d+)+)", name)
+    if sizes and sequence is not None:
+        raise ValueError(f"{name} has no sequence length to change")
     if sizes:
         return MLP(name, tuple(int(size) for size in sizes[1].split("x")))
+    if name.startswith("mlp"):
+        raise ValueError(f"unknown model {name!r}; an MLP is named by its sizes from input to output: mlp-784x256x10")
     if name not in MODELS:
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
         offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(MODELS)}, mlp-784x256x10"
