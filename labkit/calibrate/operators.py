@@ -78,7 +78,7 @@ def _sizes(machine: Machine, quick: bool) -> tuple[Sequence[str], Sequence[int],
     # a third of what is free, in the two tensors of a copy
     copies = [mb for mb in COPIES[on] if 6e6 * mb <= machine.free_bytes] or COPIES[on][:2]
     if quick:
-        return QUICK_DTYPES[on], QUICK_SQUARES[on], copies[:2]
+        return QUICK_DTYPES[on], QUICK_SQUARES[on], (copies[0], copies[-1])
     return DTYPES[on], SQUARES[on], copies
 
 
