@@ -28,7 +28,7 @@ class Term:
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """One step of `model` under `plan` on `cluster`."""
 
@@ -38,6 +38,14 @@ class Prediction:
     terms: tuple[Term, ...]
     stages: tuple[Memory, ...]
     """What a rank of each of the pipeline's stages holds at most."""
+
+    def __repr__(self) -> str:
+        """One line, as a notebook shows it; `explain()` has the parts."""
+        held, of = (self.memory.total + self.memory.reserved) / 1e9, self.cluster.gpu.memory_gb
+        return (
+            f"Prediction({self.model.name} on {self.plan.ranks:,} {self.cluster.gpu.name}: {self.step_seconds:.4g} s a "
+            f"step, MFU {self.mfu():.1%}, {held:.1f} of {of:g} GB{'' if self.fits else ', does not fit'})"
+        )
 
     @cached_property
     def memory(self) -> Memory:
@@ -143,11 +151,14 @@ class Prediction:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PredictionRange:
     """Predictions for every corner of what is unknown."""
 
     cases: tuple[Prediction, ...]
+
+    def __repr__(self) -> str:
+        return f"PredictionRange({len(self.cases)} cases: {self.step_seconds} s a step)"
 
     def over(self, quantity: Callable[[Prediction], float]) -> Range:
         """From the least to the most of it."""

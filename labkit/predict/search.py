@@ -31,12 +31,16 @@ class Rejected:
     """Its prediction, where only memory is in the way."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Search:
     """All layouts that fit, the quickest first, and all that do not."""
 
     found: tuple[Prediction, ...]
     rejected: tuple[Rejected, ...]
+
+    def __repr__(self) -> str:
+        best = f", the best: {self.found[0]!r}" if self.found else ""
+        return f"Search({len(self.found):,} layouts fit, {len(self.rejected):,} are out{best})"
 
     def reasons(self) -> list[tuple[str, int]]:
         """Why layouts are out, and for how many it is that, most first; what differs in its numbers is one reason.

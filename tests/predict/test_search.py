@@ -103,6 +103,16 @@ def test_every_field_of_a_plan_can_be_given_to_the_command(tmp_path: Path) -> No
     assert plan["overlap_tensor"] and not plan["sequence_parallel"] and plan["recomputed_layers"] == 0.5
 
 
+def test_answers_are_one_line_where_a_notebook_shows_them() -> None:
+    found = search(model("gpt-1.3b"), 64, topology("dgx-a100"))
+    shown = repr(found)
+    assert len(shown) < 250 and f"{len(found.found):,} layouts fit" in shown and repr(found.best) in shown
+    assert re.fullmatch(r"Prediction\(gpt-1.3b on 8 a100-80gb: .* s a step, MFU .*%, .* of 80 GB\)", repr(found.best))
+    none = search(model("gpt-1t"), 64, topology("dgx-a100"))
+    assert none.found == () and "best" not in repr(none)
+    assert "does not fit" in repr(next(out.made for out in none.rejected if out.made))
+
+
 def test_a_gpu_without_bf16_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--model", "resnet50", "--cluster", "v100x8"]) == 0
     assert "bf16 (v100-32gb has none: at its rate in fp16)" in capsys.readouterr().out
