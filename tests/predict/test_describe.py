@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -281,6 +282,7 @@ def test_tied_weights_count_once() -> None:
         (lambda: Transformer("t", 2, 64, 4, kv_heads=3), "4 heads are no multiple of 3 kv_heads"),
         (lambda: Transformer("t", 1, 64, 4, sequence=8, head_tokens=9), "head_tokens must be 1 to 8, got 9"),
         (lambda: Transformer("t", 0, 64, 4), "layers must be at least 1"),
+        (lambda: Transformer("t", 2, 64, 4, sequence=math.nan), "sequence must be at least 1, got nan"),  # type: ignore[arg-type]
         (lambda: resnet(18), "50, 101 or 152, not 18"),
         (lambda: model("gpt-13"), "did you mean gpt-13b"),
         (lambda: model("resnet50", sequence=5), "no sequence length"),

@@ -6,6 +6,7 @@ gated layers, dropout and flash attention follow too; for GPT with dropout the s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -65,7 +66,7 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab", "sequence", "experts", "active_experts"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) < math.inf:  # nor NaN
                 raise ValueError(f"{self.name}: {name} must be at least 1, got {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"{self.name}: width {self.width} is no multiple of {self.heads} heads")
