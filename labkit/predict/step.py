@@ -222,7 +222,7 @@ def _transformer_terms(
             f"{KINDS[plan.schedule]}, p = {p}, v = {plan.chunks}, {_mean_stage(stages, slowest)}",
             "Qi et al. 2024; Narayanan et al. 2021",
         ),
-        *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants, model.embedding_parameters / t),
+        *shard_traffic(plan, wires, held, max(layers), per_layer, layer, constants, model.embedding_held(t)),
         Term(
             "tied embedding",
             "communication",

@@ -1,0 +1,307 @@
+"""The same GPT and plan predicted by closed forms and run on virtual ranks: step time and memory, term by term.
+
+    python benchmarks/predict_beside_virtual.py [--ranks 8 16 32 64] [--only ddp zero-1 ...] [--json FILE]
+
+The run is virtual_training.py, a program of torch with fake tensors. The two share data sheets (labkit.hardware) and no
+timing: the program's operators, messages and tensors are timed and counted one by one. `as stated` predicts under what
+the virtual cluster documents of itself: products at one rate without tiles and waves, a launch for each operator, rings
+at NCCL's latencies, no straggling. `fitted` is what predictions use otherwise. Percentages are the prediction's above
+the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from labkit import Job, virtual
+from labkit.clusters.run import Run
+from labkit.clusters.warm import shared
+from labkit.hardware import Topology, topology
+from labkit.predict import COMPONENTS, Constants, Plan, Prediction, Transformer, predict
+from labkit.trace import Category, Trace
+
+PROGRAM = Path(__file__).with_name("virtual_training.py")
+STEPS = 2
+"""The first makes the optimizer's state, and leaves parameters on their way to the second, which is measured."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A GPT and how it is laid out. `data` is what the ranks leave."""
+
+    name: str
+    tensor: int = 1
+    pipeline: int = 1
+    zero: int = 0
+    schedule: str = "1f1b"
+    ddp: bool = False
+    """By torch's DistributedDataParallel, not by collectives of a block at a time."""
+    microbatch: int = 4
+    microbatches: int = 1
+    layers: int = 4
+    width: int = 4096
+    heads: int = 32
+    vocab: int = 32_000
+    sequence: int = 2048
+    ranks: int = 8
+
+    @property
+    def data(self) -> int:
+        return self.ranks // self.tensor // self.pipeline
+
+    def cluster(self) -> Topology:
+        return topology("dgx-a100", nnodes=max(1, self.ranks // 8), nproc_per_node=min(8, self.ranks))
+
+    def model(self) -> Transformer:
+        return Transformer("gpt", self.layers, self.width, self.heads, self.vocab, self.sequence)
+
+    def plan(self) -> Plan:
+        return Plan(
+            batch=self.microbatch * self.microbatches * self.data, microbatch=self.microbatch, data=self.data,
+            tensor=self.tensor, pipeline=self.pipeline, zero=self.zero, schedule=self.schedule,  # type: ignore[arg-type]
+            fusion="none",
+        )  # fmt: skip
+
+
+def cases(ranks: Sequence[int]) -> list[Case]:
+    """Every family on so many ranks. Pipelines have one or two layers a stage and as many microbatches as stages, or
+    twice as many."""
+    found = []
+    for n in ranks:
+        stages = min(n, 16)
+        found += [
+            Case("ddp", ddp=True, ranks=n),
+            Case("zero-1", zero=1, ranks=n),
+            Case("zero-2", zero=2, ranks=n),
+            # FSDP keeps gradients from one microbatch to the next only; with long microbatches its copies count less
+            Case("zero-3", zero=3, microbatch=8, microbatches=2, layers=2, width=2048, heads=16, ranks=n),
+            Case("tensor", tensor=8, ddp=n > 8, width=8192, heads=64, ranks=n),
+            Case("1f1b", pipeline=stages, layers=stages, microbatches=2 * stages, ranks=n),
+            Case("gpipe", pipeline=stages, layers=stages, microbatches=stages, schedule="gpipe", ranks=n),
+            Case("3d", tensor=2, pipeline=2, microbatches=2, layers=8, width=8192, heads=64, ranks=n),
+            Case("3d, zero-1", tensor=2, pipeline=2, microbatches=2, zero=1, layers=8, width=8192, heads=64, ranks=n),
+        ]
+    return found
+
+
+def stated(cluster: Topology) -> Constants:
+    """What the virtual cluster documents of its own (clusters/virtual/timing.py, hardware/gpus.py): nothing is fitted.
+
+    Attention in one kernel has its published rate there too; a collective begins with four launches, its hops are
+    NCCL's of the Simple protocol; the optimizer's bytes are those of the program's operators.
+    """
+    gpu = cluster.gpu
+    return replace(
+        COMPONENTS,
+        waves=False,
+        ramp_k=0.0,
+        flash2=MappingProxyType({gpu.name: gpu.attention_efficiency}),
+        kernel_seconds=gpu.launch_seconds,
+        passes_share=1.0,
+        host_seconds=0.0,
+        collective_base=4 * gpu.launch_seconds,
+        hop_seconds=1.13 * cluster.intra_node.latency_seconds,
+        network_hops=2.8,
+        fill_seconds=0.0,
+        network_share=1.0,
+        overlap_slowdown=0.0,
+        optimizer_bytes=40.0,
+        straggle=0.0,
+    )
+
+
+PARTS = ("computing", "tensor", "gradients", "pipeline", "optimizer")
+_OF_RUN = {
+    "products": "computing", "attention": "computing", "passes": "computing", "tensor parallel": "tensor",
+    "gradients": "gradients", "new parameters": "gradients", "pipeline": "pipeline", "pipeline gather": "pipeline",
+    "optimizer": "optimizer",
+}  # fmt: skip
+_OF_TERM = {
+    "forward": "computing", "backward": "computing", "embedding and head": "computing", "launches": "computing",
+    "tensor parallel": "tensor", "gradients": "gradients", "new parameters": "gradients",
+    "parameter shards": "gradients", "pipeline sends": "pipeline", "bubble": "pipeline", "optimizer": "optimizer",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case: what the run took, and what is predicted of it."""
+
+    case: Case
+    step: float
+    """Seconds."""
+    stated: float
+    fitted: float
+    parts: dict[str, tuple[float, float]]
+    """Seconds of the run, and predicted as stated: of the rank that computes longest."""
+    finer: dict[str, float]
+    """The run's seconds by what operators and waits they were."""
+    memory: float
+    """Bytes of the fullest rank."""
+    predicted_memory: float
+    held: dict[str, tuple[float, float]]
+    """Bytes of the run's fullest rank, and predicted: model states, and all else."""
+    real_seconds: float = field(compare=False, default=0.0)
+
+    @property
+    def step_error(self) -> float:
+        """Of the prediction as stated, signed."""
+        return self.stated / self.step - 1
+
+    @property
+    def memory_error(self) -> float:
+        return self.predicted_memory / self.memory - 1
+
+
+def train(case: Case, *, steps: int = STEPS, exact: bool = False) -> Run:
+    """Run the program on virtual ranks. `exact`: with numbers, in fp32, so that its losses can be compared."""
+    layout = {**asdict(case), "data": case.data, "steps": steps, "exact": exact}
+    cluster = virtual("dgx-a100", nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=not exact)
+    job = Job(source=PROGRAM.read_text(), filename=PROGRAM.name, environment={"LAYOUT": json.dumps(layout)})
+    return cluster.run(job).raise_if_failed()
+
+
+def held_beside(case: Case, *, steps: int = STEPS) -> Result:
+    """One case, run and predicted."""
+    began = time.perf_counter()
+    run = train(case, steps=steps)
+    real = time.perf_counter() - began
+    told: list[Any] = run.values
+    cluster, model, plan = case.cluster(), case.model(), case.plan()
+    made, fitted = predict(model, plan, cluster, constants=stated(cluster)), predict(model, plan, cluster)
+    busiest = max(range(case.ranks), key=lambda rank: _computing(told[rank]["spent"][-1]))
+    start, end = told[busiest]["began"][-2:]
+    spent = {**told[busiest]["spent"][-1]}
+    # what nothing was measured for is waiting that FSDP2 does by itself
+    spent["gradients"] = spent.get("gradients", 0.0) + (end - start) - sum(spent.values())
+    since = min(one["began"][-2] for one in told)
+    peaks = [_peak(run.trace, rank, since) for rank in range(case.ranks)]
+    fullest = max(peaks, key=lambda held: sum(held.values()))
+    return Result(
+        case,
+        end - start,
+        made.step_seconds,
+        fitted.step_seconds,
+        _parts(spent, made),
+        spent,
+        sum(fullest.values()),
+        made.memory.total,
+        _held(fullest, made, case),
+        real,
+    )
+
+
+def _computing(spent: dict[str, float]) -> float:
+    return sum(seconds for name, seconds in spent.items() if _OF_RUN[name] == "computing")
+
+
+def _parts(spent: dict[str, float], made: Prediction) -> dict[str, tuple[float, float]]:
+    ours, theirs = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0.0)
+    for name, seconds in made.breakdown().items():
+        ours[_OF_TERM[name]] += seconds
+    for name, seconds in spent.items():
+        theirs[_OF_RUN[name]] += seconds
+    return {part: (theirs[part], ours[part]) for part in PARTS}
+
+
+def _peak(trace: Trace, rank: int, since: float) -> dict[Category, int]:
+    """What the rank held when it held most, from a time on."""
+    held: dict[Category, int] = {}
+    most: dict[Category, int] = {}
+    for sample in trace.memory:
+        if sample.rank == rank:
+            held[sample.category] = sample.nbytes
+            if sample.time >= since and sum(held.values()) > sum(most.values()):
+                most = dict(held)
+    return most
+
+
+def _held(fullest: dict[Category, int], made: Prediction, case: Case) -> dict[str, tuple[float, float]]:
+    """Parameters, gradients and the optimizer's state together, since fp32 copies are parameters to one and state to
+    the other, and buffers of gradients are neither; and what is left."""
+    predicted = made.memory.categories()
+    states = predicted["parameters"] + predicted["gradients"] + predicted["optimizer"]
+    total = sum(fullest.values())
+    named = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER)
+    counted = sum(fullest.get(category, 0) for category in named)
+    if case.zero < 3:  # flat buffers of gradients have no name
+        counted += predicted["gradients"]
+    return {
+        "states": (counted, states),
+        "activations and buffers": (total - counted, predicted["activations"] + predicted["buffers"]),
+    }
+
+
+def why(result: Result) -> str:
+    """What makes the two differ by more than the bar, in words; empty where they do not."""
+    said = []
+    case = result.case
+    if abs(result.step_error) > 0.05:
+        part, (run, predicted) = max(result.parts.items(), key=lambda item: abs(item[1][1] - item[1][0]))
+        said.append(f"time: most of it in {part}, {run * 1e3:.1f} ms beside {predicted * 1e3:.1f}")
+        if case.zero == 3:
+            said.append("FSDP2 copies parameters out of every gather and gradients into every scatter; not predicted")
+        if part == "gradients" and not case.ddp:
+            said.append("the program sends a whole block's gradients at once, predicted are buckets of 25 MB")
+    if abs(result.memory_error) > 0.03:
+        what, (run, predicted) = max(result.held.items(), key=lambda item: abs(item[1][1] - item[1][0]))
+        said.append(f"memory: most of it in {what}, {run / 1e9:.2f} GB beside {predicted / 1e9:.2f}")
+        if case.zero == 3:
+            said.append("no layer is fetched ahead when the loss is at hand, two are predicted")
+    return "; ".join(said)
+
+
+def table(results: Sequence[Result]) -> Table:
+    made = Table(title="Milliseconds and GB of the run on virtual ranks, and how far the prediction is above it")
+    for heading in ("plan", "ranks", "step", "as stated", "fitted", *PARTS, "memory", "predicted", "run in"):
+        made.add_column(heading, justify="left" if heading == "plan" else "right")
+    for one in results:
+        made.add_row(
+            one.case.name,
+            str(one.case.ranks),
+            f"{one.step * 1e3:.1f}",
+            f"{one.step_error:+.1%}",
+            f"{one.fitted / one.step - 1:+.1%}",
+            *(f"{run * 1e3:.1f} {(predicted - run) * 1e3:+.1f}" for run, predicted in one.parts.values()),
+            f"{one.memory / 1e9:.2f}",
+            f"{one.memory_error:+.1%}",
+            f"{one.real_seconds:.0f} s",
+        )
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16, 32, 64], metavar="N")
+    parser.add_argument("--only", nargs="+", metavar="PLAN", help="such as ddp zero-1 1f1b")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    console = Console(width=int(os.environ.get("COLUMNS", 170)))
+    results = []
+    for case in cases(options.ranks):
+        if options.only is None or case.name in options.only:
+            results.append(held_beside(case))
+            console.print(table(results[-1:]))
+    console.print(table(results))
+    for one in results:
+        if said := why(one):
+            console.print(f"{one.case.name} on {one.case.ranks}: {said}")
+    if options.json:
+        plain = [{**asdict(one), "step_error": one.step_error, "memory_error": one.memory_error} for one in results]
+        options.json.write_text(json.dumps(plain, indent=1) + "\n")
+    shared().close()
+
+
+if __name__ == "__main__":
+    main()
