@@ -43,7 +43,7 @@ FREE = (
 )
 PULL = 0.05
 """Towards the value of parts: far too weak to matter where a row decides."""
-ROWS = 150
+ROWS = 60
 """Of one source, evenly drawn: enough for so few constants."""
 
 
