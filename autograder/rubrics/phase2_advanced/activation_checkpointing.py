@@ -2,7 +2,8 @@
 
 Values are compared with those of plain calls, computed here. They count only where the function was called again in the
 backward pass: each call of it does work that the judge charges and notes, so who saves everything is found out in every
-check. Memory is what the ranks' accounts say.
+check. Memory is what the ranks' accounts say, exact and their own word; large tensors in a real process confirm it, by
+the kernel's count.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ BLOCK = 128
 """Float32 elements of a block of memory: tensors of whole blocks are counted to the byte."""
 SLACK = 0.2
 """Tensors: what is small beside those that are counted."""
+LARGE = 36 << 20
+"""Bytes of a tensor for which the C library always asks the kernel, and which it always gives back."""
 FORBIDDEN = {
     "torch.utils.checkpoint.checkpoint",
     "torch.utils.checkpoint.checkpoint_sequential",
@@ -132,6 +135,28 @@ def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> 
     del result
     counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated(), max(late))
     return {"grad": x.grad, "tensors": [(number - before) / x.nbytes for number in counts]}
+
+
+def held_for_real(way: str, x: Any, count: int, segments: int, depth: int, rounds: int) -> None:
+    """In a real process: the same, `rounds` times, without gradients of the result that are held beside it."""
+    from labkit.exercises import activation_checkpointing
+
+    def function(t: Any) -> Any:
+        for _ in range(depth):
+            t = t.tanh()
+        return t
+
+    x.requires_grad_()
+    for _ in range(rounds):
+        if way == "checkpoint":
+            result = x
+            for _ in range(count):
+                result = activation_checkpointing.checkpoint(function, result)
+        else:
+            result = activation_checkpointing.checkpoint_sequential([function] * count, segments, x)
+        result.sum().backward()
+        del result
+        x.grad = None
 
 
 def in_segments(segments: Any, x: Any, *marks: Any) -> Any:
@@ -374,6 +399,16 @@ def counted(
     return found
 
 
+def confirmed(
+    submission: Submission, ranks: Ranks, way: str, limit: int, count: int, segments: int, depth: int, rounds: int
+) -> None:
+    """Large tensors that are held in a real process are at most `limit` with the argument, by the kernel's count."""
+    given = Args(way, torch.ones(LARGE // 4), count, segments, depth, rounds)
+    held = ranks.processes(1).memory(submission.used_by(held_for_real), [given])
+    what = f"tensors of {LARGE >> 20} MiB that {count} functions of {depth} operators hold in a real process at most"
+    expect(held / LARGE, what).at_most(limit + 0.5)
+
+
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
@@ -477,6 +512,8 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(most, f"{what} at most").at_most(count + depth + 3 + SLACK)
     # of the function's tensors the first one, and at most the last one
     expect(late, f"{what} late in the backward pass of one").at_most(count + 4 + SLACK)
+    # the argument, results and one function's, and gradients on both sides of an operator
+    confirmed(submission, ranks, "checkpoint", 3 + 4 + 1, count=3, segments=1, depth=4, rounds=1)
 
 
 @check(points=1, title="nothing is held after the backward pass", look_at="what refers to what was computed again")
@@ -484,6 +521,8 @@ def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth = draw.randrange(2, 4), draw.randrange(4, 7)
     _, afterwards, *_ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
     expect(afterwards, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
+    # what a round leaves behind the next ones hold, too
+    confirmed(submission, ranks, "checkpoint", 2 + 3 + 1, count=2, segments=1, depth=3, rounds=4)
 
 
 @check(
@@ -526,6 +565,8 @@ def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # arguments of all segments but the first and last, a whole segment, the result, and gradients
     limit = cut - 2 + length + 5
     expect(most, f"tensors that {count} functions in {cut} segments hold at most").at_most(limit + SLACK)
+    # those of the last segment, which is the longest, and of what is computed again beside it
+    confirmed(submission, ranks, "sequential", 7, count=8, segments=3, depth=1, rounds=1)
 
 
 @check(

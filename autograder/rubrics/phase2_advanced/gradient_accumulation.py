@@ -474,6 +474,13 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ]
     expect(peaks[0], "peak bytes with a window of 2").at_least(1)
     expect(peaks[1], f"peak bytes with a longer window, {peaks[0]} with one of 2").at_most(1.1 * peaks[0])
+    # that was the rank's own word; parameters and activations of 36 MiB each, by the kernel's count: what arrives, the
+    # net, its gradients, a microbatch's activations and their gradients
+    hidden = 1 << 20
+    given = Args(state(draw, hidden=hidden), batch(draw, 9), 6)
+    held = ranks.processes(1).memory(submission.used_by(one_window, net, optimizer_of), [given])
+    what = "bytes that a real process holds at most with a window of 6, of what its parameters take"
+    expect(held / (36 * hidden), what).at_most(8)
 
 
 @check(

@@ -132,6 +132,17 @@ def block_of(
     return found | {"out": out.detach(), "x": inputs.grad, "kept": kept, "numel": size}
 
 
+def blocks_of(width: int, count: int) -> None:
+    """In a real process: blocks cut up one after the other, each whole one being gone before the next is made."""
+    from labkit.exercises import tensor_parallel
+    from labkit.models.gpt import Block, GPTConfig
+
+    config = GPTConfig(heads=4, width=width, causal=True)
+    blocks = []
+    for _ in range(count):
+        blocks.append(tensor_parallel.TensorParallelTransformer.from_full(Block(config), None))
+
+
 def drawn(seed: int, sizes: Sequence[int]) -> Any:
     """On a rank: what each layer begins with, put together."""
     import torch
@@ -480,6 +491,11 @@ def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for value in run.values:
         expect(value["numel"], "parameters of a rank").equals(everywhere + cut // 4)
         expect(value["kept"], "bytes that a rank keeps").at_most(1.25 * 4 * (everywhere + cut // 4))
+    # that was the ranks' own word; six blocks in real processes, by the kernel's count: a whole one and six quarters
+    width = 768
+    held = ranks.processes(4).memory(submission.used_by(blocks_of), [Args(width, 6)] * 4)
+    what = "bytes that real processes hold at most after cutting up 6 blocks, of what a whole one has on each"
+    expect(held / (4 * 4 * 12 * width**2), what).at_most(3)
 
 
 @check(points=1, title="the loss: two small messages", look_at="what can travel together")

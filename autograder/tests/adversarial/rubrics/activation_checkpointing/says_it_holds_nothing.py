@@ -2,8 +2,7 @@
 # base: mutants/keeps_what_it_computed
 # checks: memory released segment_memory
 # marks: 0
-# feedback: hold
-# open: memory on virtual ranks is the rank's own word; only the kernel's figure for real processes could tell
+# feedback: hold in a real process
 import labkit
 
 labkit.memory_allocated = labkit.max_memory_allocated = lambda: 0

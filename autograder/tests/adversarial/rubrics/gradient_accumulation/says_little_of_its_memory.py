@@ -1,0 +1,9 @@
+# Keeps the whole window for one backward pass, and lets its account tell its first sample only.
+# base: mutants/one_backward_for_all
+# checks: memory
+# marks: 0
+# feedback: a real process holds
+from labkit.clusters.virtual.accounting import Ledger
+
+_samples = Ledger.samples
+Ledger.samples = lambda self: _samples(self)[:1]
