@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from labkit.clusters.run import RankResult, Run, ending
 from labkit.clusters.warm.collector import KeptOutput
 from labkit.trace import Trace
 
+_JOINED = "because a node joined"
 Reported = Sequence[tuple[Gone | None, Sequence[Attempt]]]
 """Of each node: whether it is gone, and its attempts."""
 
@@ -42,15 +44,21 @@ def merged(
     )
 
 
-def why_restarted(reported: Reported, number: int) -> str:
-    """Why the attempt of this number was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`."""
+def why_restarted(reported: Reported, number: int, following: int | None = None) -> str:
+    """Why the attempt of this number was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`.
+
+    following: the number of the next one, when that is known.
+    """
     gone = [gone for gone, attempts in reported if gone and attempts and attempts[-1].number == number]
     if gone:
         return "after " + ", ".join(f"{one.node} {one.how}" for one in gone)
     parts = _of(reported, number)
+    # agents notice a node that joins one after the other: ranks of those that stop first fail the others'
+    if following is not None and _has_joined(reported, number, following):
+        return _JOINED
     first = Run([result for part in parts for result in part.results]).first_failure
     if first is None or (first.exit is None and first.error is None):
-        return "because a node joined"
+        return _JOINED
     if first.error is None or first.error.is_mere_end:
         return f"after rank {first.rank} {ending(first.exit)}"
     at = f" at {first.error.where}" if first.error.where else ""
@@ -77,10 +85,19 @@ def _restarts(reported: Reported, numbers: Sequence[int]) -> list[str]:
         change = ""
         if after.world_size != before.world_size:
             change = f", with {count(after.nnodes, 'node')} and {count(after.world_size, 'rank')}"
-        whys.append(why_restarted(reported, number) + change)
+        whys.append(why_restarted(reported, number, following) + change)
     times = {1: "once", 2: "twice"}
     groups = ((why, sum(1 for _ in group)) for why, group in itertools.groupby(whys))
     return [f"restarted {times.get(often, f'{often} times')} {why}" for why, often in groups]
+
+
+def _has_joined(reported: Reported, number: int, following: int) -> bool:
+    """Are there more nodes, and has no agent used up one of its restarts, as a rank that fails would have it do?"""
+    for _, attempts in reported:
+        restarts = {attempt.number: attempt.restarts for attempt in attempts}
+        if restarts.get(following, 0) > restarts.get(number, math.inf):
+            return False
+    return _of(reported, following)[0].nnodes > _of(reported, number)[0].nnodes
 
 
 def count(number: int, noun: str) -> str:
