@@ -2,6 +2,7 @@
 
 from labkit.trace.columns import Columns, events_from, in_order
 from labkit.trace.events import Event, Kind
+from labkit.trace.memberships import Membership
 from labkit.trace.memory import Category, MemorySample
 from labkit.trace.trace import SIGNAL_BYTES, Trace
 
@@ -11,6 +12,7 @@ __all__ = [
     "Columns",
     "Event",
     "Kind",
+    "Membership",
     "MemorySample",
     "Trace",
     "events_from",

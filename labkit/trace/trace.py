@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from labkit.trace.columns import Columns, columns_of, later, merged
 from labkit.trace.events import Event, Kind
+from labkit.trace.memberships import Membership, memberships_from
 from labkit.trace.memory import Category, MemorySample, peak, samples_from
 
 SIGNAL_BYTES = 16
@@ -33,6 +34,8 @@ class Trace:
     """Members (global ranks) of each process group by its name."""
     memory: Sequence[MemorySample] = ()
     """Live memory of the ranks over time, where it was counted; each rank's samples in order of time."""
+    memberships: Sequence[Membership] = ()
+    """Who was in which process group and when, as the scheduler of virtual ranks recorded it; empty elsewhere."""
 
     def __repr__(self) -> str:
         return f"<Trace of {self.world_size} ranks: {len(self.events)} events in {self.seconds:.3g} s, {self.clock}>"
@@ -68,6 +71,10 @@ class Trace:
         """How often `rank` called each library collective."""
         return Counter(e.operation for e in self.collectives(rank))
 
+    def memberships_of(self, rank: int) -> list[Membership]:
+        """The process groups that `rank` has joined, in that order."""
+        return [membership for membership in self.memberships if membership.rank == rank]
+
     def traffic_matrix(self) -> list[list[int]]:
         """Bytes sent in messages: `matrix[source][destination]`."""
         matrix = [[0] * self.world_size for _ in range(self.world_size)]
@@ -99,13 +106,17 @@ class Trace:
         return max(e.end for e in self.events) - min(e.start for e in self.events)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: under `events` one list of values for each field of `Event`, in their order; so `memory`."""
+        """Plain data: under `events` one list of values for each field of `Event`, in their order; so `memory`.
+
+        Under `memberships` one list of values for each.
+        """
         return {
             "world_size": self.world_size,
             "clock": self.clock,
             "groups": {name: list(ranks) for name, ranks in self.groups.items()},
             "events": list(columns_of(self.events)),
             "memory": [list(column) for column in zip(*self.memory, strict=True)] or [[] for _ in MemorySample._fields],
+            "memberships": [list(membership) for membership in self.memberships],
         }
 
     @classmethod
@@ -117,6 +128,7 @@ class Trace:
         match data:
             case {"world_size": int() as size, "clock": "modelled" | "measured" as clock, "groups": dict() as groups}:
                 columns, memory = data.get("events"), data.get("memory")
+                rows = data.get("memberships", [])
             case _:
                 raise ValueError("a trace of the wrong form")
         for given, row in ((columns, Event), (memory, MemorySample)):
@@ -128,20 +140,29 @@ class Trace:
         def are_ranks(values: list[int]) -> bool:
             return min(values) >= 0 and max(values) < size
 
+        def are_finite(values: list[float]) -> bool:
+            return all(map(math.isfinite, values))
+
         for numbers in (ranks, holders, [peer for peer in peers if peer is not None], *groups.values()):
             _check(numbers, int, are_ranks)
         for numbers in (sizes, sequences):
             _check(numbers, int, lambda values: max(map(abs, values)) < 1 << 63)
         _check(held, int, lambda values: min(values) >= 0 and max(values) < 1 << 63)
         for times in (starts, ends, moments):
-            _check(times, float, lambda values: all(map(math.isfinite, values)))
+            _check(times, float, are_finite)
         for texts in (kinds, operations, names, lines, categories):
             _check(texts, str, lambda values: True)
+        if type(rows) is not list or set(map(type, rows)) - {list}:
+            raise ValueError("a trace of the wrong form")
+        memberships = memberships_from(rows)
+        _check([membership.rank for membership in memberships], int, are_ranks)
+        _check([t for m in memberships for t in (m.joined, m.left) if t is not None], float, are_finite)
         if set(map(len, columns)) != {len(ranks)} or not set(kinds) <= set(Kind):
             raise ValueError("a trace of the wrong form")
         events = Columns(len(ranks), lambda: columns)
         samples = samples_from(zip(holders, moments, categories, held, strict=True))
-        return cls(size, events, clock, {str(name): tuple(members) for name, members in groups.items()}, samples)
+        members = {str(name): tuple(ranks) for name, ranks in groups.items()}
+        return cls(size, events, clock, members, samples, memberships)
 
     def later(self, seconds: float) -> Trace:
         """The same trace, all of it `seconds` later."""
@@ -149,7 +170,11 @@ class Trace:
             return self
         events = later(self.events, seconds)
         memory = tuple(s._replace(time=s.time + seconds) for s in self.memory)
-        return Trace(self.world_size, events, self.clock, self.groups, memory)
+        memberships = tuple(
+            m._replace(joined=m.joined + seconds, left=None if m.left is None else m.left + seconds)
+            for m in self.memberships
+        )
+        return Trace(self.world_size, events, self.clock, self.groups, memory, memberships)
 
     @classmethod
     def merged(cls, traces: Iterable[Trace]) -> Trace:
@@ -160,7 +185,9 @@ class Trace:
         events = merged([part.events for part in parts])
         groups = {name: ranks for part in parts for name, ranks in part.groups.items()}
         memory = sorted((s for part in parts for s in part.memory), key=lambda s: (s.time, s.rank))
-        return cls(max(part.world_size for part in parts), events, parts[0].clock, groups, tuple(memory))
+        memberships = tuple(membership for part in parts for membership in part.memberships)
+        size = max(part.world_size for part in parts)
+        return cls(size, events, parts[0].clock, groups, tuple(memory), memberships)
 
 
 def _check(column: Any, kind: type, holds: Callable[[Any], bool]) -> None:

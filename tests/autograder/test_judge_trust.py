@@ -232,9 +232,8 @@ def test_a_rank_that_leaves_much_behind_delays_nobody() -> None:
 
 
 def test_a_group_has_each_rank_once() -> None:
-    asks = (
-        "from labkit.clusters.virtual.isolation.current import here\nhere.endpoint._ask('join_group', 'mine', [0, 0])"
-    )
+    asks = "from labkit.clusters.virtual.isolation.current import here\n"
+    asks += "here.endpoint._ask('join_group', 'mine', [0, 0], 'gloo')"
     assert run(asks, *per_rank(1)).ranks[0].error is not None
 
 
@@ -277,6 +276,6 @@ return 1"""
     assert [rank.error.type for rank in found.ranks if rank.error is not None] == ["MismatchError"] * 2
     assert run(body, *per_rank(2), trusting=True).raise_if_failed().values == [1, 1]
     asks = "from labkit.clusters.virtual.isolation.current import here\n"
-    asks += "for i in range(300): here.endpoint.join_group(f'mine {i}', (0,))"
+    asks += "for i in range(300): here.endpoint.join_group(f'mine {i}', (0,), 'gloo')"
     refused = run(asks, *per_rank(1)).ranks[0].error
     assert refused is not None and "more than 200 groups" in refused.message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labkit.trace import Category, Event, Kind, MemorySample, Trace
+from labkit.trace import Category, Event, Kind, Membership, MemorySample, Trace
 from labkit.trace.packing import pack, unpack
 
 TRACE = Trace(
@@ -22,6 +22,7 @@ TRACE = Trace(
     "measured",
     {"0": (0, 1, 2, 3), "1": (0, 2)},
     (MemorySample(0, 0.5, Category.GRADIENT, 1000),),
+    (Membership(0, "0", "gloo", 0.25, 1.5), Membership(2, "1", "nccl", 0.5, None)),
 )
 
 
@@ -40,7 +41,10 @@ def test_merged_and_moved_it_is_as_a_trace_of_plain_events() -> None:
     plain = [TRACE, Trace(4, [Event(3, Kind.RECEIVE, "recv", 0.4, 0.8, 400, 0, "0", (7 << 31) + 2)])]
     assert Trace.merged(map(unpack, map(pack, plain))) == Trace.merged(plain)
     assert [e.rank for e in Trace.merged(plain).events] == [0, 3, 0, 2]
-    assert unpack(pack(TRACE)).later(2.0).events[0][3:5] == (2.25, 2.5)
+    later = unpack(pack(TRACE)).later(2.0)
+    assert later.events[0][3:5] == (2.25, 2.5)
+    assert [membership[3:] for membership in later.memberships] == [(2.25, 3.5), (2.5, None)]
+    assert Trace.merged(plain).memberships_of(2) == [TRACE.memberships[1]]
 
 
 def _forged(change: Any) -> bytes:
@@ -67,6 +71,10 @@ def _forged(change: Any) -> bytes:
         lambda head: head["texts"].update(more=["x"]),
         lambda head: head["trace"].update(world_size=2),
         lambda head: head["trace"].update(clock="guessed"),
+        lambda head: head["trace"].update(memberships=[[4, "0", "gloo", 0.0, None]]),
+        lambda head: head["trace"].update(memberships=[[0, "0", "gloo", float("nan"), None]]),
+        lambda head: head["trace"].update(memberships=[[0, "0", "gloo", 0.0, 1]]),
+        lambda head: head["trace"].update(memberships={"0": 1}),
         lambda head: head.pop("trace"),
     ],
 )

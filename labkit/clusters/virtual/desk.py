@@ -182,7 +182,7 @@ class _Desk:
 
     def _needs_no_answer(self, call: list[Any]) -> bool:
         # where something goes wrong on purpose, computing may take longer than the rank thinks, or be its end
-        return call[0] in ("post", "tick") or (call[0] == "compute" and not self._engine.faults.any)
+        return call[0] in ("post", "tick", "leave_group") or (call[0] == "compute" and not self._engine.faults.any)
 
     def _try(self, action: Callable[[], Any]) -> Any:
         """The answer, or None when the rank must sleep."""
@@ -210,7 +210,7 @@ class _Desk:
             raise ProtocolError("a call is a list that begins with its name")
         name, *arguments = call
         match name, arguments:
-            case "join_group", [str() as group, list() as ranks]:
+            case "join_group", [str() as group, list() as ranks, str() as backend]:
                 size = self._engine.topology.world_size
                 if len(ranks) > size or not all(_is_index(r, size) for r in ranks) or len(set(ranks)) < len(ranks):
                     raise ProtocolError("a group of ranks of this job is needed")
@@ -220,7 +220,9 @@ class _Desk:
                 if len(self._groups) >= most:
                     raise ProtocolError(f"more than {most} groups")
                 self._groups.add(group)
-                return lambda: self._engine.join_group(self._rank, group, tuple(ranks))
+                return lambda: self._engine.join_group(self._rank, group, tuple(ranks), backend[:80])
+            case "leave_group", [str() as group]:
+                return lambda: self._engine.leave_group(self._rank, group)
             case "post", [int() as handle, list() as fields, (None | float()) as at]:
                 if at is not None and not 0 <= at < math.inf:
                     raise ProtocolError("a time that is no time")
@@ -316,8 +318,8 @@ class _Desk:
                 if name in key_values.OPERATIONS and plain and timeout < math.inf and abs(number) < 1 << 63:
                     return StoreCall("", name, line[:200], table, keys, values, number, timeout)
         group = fields[1] if len(fields) > 1 else None
-        if not isinstance(group, str) or self._rank not in self._engine.groups.get(group, ()):
-            raise ProtocolError("unknown group")
+        if not isinstance(group, str) or not self._engine.is_in_group(self._rank, group):
+            raise ProtocolError("unknown group: this rank has not joined it, or has destroyed it")
         size = self._engine.topology.world_size
         match fields:
             case ["send", _, str() as name, str() as line, to, int() as tag, str() as dtype, int() as numel, data]:

@@ -30,7 +30,11 @@ class Endpoint(Protocol):
     def now(self) -> float:
         """This rank's virtual clock, in seconds."""
 
-    def join_group(self, name: str, ranks: tuple[int, ...]) -> None: ...
+    def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        """This rank has made a process group. backend: the one that it asked for."""
+
+    def leave_group(self, name: str) -> None:
+        """This rank has destroyed a process group, and asks for nothing in it any more."""
 
     def post(self, request: Request, at: float | None = None) -> Any:
         """Ask for something; returns a handle at once. `at`: a stream's time, instead of the rank's clock."""

@@ -39,7 +39,7 @@ from labkit.clusters.virtual.messages import Messages
 from labkit.clusters.virtual.network import Network
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
 from labkit.hardware import Topology
-from labkit.trace import Kind, Trace, events_from
+from labkit.trace import Kind, Membership, Trace, events_from
 
 POLL_SECONDS = 1e-6
 """What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
@@ -76,6 +76,8 @@ class Engine:
         self.stuck: list[Standing] = []
         """The ranks of the first deadlock, and what each waited for."""
         self.groups: dict[str, tuple[int, ...]] = {}
+        self._memberships: dict[tuple[int, str], Membership] = {}
+        """By rank and group, in the order in which ranks joined."""
         self.events: list[tuple[Any, ...]] | None = [] if recording else None
         """Rows of plain values, in the order of Event's fields: the garbage collector forgets about those."""
         self.network = Network(topology)
@@ -191,7 +193,7 @@ class Engine:
 
     # What ranks call ----------------------------------------------------------------------------------------------
 
-    def join_group(self, rank: int, name: str, ranks: tuple[int, ...]) -> None:
+    def join_group(self, rank: int, name: str, ranks: tuple[int, ...], backend: str) -> None:
         """A rank has made a process group; every member must mean the same one by its name."""
         known = self.groups.setdefault(name, ranks)
         if known != ranks:
@@ -201,6 +203,19 @@ class Engine:
             )
             self.mismatched.setdefault(rank, error)
             raise error
+        # a second time would hide the first
+        self._memberships.setdefault((rank, name), Membership(rank, name, backend, self.clock[rank], None))
+
+    def leave_group(self, rank: int, name: str) -> None:
+        """A rank has destroyed a process group."""
+        membership = self._memberships.get((rank, name))
+        if membership is not None and membership.left is None:
+            self._memberships[rank, name] = membership._replace(left=self.clock[rank])
+
+    def is_in_group(self, rank: int, name: str) -> bool:
+        """Has the rank joined this group, and not left it?"""
+        membership = self._memberships.get((rank, name))
+        return membership is not None and membership.left is None
 
     def compute(self, rank: int, seconds: float, operations: int = 1) -> None:
         """The rank works for `seconds`, on so many operators; up to its next request it is one event."""
@@ -310,7 +325,8 @@ class Engine:
         rows = self.events or []
         rows.sort(key=itemgetter(0, 4))
         rows.sort(key=itemgetter(3))
-        return Trace(self.topology.world_size, events_from(rows), "modelled", dict(self.groups))
+        events, memberships = events_from(rows), tuple(self._memberships.values())
+        return Trace(self.topology.world_size, events, "modelled", dict(self.groups), memberships=memberships)
 
     # What requests come to ----------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         # a name may come again after destroy_process_group and another init, with other ranks
         inits = inits_of_this_rank()
         self.label = name if inits == 1 else f"{name} of init {inits}"
-        endpoint.join_group(self.label, ranks)
+        endpoint.join_group(self.label, ranks, backend)
 
     def size(self) -> int:
         return len(self.ranks)
@@ -70,10 +70,10 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         self._description = description
 
     def shutdown(self) -> None:
-        """Nothing is held open."""
+        self.endpoint.leave_group(self.label)
 
     def abort(self) -> None:
-        """Nothing is held open."""
+        self.endpoint.leave_group(self.label)
 
     # Messages -----------------------------------------------------------------------------------------------------
 

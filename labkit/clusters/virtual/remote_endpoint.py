@@ -55,8 +55,11 @@ class SocketEndpoint:
         self._line = line
         self.in_flight = InFlight()
 
-    def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
-        self._ask("join_group", name, ranks)
+    def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        self._ask("join_group", name, ranks, backend)
+
+    def leave_group(self, name: str) -> None:
+        self._say("leave_group", name)
 
     def post(self, request: Request, at: float | None = None) -> int:
         common = (request.group, request.name, request.line)

@@ -113,8 +113,11 @@ class ThreadEndpoint:
         """This rank's virtual clock, in seconds."""
         return self._engine.clock[self.rank]
 
-    def join_group(self, name: str, ranks: tuple[int, ...]) -> None:
-        self._engine.join_group(self.rank, name, ranks)
+    def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        self._engine.join_group(self.rank, name, ranks, backend)
+
+    def leave_group(self, name: str) -> None:
+        self._engine.leave_group(self.rank, name)
 
     def wait(self, request: Request, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
         if self._engine.must_sleep(self.rank, request, timeout):

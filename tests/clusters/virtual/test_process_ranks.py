@@ -6,6 +6,7 @@ import multiprocessing
 import socket
 import struct
 from concurrent.futures import ProcessPoolExecutor
+from typing import Literal
 
 import pytest
 import torch
@@ -102,6 +103,42 @@ dist.get_rank(), torch.distributed.group.WORLD.group_name, torch.initial_seed() 
     assert by_processes.values == by_threads.values
     assert [rank.output for rank in by_processes.ranks] == ["True\n"] * 2
     assert by_processes.trace.groups == by_threads.trace.groups
+
+
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_the_scheduler_records_process_groups(
+    ranks: Literal["threads", "processes"],
+) -> None:
+    source = """
+import time, torch, torch.distributed as dist
+for backend in ("nccl", "gloo"):
+    dist.init_process_group(backend)
+    pair = dist.new_group([0, 1], backend="nccl")
+    time.sleep(1.0)
+    if dist.get_rank() == 0 and backend == "nccl":
+        dist.destroy_process_group(pair)
+    time.sleep(1.0)
+    if backend == "nccl":
+        dist.destroy_process_group()"""
+    trace = virtual(nproc_per_node=3, ranks=ranks).run(Job(source=source)).raise_if_failed().trace
+    assert [(m.backend, m.left is not None) for m in trace.memberships_of(2)] == [("nccl", True), ("gloo", False)]
+    first, pair, *again = trace.memberships_of(0)
+    assert [trace.groups[m.group] for m in (first, pair, *again)] == [(0, 1, 2), (0, 1)] * 2
+    assert first.left is not None and pair.left is not None
+    assert 1.0 <= pair.left < 2.0 <= first.left <= again[0].joined
+    assert [(m.backend, m.left) for m in again] == [("gloo", None), ("nccl", None)]
+
+
+def test_a_group_that_was_destroyed_is_of_no_use() -> None:
+    source = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+group = dist.distributed_c10d._get_default_group()
+dist.destroy_process_group()
+group.allreduce([torch.ones(1)]).wait()"""
+    run = virtual(nproc_per_node=2, ranks="processes").run(Job(source=source))
+    assert {rank.error.type for rank in run.ranks if rank.error} == {"ProtocolError"}
+    assert "or has destroyed it" in run.diagnosis()
 
 
 def test_an_error_of_the_scheduler_ends_the_run_and_is_nobodys_on_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ __all__ = ["pass_around"]
 def pass_around(tensor):
     endpoint, size = here.endpoint, dist.get_world_size()
     for number in range(1000):
-        endpoint.join_group(f"<b>{number}</b>" * 100, tuple(range(size)))
-    endpoint.join_group("0", (endpoint.rank,))
-    endpoint.join_group("others", (size + 5, endpoint.rank))
+        endpoint.join_group(f"<b>{number}</b>" * 100, tuple(range(size)), "gloo")
+    endpoint.join_group("0", (endpoint.rank,), "gloo")
+    endpoint.join_group("others", (size + 5, endpoint.rank), "gloo")
     return tensor

@@ -17,7 +17,7 @@ def passed_on(data):
     data = data.ljust(64, b"\0")
     for place in range(8 * len(data)):
         bit = data[place // 8] >> place % 8 & 1
-        here.endpoint.join_group(f"{rank} {place}", (rank, right) if bit else (right, rank))
+        here.endpoint.join_group(f"{rank} {place}", (rank, right) if bit else (right, rank), "gloo")
     arriving = torch.zeros(1)
     sending = dist.isend(torch.zeros(1), right)
     dist.recv(arriving, left)
@@ -25,7 +25,7 @@ def passed_on(data):
     found = bytearray(len(data))
     for place in range(8 * len(data)):
         try:
-            here.endpoint.join_group(f"{left} {place}", (left, rank))
+            here.endpoint.join_group(f"{left} {place}", (left, rank), "gloo")
             found[place // 8] |= 1 << place % 8
         except RuntimeError:
             pass

@@ -1,0 +1,33 @@
+"""Which rank was in which process group, from when to when, and with which backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Membership(NamedTuple):
+    """One rank's time in one process group."""
+
+    rank: int
+    """Global rank."""
+    group: str
+    """Name of the process group; `Trace.groups` gives its members."""
+    backend: str
+    """The backend that the rank asked for: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`."""
+    joined: float
+    """Seconds since the job began, on the trace's clock."""
+    left: float | None
+    """When the rank destroyed the group; None: never."""
+
+
+def memberships_from(rows: Iterable[Sequence[object]]) -> tuple[Membership, ...]:
+    """Memberships from rows of plain values, in the order of the fields. Raises ValueError on invalid values."""
+    found = []
+    for row in rows:
+        match row:
+            case [int() as rank, str() as group, str() as backend, float() as joined, (float() | None) as left]:
+                found.append(Membership(rank, group, backend, joined, left))
+            case _:
+                raise ValueError("a trace with values of the wrong form")
+    return tuple(found)
