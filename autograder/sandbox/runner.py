@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -152,9 +151,11 @@ class Bubblewrap(Runner):
 @cache
 def _probe() -> None:
     """Start Python in bubblewrap once; raises `SandboxUnavailable` when that fails."""
-    if shutil.which("bwrap") is None:
-        raise refusal("bwrap not found (Debian's package: bubblewrap)")
-    command = [*view.bubblewrap(), sys.executable, "-c", "import labkit; print('inside')"]
+    try:
+        view_command = view.bubblewrap()
+    except FileNotFoundError as problem:
+        raise refusal(str(problem)) from None
+    command = [*view_command, sys.executable, "-c", "import labkit; print('inside')"]
     tried = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if tried.stdout != "inside\n":
         raise refusal(f"bubblewrap does not work here: {tried.stderr.strip() or f'exit code {tried.returncode}'}")

@@ -7,6 +7,7 @@ from functools import cache
 from traitlets import Bool, Float, Int, Type, Unicode
 from traitlets.config import LoggingConfigurable
 
+from autograder.sandbox.bwrap import describe
 from autograder.sandbox.cgroups import Parents, find, sweep
 from autograder.sandbox.enclosure import Enclosure
 from autograder.sandbox.inside import landlock
@@ -64,7 +65,8 @@ class Sandbox(LoggingConfigurable):
         counted = "a watchdog" if parents is None else f"control groups, version {parents.version}"
         apart = "files, signals and sockets" if landlock.version() >= 6 else "files and sockets"
         return (
-            f"memory is limited by {counted}; ranks are kept apart in {apart if landlock.version() else 'sockets only'}"
+            f"{describe()}; memory is limited by {counted}; "
+            f"ranks are kept apart in {apart if landlock.version() else 'sockets only'}"
         )
 
     def open(self) -> Enclosure:

@@ -10,6 +10,7 @@ class SandboxUnavailable(RuntimeError):
 def refusal(reason: str) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"No sandbox for learners' code: {reason}. Nothing was graded. "
-        "Install bubblewrap and allow user namespaces. To grade code that you trust without one, set "
+        "Sandboxes take bubblewrap and a machine that allows this user namespaces: docs/sandbox.md says how to allow "
+        "them, and what else can be used. Learners need none. To grade code that you trust without one, set "
         "`c.Sandbox.allow_none = True` in nbgrader_config.py of the course's folder."
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import labkit
+from autograder.sandbox.bwrap import bwrap
 from labkit import exercises
 
 HOME = "/home/learner"
@@ -32,9 +33,10 @@ _NEEDED = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SE
 def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
     """A command that opens the view and runs what follows it, as the calling user.
 
-    scratch_bytes: size of each folder in memory that may be written; nothing else may.
+    scratch_bytes: size of each folder in memory that may be written; nothing else may. Raises `FileNotFoundError`
+    where bubblewrap is not installed.
     """
-    command = ["bwrap", "--new-session", "--hostname", "learner"]
+    command = [bwrap(), "--new-session", "--hostname", "learner"]
     command += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if own_uids() is not None:
         command += ["--cap-drop", "ALL", *(part for name in _NEEDED for part in ("--cap-add", name))]

