@@ -1,7 +1,9 @@
 """Interrupts cells on local ranks at random moments, hundreds in a row, and says what they have left behind.
 
 Looked at: processes below this one, open files of this process and of the warm one, files in TMPDIR and /dev/shm.
-Exits with 1 if anything is left or an ordinary cell fails afterwards.
+Both folders are its own: other programs make files there at any time. /dev/shm takes a mount namespace; where none can
+be made, it is not looked at, and the result says so. Exits with 1 if anything is left or an ordinary cell fails
+afterwards.
 
     python benchmarks/soak.py [--cells 500] [--ranks 2] [--seed 0]
 """
@@ -12,6 +14,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -50,8 +53,10 @@ for (x,) in DataLoader(TensorDataset(torch.randn(400, 8)), batch_size=4, num_wor
 print("ready", flush=True)
 memory.unlink()
 """
-GONE_WITHIN_SECONDS = 2.0
-LIMIT_SECONDS = 10.0
+OWN_SHARED_MEMORY = "LABKIT_SOAK_OWN_SHARED_MEMORY"
+"""Set in the environment once /dev/shm is this program's own."""
+LIMIT_SECONDS = 60.0
+"""Processes that are still there after this time are left over; far more than a busy machine takes."""
 
 
 def main() -> None:
@@ -60,6 +65,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="ranks of each (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments (default %(default)s)")
     options = parser.parse_args()
+    if OWN_SHARED_MEMORY not in os.environ:
+        _begin_again_with_own_shared_memory()
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -67,6 +74,19 @@ def main() -> None:
     for problem in problems:
         print(problem)
     sys.exit(bool(problems))
+
+
+def _begin_again_with_own_shared_memory() -> None:
+    """Replace this process by one in a mount namespace with an empty /dev/shm; return where that is refused."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    mount = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"', "sh"]
+    try:
+        allowed = subprocess.run([*mount, "true"], capture_output=True).returncode == 0
+    except OSError:  # no unshare
+        return
+    if allowed:
+        os.environ[OWN_SHARED_MEMORY] = "1"
+        os.execvp(mount[0], [*mount, sys.executable, *sys.argv])
 
 
 def soak(cells: int, ranks: int) -> list[str]:
@@ -93,8 +113,6 @@ def soak(cells: int, ranks: int) -> list[str]:
         if left := _wait_until_only(servers):
             problems.append(f"cell {number}: processes {sorted(left)} are left after {LIMIT_SECONDS:g} s")
         slowest = max(slowest, time.monotonic() - returned)
-    if slowest > GONE_WITHIN_SECONDS:
-        problems.append(f"some process was left for {slowest:.1f} s")
     after = _everything(servers)
     for what, seen in after.items():
         if seen != before[what]:
@@ -104,6 +122,8 @@ def soak(cells: int, ranks: int) -> list[str]:
     warm.close()
     print(f"{cells} cells on {ranks} ranks, {interrupted} interrupted before their end; the last process of a cell was")
     print(f"gone at most {1e3 * slowest:.0f} ms after it returned. Left: {len(problems) or 'nothing'}")
+    if OWN_SHARED_MEMORY not in os.environ:
+        print("/dev/shm was not looked at: this machine refuses a mount namespace")
     return problems
 
 
@@ -127,15 +147,17 @@ def _children() -> list[int]:
 
 def _everything(servers: set[int]) -> dict[str, object]:
     """What a cell could leave behind."""
-    return {
+    seen: dict[str, object] = {
         "processes": len(descendants(os.getpid())),
         "open files here": len(os.listdir("/proc/self/fd")),
         "open files of the warm process": [len(os.listdir(f"/proc/{pid}/fd")) for pid in servers],
         # torch makes this one for whoever imports its compiler
         "files in TMPDIR": sorted(name for name in os.listdir(tempfile.gettempdir()) if "inductor" not in name),
-        "files in /dev/shm": sorted(os.listdir("/dev/shm")),
         "threads": threading.active_count(),
     }
+    if OWN_SHARED_MEMORY in os.environ:
+        seen["files in /dev/shm"] = sorted(os.listdir("/dev/shm"))
+    return seen
 
 
 if __name__ == "__main__":
