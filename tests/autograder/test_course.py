@@ -16,6 +16,7 @@ import pytest
 import second_exercise
 from nbgrader.api import Gradebook
 from playwright.sync_api import sync_playwright
+from system_packages import needs_packages, program
 
 from autograder.course import CONFIG_FILE, Course, CourseFailed
 from autograder.marks import new_gradebook
@@ -78,6 +79,7 @@ def test_odd_submissions_end_in_a_mark_with_its_reason(course: Course) -> None:
 
 
 def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(course: Course, tmp_path: Path) -> None:
+    needs_packages("chromium")
     module = second_exercise.SENDS_TWICE + f'\nprint("""{SCRIPT}""")\n# </pre>{SCRIPT}\n'
     notebook = nbformat.read(hand_in(course, "learner", module), as_version=4)
     notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", {"text/html": SCRIPT})]
@@ -86,7 +88,7 @@ def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(cou
     course.autograde(PHASE)
     course.feedback(PHASE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
+from system_packages import needs_packages, program
 
 from autograder.feedback import outputs
 from autograder.feedback.page import page
@@ -60,8 +60,9 @@ def about(**changes: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    needs_packages("chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from system_packages import needs_packages
 
 VIEWER = Path(__file__).parents[2] / "benchmarks" / "viewer.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    reason="needs Chromium (Debian: apt install chromium)",
-)
 def test_prints_milliseconds_of_each_movement() -> None:
+    needs_packages("chromium")
     command = [sys.executable, str(VIEWER), "--ranks", "8", "--events", "500", "--frames", "10"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for movement in ("zoom", "pan", "point"):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,22 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, Page, expect, sync_playwright
+from system_packages import needs_packages, program
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 FLAGS += ["--no-first-run", "--disable-sync"]
-MARKS = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)"),
-]
 
 
 @contextmanager
 def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
     """A notebook of `cells`, open in JupyterLab, whose files are kept in `folder`."""
+    needs_packages("chromium")
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=kernel)
     nbformat.write(notebook, folder / "cells.ipynb")
@@ -43,7 +38,7 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
     try:
         wait_for(port, server)
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
             page = browser.new_page(viewport={"width": 1250, "height": 1400})
             page.set_default_timeout(60_000)
             expect.set_options(timeout=60_000)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from in_browser import MARKS, ended, opened, run
+from in_browser import ended, opened, run
 from playwright.sync_api import Locator, Page, expect
 
 CELLS = [
@@ -17,7 +17,7 @@ CELLS = [
     "from labkit.notebook import explore\nexplore('gpt-1.3b')",
 ]
 
-pytestmark = MARKS
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_browser import MARKS, ended, opened, run
+from in_browser import ended, opened, run
 from playwright.sync_api import Page, expect
 
 CELLS = [
@@ -20,7 +20,7 @@ CELLS = [
 
 FOLDER: list[Path] = []
 
-pytestmark = MARKS
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from in_browser import MARKS, ended, opened, run
+from in_browser import ended, opened, run
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
@@ -37,7 +37,7 @@ trace = Trace(1024, [Event(r, Kind.COLLECTIVE, "all_reduce", t * 1e-3, (t + 1) *
 CELLS = [TRACE, "Run([], trace).view()", MANY + "Run([], trace).view()"]
 GUTTER, TOP, RIGHT = 46, 6, 12
 
-pytestmark = MARKS
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from standin_cluster import StandInCluster
+from system_packages import needs_packages
 
 from labkit.clusters.kubernetes.sessions import Session
 
@@ -23,6 +24,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def standin(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCluster]:
     """See standin_cluster.py: not a real Kubernetes."""
+    needs_packages("openssl")
     cluster = StandInCluster(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     yield cluster

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from standin_cluster import StandInCluster
+from system_packages import needs_packages
 from trainjob_schema import require_train_job
 
 from labkit.clusters.kubernetes import kubernetes, manifest, trainjob
@@ -159,15 +159,13 @@ def test_the_image_is_made_of_files_that_are_there_and_does_not_run_as_root() ->
 
 def test_the_real_kubectl_takes_a_dry_run(standin: StandInCluster, tmp_path: Path) -> None:
     """kubectl is real; the API that it talks to is the stand-in."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("needs kubectl: apt install kubernetes-client")
+    needs_packages("kubernetes-client")
     file = tmp_path / "run.yaml"
     file.write_text(kubernetes(nnodes=2, image="nosuch:1").dry_run())
 
     def run(*words: str) -> str:
         done = subprocess.run(
-            [kubectl, "--kubeconfig", str(standin.kubeconfig), *words], capture_output=True, text=True, timeout=60
+            ["kubectl", "--kubeconfig", str(standin.kubeconfig), *words], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

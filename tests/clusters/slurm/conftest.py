@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_rig import SlurmRig, missing_programs  # beside this file
+from slurm_rig import SlurmRig  # beside this file
+from system_packages import needs_packages
 
 
 @pytest.fixture(scope="session")
 def running_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRig]:
-    if missing := missing_programs():
-        pytest.skip(f"needs {', '.join(missing)}: apt install slurm-wlm munge iproute2")
+    needs_packages("munge", "slurmctld", "slurmd", "slurm-client")
     folder: Path = tmp_path_factory.mktemp("slurm")
     with SlurmRig(folder) as rig:
         yield rig

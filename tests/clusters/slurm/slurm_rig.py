@@ -19,16 +19,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 _GPUS = ("/dev/null", "/dev/zero")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _START_LIMIT_SECONDS = 60.0
-
-
-def missing_programs() -> list[str]:
-    """What is not installed of what a rig needs."""
-    return [name for name in PROGRAMS if shutil.which(name, path=_search_path()) is None]
 
 
 def _search_path() -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
+from system_packages import needs_packages
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
@@ -172,9 +173,16 @@ def test_a_job_that_is_cancelled_from_outside_says_so(rig: SlurmRig) -> None:
     assert "was cancelled with scancel, or by an administrator" in run.stopped
 
 
-def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRig) -> None:
+def needs_nodes_with_a_network(rig: SlurmRig) -> None:
+    needs_packages("iproute2")
+    if os.geteuid() != 0:
+        pytest.skip("needs root: nodes with a network of their own")
     if not rig.namespaces:
-        pytest.skip("needs to be root, with iproute2 and namespaces")
+        pytest.skip("needs a machine that allows root to make namespaces")
+
+
+def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRig) -> None:
+    needs_nodes_with_a_network(rig)
     printed = []
 
     def cut_off(rank: int, stream: str, text: str) -> None:
@@ -195,8 +203,7 @@ def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRi
 
 
 def test_a_node_that_dies_is_done_without_where_fewer_will_do(rig: SlurmRig) -> None:
-    if not rig.namespaces:
-        pytest.skip("needs to be root, with iproute2 and namespaces")
+    needs_nodes_with_a_network(rig)
 
     def cut_off(rank: int, stream: str, text: str) -> None:
         if rank == 3:
