@@ -1,9 +1,13 @@
-"""What is read of a submitted notebook: the text of each cell and what the cell claims to be. Nothing is believed."""
+"""What is read of a submitted notebook: the text of each cell and what the cell claims to be. Nothing is believed.
+
+A notebook of format 3 keeps its cells in worksheets, a code cell's text as `input`, and headings as cells of a kind of
+their own. It has no cell ids; `grade_id` lies in the cell's metadata in both formats, and identifies the cell in both.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,15 +55,19 @@ def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
     data, notes = _utf_8(data)
     pull = Pull(data, limits.json_values)
     cells: list[SubmittedCell] | None = None
+    version = of_cells = 4
     try:
         if not pull.next_is(b"{"):
             raise Malformed("it is not a JSON object")
         for key in pull.members():
             if key == "cells":
-                cells = _cells(pull, limits, notes)
+                of_cells = 4
+                cells = _cells(pull, pull.elements(), limits, notes)
+            elif key == "worksheets":
+                of_cells = 3
+                cells = _cells(pull, _in_worksheets(pull), limits, notes)
             elif key == "nbformat":
-                if pull.value(20) != 4:
-                    _note(notes, "The file does not say that it is of notebook format 4; it was read as if it were.")
+                version = pull.value(20)
             else:
                 pull.skip()
         pull.end()
@@ -69,7 +77,11 @@ def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
         cells = enough.cells
         _note(notes, f"Only the first {enough.number:,} cells of the notebook were read.")
     except Malformed as problem:
-        return Submitted((), (f"The file is not a notebook of format 4: {problem}.",))
+        return Submitted((), (f"The file is not a notebook: {problem}.",))
+    if of_cells == 3:
+        notes.append("The notebook is in format 3, which Jupyter wrote until 2015; its cells were read.")
+    elif version != 4:
+        notes.append("The file does not say that it is of notebook format 4; it was read as if it were.")
     if pull.latin_1:
         notes.append("The file is not in UTF-8; it was read as Latin-1.")
     return Submitted(tuple(cells), tuple(notes))
@@ -96,14 +108,27 @@ def _recoded(data: bytes, encoding: str) -> bytes:
     return data.decode(encoding, "replace").encode("utf-8", "replace")
 
 
-def _cells(pull: Pull, limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
+def _in_worksheets(pull: Pull) -> Iterator[None]:
+    """The cells of all worksheets of a notebook of format 3, each to be taken."""
+    for _ in pull.elements():
+        if not pull.next_is(b"{"):
+            pull.skip()
+            continue
+        for key in pull.members():
+            if key == "cells" and pull.next_is(b"["):
+                yield from pull.elements()
+            else:
+                pull.skip()
+
+
+def _cells(pull: Pull, elements: Iterator[None], limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
     """None when it is no list; of two lists under the same name the last counts, as for every reader of JSON."""
     if not pull.next_is(b"["):
         pull.skip()
         return None
     cells: list[SubmittedCell] = []
     left = 10 * limits.source
-    for number, _ in enumerate(pull.elements()):
+    for number, _ in enumerate(elements):
         if number >= limits.cells or left < 0:
             raise _Enough(cells, number)
         if pull.next_is(b"{"):
@@ -127,9 +152,13 @@ class _Enough(Exception):
 def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:
     cell_type, grade_id, claims, attachments = "", "", dict[str, Claim](), False
     source: str | None = None
+    heading = 0
     for key in pull.members():
-        if key == "source":
+        if key in ("source", "input"):
             source = _source(pull, limits, notes)
+        elif key == "level":
+            level = pull.value(20)
+            heading = level if type(level) is int and 0 < level < 7 else 0
         elif key == "cell_type":
             told = pull.value(20)
             cell_type = told if type(told) is str else ""
@@ -141,6 +170,8 @@ def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:
             pull.skip()
     if source is None:
         return None
+    if cell_type == "heading":
+        cell_type, source = "markdown", f"{'#' * heading} {source}"
     return SubmittedCell(grade_id, source, cell_type, claims, attachments)
 
 

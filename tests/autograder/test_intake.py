@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from nbgrader.nbgraderformat import MetadataValidator
 
 from autograder.cells import exercise_cell, graded_exercise, module_text
-from autograder.intake import read_cells, rebuild
+from autograder.intake import Limits, read_cells, rebuild
 from autograder.submissions import with_module
+from labkit import exercises
 
 NAME = second_exercise.NAME
 MODULE = "x = 'mine'\n"
@@ -165,7 +166,8 @@ def test_a_missing_exercise_cell_is_noted() -> None:
         (b"\xff\xfe", "not a notebook"),
         (b"[" * 100_000, "not a notebook"),
         (b'{"cells": 3}', "not a notebook"),
-        (b'{"worksheets": [{"cells": []}], "nbformat": 3}', "not a notebook"),
+        (b'{"worksheets": 3, "nbformat": 3}', "not a notebook"),
+        (b'{"worksheets": [{"cells": [' + b"[" * 3_000_000, "too many values"),
         (b'{"cells": [], "x": ' + b"[" * 3_000_000, "too many values"),
         (b'{"cells": []} and more', "something follows"),
         (b'{"cells": [], "metadata": {"a": "not closed', "in the middle"),
@@ -214,6 +216,38 @@ def test_a_false_format_is_noted_and_the_cells_are_read(told: object) -> None:
     assert "format 4" in note
 
 
+def in_format_3(notebook: nbformat.NotebookNode) -> bytes:
+    return bytes(nbformat.writes(nbformat.convert(copy.deepcopy(notebook), 3), version=3).encode())
+
+
+def test_a_notebook_of_format_3_is_read_as_one_of_format_4() -> None:
+    data = in_format_3(with_module(RELEASED, NAME, MODULE))
+    assert b'"worksheets"' in data and b'"source": "x = ' not in data
+    (note,) = check(rebuilt(data), MODULE)
+    assert "format 3" in note
+
+
+def test_every_cell_of_a_real_notebook_comes_through_format_3_and_its_locked_cells_count_as_unchanged() -> None:
+    path = exercises.root() / "notebooks/phase3_multi_node/ring_allreduce.ipynb"
+    released: nbformat.NotebookNode = nbformat.read(path, as_version=4)
+    submitted = read_cells(in_format_3(released))
+    assert [(cell.cell_type, cell.source.strip()) for cell in submitted.cells] == [
+        (cell.cell_type, cell.source.strip()) for cell in released.cells
+    ]
+    graded = rebuild(released, submitted.cells, submitted.notes)
+    assert [cell.source for cell in graded.cells] == [cell.source for cell in released.cells]
+    (note,) = graded.metadata.labkit.intake
+    assert "format 3" in note
+
+
+def test_worksheets_hold_no_more_cells_than_a_notebook_may() -> None:
+    sheet = {"cells": [{"cell_type": "code", "input": "x", "metadata": {}}] * 3}
+    submitted = read_cells(json.dumps({"nbformat": 3, "worksheets": [sheet] * 4}).encode(), Limits(cells=5))
+    assert len(submitted.cells) == 5
+    few, of_3 = submitted.notes
+    assert "Only the first 5 cells" in few and "format 3" in of_3
+
+
 def test_the_release_is_not_changed_by_what_is_handed_in() -> None:
     before = copy.deepcopy(RELEASED)
     rebuilt(encoded("utf-8"))
@@ -249,7 +283,12 @@ CELL = st.fixed_dictionaries(
         "attachments": JSON,
     },
 )
-NOTEBOOK = st.fixed_dictionaries({"cells": st.lists(CELL | JSON, max_size=6)}, optional={"nbformat": JSON}) | JSON
+SHEET = st.fixed_dictionaries({"cells": st.lists(CELL | JSON, max_size=6)})
+NOTEBOOK = (
+    st.fixed_dictionaries({"cells": st.lists(CELL | JSON, max_size=6)}, optional={"nbformat": JSON})
+    | st.fixed_dictionaries({"worksheets": st.lists(SHEET | JSON, max_size=3)}, optional={"nbformat": JSON})
+    | JSON
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -87,7 +87,7 @@ def unix_socket(path: Path, _: Path) -> None:
         (lambda path, secret: os.mkfifo(path), "it is not a regular file"),
         (unix_socket, "it is not a regular file"),
         (lambda path, secret: path.mkdir(), "is a folder, not a notebook"),
-        (lambda path, secret: path.touch(), "not a notebook of format 4"),
+        (lambda path, secret: path.touch(), "not a notebook"),
         (lambda path, secret: os.truncate(os.open(path, os.O_WRONLY | os.O_CREAT), 1 << 40), "larger than 50 MB"),
     ],
 )
