@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 
 class CommandError(Exception):
@@ -25,12 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["start"]:  # all that follows is for jupyter
             from labkit.start import start
 
-            return start(arguments[1:])
+            start(arguments[1:])
         if arguments[:1] == ["predict"]:
             return _predict(arguments[1:])
         if arguments[:1] == ["calibrate"]:
             return _calibrate(arguments[1:])
-        options = _parser().parse_args(arguments)
+        parser = _parser()
+        options, more = parser.parse_known_args(arguments)
+        if more and not hasattr(options, "passed_on"):
+            parser.error(f"unrecognized arguments: {' '.join(more)}")
+        options.passed_on = more
         return int(options.run(options))
     except (CommandError, UnknownExercise, MissingModule) as error:
         print(f"labkit: {error}", file=sys.stderr)
@@ -41,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="labkit", description="Learn distributed training by writing it.")
+    course = "default: LABKIT_COURSE, else course/ of the lab"
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     check = commands.add_parser("check", help="run an exercise's visible checks")
@@ -66,37 +72,47 @@ def _parser() -> argparse.ArgumentParser:
 
     integrity = commands.add_parser("integrity", help="what to look at in what was handed in; changes no mark")
     integrity.add_argument("phase", metavar="PHASE", help="the assignment, such as phase3_multi_node")
-    integrity.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    integrity.add_argument("--course", type=Path, metavar="DIR", help=course)
     integrity.add_argument(
         "--also", type=Path, metavar="DIR", action="append", default=[], help="an earlier course to compare with"
     )
     integrity.add_argument("--anonymous", action="store_true", help="hide learners' names")
     integrity.set_defaults(run=_integrity)
 
-    autograde = commands.add_parser("autograde", help="grade what was handed in, side by side on all cores")
+    autograde = commands.add_parser(
+        "autograde",
+        help="grade what was handed in, side by side on all cores",
+        epilog="Settings of nbgrader_config.py can be given, too, for this run: --JudgeCells.timeout=40",
+    )
     autograde.add_argument("assignment", metavar="ASSIGNMENT", help="phase3_multi_node, say")
     autograde.add_argument("--student", nargs="+", default=[], metavar="NAME", help="these learners only")
     autograde.add_argument("--workers", type=_count, metavar="N", help="processes that judge (default: one a core)")
-    autograde.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    autograde.add_argument("--course", type=Path, metavar="DIR", help=course)
     autograde.add_argument(
         "--regrade", action="store_true", help="judge anew also what has a verdict that still counts"
     )
     autograde.add_argument("--retry", action="store_true", help="only what ended in an error of the grader")
     autograde.add_argument("--status", action="store_true", help="grade nothing; show how everything stands")
     autograde.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    autograde.set_defaults(run=_autograde)
+    autograde.set_defaults(run=_autograde, passed_on=[])
+
+    formgrader = commands.add_parser(
+        "formgrader", help="open the course's formgrader in JupyterLab; further options are passed on to that"
+    )
+    formgrader.add_argument("--course", type=Path, metavar="DIR", help=course)
+    formgrader.set_defaults(run=_formgrader, passed_on=[])
 
     verdict = commands.add_parser("verdict", help="all that the judge found in what a learner handed in")
     verdict.add_argument("assignment", metavar="ASSIGNMENT", help="phase3_multi_node, say")
     verdict.add_argument("student", metavar="NAME", help="the learner, as in submitted/")
-    verdict.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    verdict.add_argument("--course", type=Path, metavar="DIR", help=course)
     verdict.set_defaults(run=_verdict)
 
     grades = commands.add_parser("grades", help="write the marks to a file, also for Canvas or Moodle")
     grades.add_argument("assignment", metavar="ASSIGNMENT", nargs="*", help="default: all")
     grades.add_argument("--to", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: %(default)s")
     grades.add_argument("--lms", choices=("canvas", "moodle"), help="as that platform imports it")
-    grades.add_argument("--course", type=Path, metavar="DIR", help="default: LABKIT_COURSE, else course/ of the lab")
+    grades.add_argument("--course", type=Path, metavar="DIR", help=course)
     grades.set_defaults(run=_grades)
 
     commands.add_parser("predict", help="how long a step takes, what it holds, the best layout", add_help=False)
@@ -169,8 +185,16 @@ def _autograde(options: argparse.Namespace) -> int:
         only_errors=options.retry,
         status=options.status,
         json=options.json,
+        settings=options.passed_on,
         nursery=None if options.status else Nursery(forked=True),
     )
+
+
+def _formgrader(options: argparse.Namespace) -> NoReturn:
+    _require_autograder("the formgrader")
+    from autograder import formgrader
+
+    formgrader.main(options.course, options.passed_on)
 
 
 def _verdict(options: argparse.Namespace) -> int:

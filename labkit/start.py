@@ -11,19 +11,18 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote
 
 from labkit.cli import CommandError
 from labkit.exercises import catalogue, root, workspace
 
 
-def start(arguments: Sequence[str]) -> int:
+def start(arguments: Sequence[str]) -> NoReturn:
     """Become JupyterLab, opened on a notebook: the one that is named among `arguments`, else the learner's first.
 
     All other arguments are passed on. Raises `CommandError` when JupyterLab or the notebook is missing.
     """
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise CommandError("JupyterLab is not installed here: ./lab start installs it")
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
     copies = [own_copy(f"{exercise.name}.ipynb") for exercise in catalogue()]
@@ -34,17 +33,24 @@ def start(arguments: Sequence[str]) -> int:
     if not notebook.is_file():
         raise CommandError(f"there is no notebook {notebook}")
     folder = course if notebook.is_relative_to(course) else notebook.parent
-    # the address that Jupyter prints, which is all that people without a display see, leads to the notebook too
-    options = [
-        f"--ServerApp.root_dir={folder}",
-        f"--LabApp.default_url=/lab/tree/{quote(notebook.relative_to(folder).as_posix())}",
-    ]
+    url = f"/lab/tree/{quote(notebook.relative_to(folder).as_posix())}"
+    become_jupyterlab(folder, url, [argument for argument in arguments if argument not in named])
+
+
+def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str]) -> NoReturn:
+    """JupyterLab in the place of this process, on the files of `folder`, opened at `url`. `arguments` are passed on.
+
+    Raises `CommandError` when it is not installed.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise CommandError("JupyterLab is not installed here: ./lab start installs it")
+    # the address that Jupyter prints, which is all that people without a display see, leads there too
+    options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={url}"]
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         options.append("--no-browser")
     if os.geteuid() == 0:
         options.append("--allow-root")
-    others = [argument for argument in arguments if argument not in named]
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *others])
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *arguments])
 
 
 def own_copy(name: str) -> Path:

@@ -17,6 +17,7 @@ from autograder.batch.launch import Nursery
 from autograder.batch.lock import Locked
 from autograder.batch.pool import PoolFailed
 from autograder.batch.run import ERROR, Line, grade
+from autograder.batch.settings import BadSetting, read_settings
 from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
@@ -29,6 +30,7 @@ from labkit import exercises
 from labkit.checks import NoRubric
 
 _REFUSED = (
+    BadSetting,
     BrokenExtensions,
     BrokenRubric,
     CourseFailed,
@@ -51,15 +53,16 @@ def main(
     only_errors: bool,
     status: bool,
     json: bool,
+    settings: Sequence[str] = (),
     nursery: Nursery | None = None,
 ) -> int:
-    """Grade an assignment, or show how it stands.
+    """Grade an assignment, or show how it stands. `settings`: on top of nbgrader_config.py, `--JudgeCells.timeout=40`.
 
     Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
     try:
-        opened = Course(_folder(course))
+        opened = Course(_folder(course), read_settings(settings))
         if status:
             lines = status_of(opened, assignment, students)
         else:

@@ -30,7 +30,7 @@ from labkit.checks.rubric import visible_path
 _SILENT = {
     "autograder": {
         *("batch", "desk", "integrity", "intake", "marks", "rubrics", "tests"),
-        *("course.py", "demo.py", "mutants.py", "submissions.py"),
+        *("course.py", "demo.py", "formgrader.py", "mutants.py", "submissions.py"),
     },
     "labkit": {"notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"},
 }

@@ -1,0 +1,29 @@
+"""`labkit formgrader`: JupyterLab on a course, opened on nbgrader's formgrader.
+
+The formgrader reads nbgrader_config.py in the folder where Jupyter is started, and shows an error on each page unless
+Jupyter serves the files of a folder that holds the course.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from autograder.course import CONFIG_FILE
+from labkit import exercises
+from labkit.cli import CommandError
+from labkit.start import become_jupyterlab
+
+
+def main(course: Path | None, arguments: Sequence[str]) -> NoReturn:
+    """Become JupyterLab. `arguments` are passed on to it. Raises `CommandError`."""
+    root = exercises.root().resolve()
+    if course is not None and not course.is_dir():
+        raise CommandError(f"there is no folder {course}: name the one that holds release/ and submitted/")
+    folder = (course or Path(os.environ.get("LABKIT_COURSE") or root / "course")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["LABKIT_COURSE"] = str(folder)
+    os.chdir(CONFIG_FILE.parent)
+    become_jupyterlab(root if folder.is_relative_to(root) else folder, "/formgrader", arguments)

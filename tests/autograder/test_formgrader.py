@@ -1,0 +1,68 @@
+"""The formgrader of a real server, in headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urljoin
+
+import nbformat
+import pytest
+import second_exercise
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PHASE, NOTEBOOK = second_exercise.NAME.split("/")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)")
+@pytest.mark.parametrize("course", ["lab/course", "course"], ids=["inside the lab", "elsewhere"])
+def test_the_formgrader_shows_the_course_and_releases_an_assignment(course: str, tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    second_exercise.add_to(lab)
+    source = lab / "notebooks" / f"{second_exercise.NAME}.ipynb"
+    nbformat.write(second_exercise.notebook(second_exercise.NAME, second_exercise.SOLUTION, points=3), source)
+    (tmp_path / course).mkdir()
+    places = {
+        "LABKIT_ROOT": lab,
+        "JUPYTER_CONFIG_DIR": tmp_path / "config",
+        "JUPYTER_RUNTIME_DIR": tmp_path / "runtime",
+    }
+    command = [sys.executable, "-m", "labkit", "formgrader", "--course", str(tmp_path / course), "--no-browser"]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, "--port=0"],
+            env={**os.environ, **{name: str(place) for name, place in places.items()}},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        address = None
+        while address is None:
+            said = (tmp_path / "server.log").read_text()
+            assert server.poll() is None, said
+            address = re.search(r"http://127\.0\.0\.1:\S+", said)
+            time.sleep(0.1)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            page = browser.new_page()
+            page.set_default_timeout(60_000)
+            expect.set_options(timeout=60_000)
+            page.goto(address.group())
+            expect(page.locator("h1").nth(1)).to_have_text("Manage Assignments")
+            row = page.locator("tr", has_text=PHASE)
+            row.locator(".glyphicon-education").click()
+            expect(page.locator(".modal-title", has_text="Success")).to_be_visible()
+            assert (tmp_path / course / "release" / PHASE / f"{NOTEBOOK}.ipynb").is_file()
+            page.goto(urljoin(page.url, "/formgrader/gradebook"))
+            expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait(60)
