@@ -30,24 +30,25 @@ _OPERATIONS = (
 )  # fmt: skip
 
 _MEANING = {
-    "SyntaxError": "Python cannot read the module; nothing of it was run.",
-    "IndentationError": "Python cannot read the module; nothing of it was run.",
-    "TabError": "Python cannot read the module; nothing of it was run.",
-    "NotImplementedError": "Something was called that is not to be had for what it was given, or where it ran.",
+    "SyntaxError": "Python cannot parse the module, so none of it ran.",
+    "IndentationError": "Python cannot parse the module, so none of it ran.",
+    "TabError": "Python cannot parse the module, so none of it ran.",
+    "NotImplementedError": "What was called is not implemented for this input, or on these ranks.",
     "NameError": "A name is used that is not defined.",
     "UnboundLocalError": "A variable is used before it has a value.",
-    "ImportError": "What is imported there is not to be had where submissions are graded.",
-    "ModuleNotFoundError": "What is imported there is not to be had where submissions are graded.",
-    "AssertionError": "An assert of your own did not hold.",
-    "RecursionError": "A function called itself without end.",
-    "MemoryError": "More memory was asked for than there is.",
-    "OutOfMemoryError": "More memory was asked for than the GPU has.",
-    "MismatchError": "Two ranks asked for what does not go together: other sizes, dtypes or operations.",
-    "ProtocolError": "It sent what no rank may send, or more than all of them may.",
-    "SystemExit": "The rank left before its function had returned.",
-    "PermissionError": "Submissions may not do this where they are graded.",
+    "ImportError": "The module imported there is not installed in the grading environment.",
+    "ModuleNotFoundError": "The module imported there is not installed in the grading environment.",
+    "AssertionError": "An assert statement failed.",
+    "RecursionError": "A function calls itself again and again: it needs a case in which it returns.",
+    "MemoryError": "It asked for more memory than there is.",
+    "OutOfMemoryError": "It asked for more memory than the GPU has.",
+    "MismatchError": "Two ranks disagree about a message or a collective: in shape, dtype or operation.",
+    "ProtocolError": "It sent something that ranks may not send, or more than they may.",
+    "FrozenInstanceError": "Objects of this class are frozen: make a new one, dataclasses.replace(old, name=value).",
+    "SystemExit": "It exited before the function returned.",
+    "PermissionError": "Submissions may not do this in the grading environment.",
 }
-_UNWRITTEN = "A part that is not written yet was called."
+_UNWRITTEN = "It called a part that is not written yet."
 _SYNTAX = re.compile(
     r"""invalid\ syntax(\.\ Perhaps\ you\ forgot\ a\ comma\?|\.\ Maybe\ you\ meant\ '=='\ or\ ':='\ instead\ of\ '='\?)?
     | expected\ '[:()=]'
@@ -69,18 +70,18 @@ _SYNTAX = re.compile(
 _AT_END = re.compile(r" \([^()]{1,200}, line [0-9]{1,7}\)$")
 """Where it was, as Python adds it."""
 
-_KEPT_BACK = "What the exception says is kept back here, since it may hold inputs of the check."
+_KEPT_BACK = "The exception's text is not shown, since it may contain hidden inputs."
 _SIGNALS = {
-    "SIGKILL": "It was killed: by the code itself, or because it took more memory or time than is allowed.",
-    "SIGSEGV": "It touched memory that is not its own.",
-    "SIGBUS": "It touched memory that is not there.",
-    "SIGABRT": "A library gave up.",
-    "SIGFPE": "It divided a whole number by zero.",
-    "SIGILL": "It ran into what is no machine code.",
-    "SIGTERM": "It was told to end.",
-    "SIGXCPU": "It used up the processor time that is allowed.",
+    "SIGKILL": "It was killed: by its own code, or because it used more memory or time than is allowed.",
+    "SIGSEGV": "It accessed memory that it does not own (segmentation fault).",
+    "SIGBUS": "It accessed memory that does not exist (bus error).",
+    "SIGABRT": "A library aborted the process.",
+    "SIGFPE": "It divided an integer by zero.",
+    "SIGILL": "It executed an invalid machine instruction.",
+    "SIGTERM": "It was asked to end.",
+    "SIGXCPU": "It used more CPU time than is allowed.",
     "SIGXFSZ": "It wrote a larger file than is allowed.",
-    "SIGSYS": "It asked the system for what submissions may not do.",
+    "SIGSYS": "It made a system call that submissions may not make.",
 }
 
 
@@ -126,7 +127,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     else:
         name = _signal(first.exit) if first else ""
         kind = "a rank that ended early"
-        ended = f"rank {first.rank} ended before its function had returned." if first else ""
+        ended = f"rank {first.rank} exited before the function returned." if first else ""
         why = f"Rank {first.rank} was ended by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
     at = f" at {where}" if where else ""
     why = why.strip()
@@ -135,7 +136,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
 
 def _kind(error: RankError) -> str:
     """The error's type, where it is one that everybody has."""
-    known = hasattr(builtins, error.type) or error.type in (*_LAB_ERRORS, *_SIGNALS)
+    known = hasattr(builtins, error.type) or error.type in (*_LAB_ERRORS, *_SIGNALS, "FrozenInstanceError")
     return error.type if known else "an exception"
 
 

@@ -39,6 +39,10 @@ _KNOWN = [
         "its memory may have run out; with num_workers=0 the error itself is shown",
     ),
     (
+        r"^FrozenInstanceError: ",
+        "objects of this class are frozen: make a new one, dataclasses.replace(old, name=value)",
+    ),
+    (
         r"^NameError: name '(\w+)' is not defined",
         "ranks know nothing of the notebook's variables: define or import it in this cell, or keep ranks with %%ranks",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import re
 import sys
 import sysconfig
@@ -27,15 +28,19 @@ from labkit.clusters.run import RankError, RankResult
 _NAMED = ("send", "isend", "recv", "irecv", "init_process_group", "new_group", "split_group")
 """Functions of torch.distributed that a process group cannot tell from how it is called."""
 _C10D = distributed_c10d.__file__
-_FOLDED = tuple(
-    {
-        str(Path(__file__).parents[1]),
-        str(Path(torch.__file__).parent),
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("purelib"),
-        "<frozen",
-    }
+_FOREIGN_FOLDERS = tuple(
+    f"{folder}/"
+    for folder in (
+        Path(__file__).parents[1],
+        Path(torch.__file__).parent,
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+        os.environ.get("TORCHINDUCTOR_CACHE_DIR"),
+    )
+    if folder
 )
+_FOREIGN_PARTS = re.compile(r"(^|/)(site-packages|dist-packages|torchinductor_[^/]*)/")
+_COMPILED = (".pyx", ".pxd", ".pxi")
+"""Cython's sources, by which packages' compiled code names itself: `numpy/random/mtrand.pyx`."""
 
 
 def execute(job: Job, rank: int, now: Callable[[], float], main: ModuleType | None = None) -> RankResult:
@@ -168,8 +173,17 @@ def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
 
 @functools.cache
 def is_learners(filename: str) -> bool:
-    """Is this file the learner's: not labkit's, torch's, the standard library's or an installed package's?"""
-    return not filename.startswith(_FOLDED)
+    """Is this file the learner's: a notebook's cell, the module of an exercise, or a file of their own?
+
+    Not theirs are labkit, torch, the standard library, installed packages, and generated code, which has no file:
+    `<string>` (dataclasses, `exec`), `<frozen importlib._bootstrap>`, `<attrs generated init Point>`,
+    `<eval_with_key>.0` (torch.fx). What counts then is the learner's line that called it.
+    """
+    if filename.startswith("<"):
+        return filename.startswith("<ipython-input-")
+    return not (
+        filename.startswith(_FOREIGN_FOLDERS) or filename.endswith(_COMPILED) or _FOREIGN_PARTS.search(filename)
+    )
 
 
 def call_site() -> tuple[str, str]:

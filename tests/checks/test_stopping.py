@@ -33,13 +33,21 @@ def failed(kind: str, message: str = SECRET, file: str = FILE, line: int = 4, ex
 def test_an_exception_is_named_with_its_rank_and_line() -> None:
     text, why, line = stopped(failed("NotImplementedError"))
     assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
-    assert why == ("On rank 1 of 2. Something was called that is not to be had for what it was given, or where it ran.")
+    assert why == ("On rank 1 of 2. What was called is not implemented for this input, or on these ranks.")
+
+
+def test_a_frozen_object_is_told_from_other_exceptions() -> None:
+    text, why, _ = stopped(failed("FrozenInstanceError"))
+    assert text == f"FrozenInstanceError at {FILE}, line 4"
+    assert (
+        why == "On rank 1 of 2. Objects of this class are frozen: make a new one, dataclasses.replace(old, name=value)."
+    )
 
 
 def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
     submission = Submission(exercises.find("largest"), SOLUTION)
     gap = what_stopped(failed("NotImplementedError", NOT_WRITTEN), submission)
-    assert gap.unwritten and gap.why == "On rank 1 of 2. A part that is not written yet was called."
+    assert gap.unwritten and gap.why == "On rank 1 of 2. It called a part that is not written yet."
     missing = what_stopped(failed("NotImplementedError", "all_reduce of no tensors at all"), submission)
     assert not missing.unwritten and "not written" not in missing.why
 
@@ -94,7 +102,7 @@ def test_pythons_own_words_about_a_module_that_it_cannot_read(module: str, words
     with pytest.raises(SyntaxError) as caught:
         compile(module, FILE, "exec")
     _, why, _ = stopped(failed(type(caught.value).__name__, str(caught.value)))
-    assert why == f"On rank 1 of 2. Python cannot read the module; nothing of it was run. Python says: {words}."
+    assert why == f"On rank 1 of 2. Python cannot parse the module, so none of it ran. Python says: {words}."
 
 
 def test_letters_in_pythons_words_are_pythons_own() -> None:
@@ -106,7 +114,7 @@ def test_letters_in_pythons_words_are_pythons_own() -> None:
 def test_a_signal_is_put_into_words() -> None:
     text, why, _ = stopped(Run([RankResult(0), RankResult(1, exit=-signal.SIGSEGV)]))
     assert text == "a rank that ended early"
-    assert why == "Rank 1 was ended by SIGSEGV. It touched memory that is not its own."
+    assert why == "Rank 1 was ended by SIGSEGV. It accessed memory that it does not own (segmentation fault)."
 
 
 def test_a_time_out_says_which_ranks_were_where() -> None:

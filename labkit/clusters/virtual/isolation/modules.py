@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
-from pathlib import PurePath
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -140,7 +139,7 @@ def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
         places = list(spec.submodule_search_locations or ())
     else:
         return None
-    if any(not is_learners(p) or {"site-packages", "dist-packages"} & {*PurePath(p).parts} for p in places):
+    if not all(map(is_learners, places)):
         return None
     _specs[name] = spec
     return spec
