@@ -20,11 +20,15 @@ from autograder.sandbox import Sandbox
 from labkit.checks import NoRubric, Rubric
 from labkit.exercises import UnknownExercise, catalogue, find, root
 
+KEPT_SHARE = 3
+"""Of the checks that a mutant keeps, tests judge it by one in so many."""
+
 HEAD = """# What wrong solutions earn
 
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
-The tests run them all; `python -m autograder.mutants` judges them anew and writes this page.
+`python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by the
+checks that it loses and by a third of those that it keeps.
 """
 
 
@@ -50,6 +54,17 @@ def stated(rubric: Rubric) -> list[Row]:
         for name, mutant in rubric.mutants.items()
     ]
     return [*rows, *sorted(mutants, key=lambda row: -row.marks), Row("the template", "", 0, every)]
+
+
+def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
+    """Names of the checks that a test judges a mutant by: all that it loses, and every third of those that it keeps.
+
+    Which third differs from mutant to mutant, so that each check is seen to pass about a third of the mutants that keep
+    it. Most of a mutant's cost is in what it keeps; `main` judges by all checks.
+    """
+    loses, turn = rubric.mutants[mutant].loses, sorted(rubric.mutants).index(mutant)
+    numbered = enumerate(check.name for check in rubric.checks)
+    return [name for number, name in numbered if name in loses or (number + turn) % KEPT_SHARE == 0]
 
 
 def judged(rubric: Rubric, row: Row) -> Row:

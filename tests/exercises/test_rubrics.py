@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,11 @@ def checked(name: str, source: str, cluster: str = "virtual") -> Report:
     return run_checks(visible_rubric(exercise), Submission(exercise, source, earlier(exercise)), Ranks(cluster))
 
 
-def graded(name: str, source: str) -> Report:
-    """By the hidden rubric, as submissions are: in a sandbox, on ranks that are processes."""
+def graded(name: str, source: str, checks: Sequence[str] = ()) -> Report:
+    """By the hidden rubric or some of its checks, as submissions are: in a sandbox, on ranks that are processes."""
     exercise = HIDDEN[name].exercise
     with Judge(Sandbox()) as judge:
-        return judge.judge(exercise, source, earlier(exercise))
+        return judge.judge(exercise, source, earlier(exercise), checks)
 
 
 def earlier(exercise: Exercise) -> dict[str, str]:
@@ -80,10 +81,23 @@ def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[f"{name}-{mutant}" for name, mutant in MUTANTS])
 def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str) -> None:
     rubric = HIDDEN[name]
-    report = graded(name, rubric.mutant_path(mutant).read_text())
-    lost = {check.name for check, result in zip(rubric.checks, report.results, strict=True) if not result.passed}
+    checks = mutants.telling_checks(rubric, mutant)
+    report = graded(name, rubric.mutant_path(mutant).read_text(), checks)
+    lost = {check for check, result in zip(checks, report.results, strict=True) if not result.passed}
     assert lost == rubric.mutants[mutant].loses, report.text()
-    assert report.earned == rubric.mutants[mutant].marks
+
+
+@each
+def test_each_check_is_seen_to_fail_some_mutant_and_to_pass_others(name: str) -> None:
+    rubric = HIDDEN[name]
+    judged_by = {mutant: mutants.telling_checks(rubric, mutant) for mutant in rubric.mutants}
+    for check in rubric.checks:
+        passes = [
+            mutant
+            for mutant, checks in judged_by.items()
+            if check.name in checks and check.name not in rubric.mutants[mutant].loses
+        ]
+        assert passes and any(check.name in mutant.loses for mutant in rubric.mutants.values()), check.name
 
 
 @each

@@ -1,0 +1,33 @@
+"""What runs beside what under pytest-xdist's `--dist loadgroup`.
+
+The tests of one module stay together, since they share what is slow to start: a kernel, a Slurm, a graded class. Those of
+`tests/exercises` share nothing and are dealt one by one. Tests with the marker `alone` look at the whole machine or load
+it on purpose: `./lab test` runs them by themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+DEALT_ONE_BY_ONE = ("tests/exercises", "autograder/tests/adversarial/test_adversarial_rubrics.py")
+ONE_GROUP = ("tests/clusters/slurm", "tests/clusters/kubernetes")
+"""Folders whose modules share one fixture."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: nothing else may run beside it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if name := group(item.path.relative_to(config.rootpath)):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
+def group(path: Path) -> str:
+    """Name of the tests that a module's tests must run with, one after the other; empty where each may run by itself."""
+    if any(path.is_relative_to(folder) for folder in DEALT_ONE_BY_ONE):
+        return ""
+    return next((folder for folder in ONE_GROUP if path.is_relative_to(folder)), str(path))
