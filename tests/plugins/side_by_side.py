@@ -1,8 +1,8 @@
 """What runs beside what under pytest-xdist's `--dist loadgroup`.
 
-The tests of one module stay together, since they share what is slow to start: a kernel, a Slurm, a graded class. Those of
-`tests/exercises` share nothing and are dealt one by one. Tests with the marker `alone` look at the whole machine or load
-it on purpose: `./lab test` runs them by themselves.
+The tests of one module stay together, since they share what is slow to start: a kernel, a Slurm, a graded class. Those
+of `tests/exercises` share nothing and are dealt one by one. Tests with the marker `alone` look at the whole machine or
+load it on purpose: `./lab test` runs them by themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def group(path: Path) -> str:
-    """Name of the tests that a module's tests must run with, one after the other; empty where each may run by itself."""
+    """Name of the tests that a module's tests run with, on one worker; empty where each may run by itself."""
     if any(path.is_relative_to(folder) for folder in DEALT_ONE_BY_ONE):
         return ""
     return next((folder for folder in ONE_GROUP if path.is_relative_to(folder)), str(path))
