@@ -20,6 +20,8 @@ from labkit import Job, local
 from labkit.clusters.warm import WarmProcess
 from labkit.clusters.warm.processes import descendants
 
+pytestmark = pytest.mark.alone  # /dev/shm is everybody's
+
 # each rank is connected to the others, and has a grandchild that has left its session and its parents
 BUSY = """\
 import os, time, torch, torch.distributed as dist
