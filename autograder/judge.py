@@ -190,6 +190,7 @@ class Judge:
             network_bytes=self._enclosed.network_bytes,
             memory_peak=self._enclosed.memory_peak,
             patience=Patience(self._timeout, self._budget),
+            renew=self._enclosed.forget,
         )
         return run_checks(rubric, submission, ranks, seed=seed, progress=at_check)
 

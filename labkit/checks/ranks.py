@@ -120,7 +120,8 @@ class Ranks:
     for one call; once a call has used it up, later ones get a quarter, and after two none are made; `patience` says it
     in full. processes: makes real ones. network_bytes: all that they have sent over a network which nobody else uses,
     by the kernel's count; None where there is no such network. memory_peak: runs something where nothing has run before
-    and says how much memory all of it held at most. Calls raise `CannotJudge` when no rank can be started.
+    and says how much memory all of it held at most. renew: ends the virtual ranks that are kept from call to call.
+    Calls raise `CannotJudge` when no rank can be started.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Ranks:
         network_bytes: Callable[[], int] | None = None,
         memory_peak: Callable[[Callable[[], Run]], tuple[Run, int]] | None = None,
         patience: Patience | None = None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         if isinstance(make, str) and make not in KINDS:
             raise ValueError(f"no cluster is called {make!r}; there are: {', '.join(KINDS)}")
@@ -141,6 +143,7 @@ class Ranks:
         self.network_bytes = network_bytes
         self.memory_peak = memory_peak
         self.patience = patience or Patience(timeout)
+        self._renew = renew
         self.last_run: Run | None = None
 
     def __call__(self, world_size: int, *, nproc_per_node: int = 1, **hardware: Any) -> RankSet:
@@ -149,6 +152,13 @@ class Ranks:
             raise ValueError(f"world_size must be a multiple of nproc_per_node={nproc_per_node}, got {world_size}")
         nnodes = world_size // nproc_per_node
         return RankSet(self, self._make(nnodes=nnodes, nproc_per_node=nproc_per_node, **hardware), world_size)
+
+    def renew(self) -> None:
+        """Make the next call on virtual ranks in which none of the submission's code has run.
+
+        For a state that one run saves and another one loads: only what goes through the check is known there.
+        """
+        self._renew()
 
     def processes(self, world_size: int) -> ProcessSet:
         """`world_size` real processes with gloo, whatever `ranks(...)` are; their traffic is what the kernel counts."""

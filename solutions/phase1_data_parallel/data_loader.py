@@ -141,7 +141,8 @@ class PrefetchLoader(Generic[Batch]):
     """The batches of `loader`, in their order, on `device`: read and copied by a thread while you work on others.
 
     loader: anything that can be iterated, again for each epoch. Tensors within tuples, lists and dicts are copied, the
-    rest stays as it is. prefetch_factor: so many batches at most lie ready that were not asked for yet.
+    rest stays as it is. prefetch_factor: the thread asks the loader for at most so many batches ahead of the one that
+    you hold.
     An error of the loader is raised when its batch is asked for. Whoever leaves early leaves no thread behind.
     Raises ValueError when an argument cannot be used.
     """

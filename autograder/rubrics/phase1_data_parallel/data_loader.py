@@ -8,46 +8,74 @@ the ranks, beside the learner's module.
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect
+from labkit.trace import Trace
 
 FORBIDDEN = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
 """What `labkit integrity` points at wherever it is named; it costs no marks by itself."""
 
 
-def legs(
-    size: int, plan: list[tuple[int, int, int | None, bool]], only: int | None = None, **options: Any
-) -> list[dict[str, Any]]:
-    """Training in legs: `(num_replicas, epoch, samples that each rank takes, go on from the leg before?)`.
-
-    only: this rank's sampler alone is made; else all are, here, one after the other.
-    """
+def leg(
+    size: int, num_replicas: int, rank: int, epoch: int, steps: int | None, state: str | None, options: dict[str, Any]
+) -> list[Any]:
+    """One replica's part of an epoch, from its beginning or from `state`: samples, state after `steps`, length."""
     import itertools
     import json
 
     from labkit.exercises import data_loader
 
-    told: list[dict[str, Any]] = []
-    for count, epoch, steps, goes_on in plan:
-        samples, states, lengths = [], [], []
-        for rank in range(count) if only is None else [only]:
-            sampler = data_loader.ShardedSampler(size, count, rank, **options)
-            if goes_on:
-                sampler.load_state_dict(json.loads(told[-1]["states"][0]))
-            sampler.set_epoch(epoch)
-            lengths.append(len(sampler))
-            dealing = iter(sampler)
-            samples.append([int(index) for index in itertools.islice(dealing, steps)])
-            states.append(json.dumps(sampler.state_dict(), sort_keys=True))
-        told.append({"samples": samples, "states": states, "lengths": lengths})
-    return told
+    sampler = data_loader.ShardedSampler(size, num_replicas, rank, **options)
+    if state is not None:
+        sampler.load_state_dict(json.loads(state))
+    sampler.set_epoch(epoch)
+    length = len(sampler)
+    dealing = iter(sampler)
+    samples = [int(index) for index in itertools.islice(dealing, steps)]
+    return [samples, json.dumps(sampler.state_dict(), sort_keys=True), length]
 
 
-def here(submission: Submission, ranks: Ranks, size: int, *plan: Any, **options: Any) -> list[dict[str, Any]]:
-    """All replicas of each leg, in one process."""
-    told: list[dict[str, Any]] = ranks(1).call(submission.used_by(legs), [Args(size, list(plan), **options)]).values[0]
-    return told
+def all_replicas(size: int, plan: list[tuple[int, int]], options: dict[str, Any]) -> list[list[list[Any]]]:
+    """Whole epochs, `(num_replicas, epoch)` each, of all replicas one after the other."""
+    return [[leg(size, count, rank, epoch, None, None, options) for rank in range(count)] for count, epoch in plan]
+
+
+class Leg(NamedTuple):
+    """A part of an epoch, on all of its ranks."""
+
+    samples: list[list[int]]
+    states: list[str]
+    lengths: list[int]
+    trace: Trace
+
+    @classmethod
+    def of(cls, found: list[list[Any]], trace: Trace) -> Leg:
+        samples, states, lengths = map(list, zip(*found, strict=True))
+        return cls(samples, states, lengths, trace)
+
+
+def here(submission: Submission, ranks: Ranks, size: int, *plan: tuple[int, int], **options: Any) -> list[Leg]:
+    """Whole epochs, `(num_replicas, epoch)` each: all replicas in one process, since none of them stops."""
+    run = ranks(1).call(submission.used_by(all_replicas, leg), [Args(size, list(plan), options)])
+    return [Leg.of(found, run.trace) for found in run.values[0]]
+
+
+def trained(
+    submission: Submission, ranks: Ranks, size: int, *plan: tuple[int, int, int | None], **options: Any
+) -> list[Leg]:
+    """Legs of one training, `(num_replicas, epoch, samples that each rank takes)`, each on processes of its own.
+
+    Rank 0's state goes from one leg to the next through this process: a file would carry no more than that.
+    """
+    legs: list[Leg] = []
+    for count, epoch, steps in plan:
+        state = legs[-1].states[0] if legs else None
+        ranks.renew()
+        given = [Args(size, count, rank, epoch, steps, state, options) for rank in range(count)]
+        run = ranks(count).call(submission.used_by(leg), given)
+        legs.append(Leg.of(run.values, run.trace))
+    return legs
 
 
 def flat(shares: list[list[int]]) -> list[int]:
@@ -70,12 +98,12 @@ def in_turn(shares: list[list[int]]) -> list[int]:
 def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size in (0, 1, draw.randrange(20, 60) * 6, draw.randrange(100, 300) * 12 + draw.choice([5, 7])):
         counts = (1, 6, draw.choice([3, 4]), draw.randrange(7, 12))
-        told = here(submission, ranks, size, *((count, draw.randrange(9), None, False) for count in counts))
-        for count, leg in zip(counts, told, strict=True):
-            expect(sorted(flat(leg["samples"])), f"samples of {count} ranks, sorted").equals(list(range(size)))
+        epochs = here(submission, ranks, size, *((count, draw.randrange(9)) for count in counts))
+        for count, found in zip(counts, epochs, strict=True):
+            expect(sorted(flat(found.samples)), f"samples of {count} ranks, sorted").equals(list(range(size)))
             wanted = [len(range(rank, size, count)) for rank in range(count)]
-            expect([len(share) for share in leg["samples"]], "samples on each rank").equals(wanted)
-            expect(leg["lengths"], "len of each rank's sampler").equals(wanted)
+            expect([len(share) for share in found.samples], "samples on each rank").equals(wanted)
+            expect(found.lengths, "len of each rank's sampler").equals(wanted)
 
 
 def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> list[Any]:
@@ -121,13 +149,13 @@ def one_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, title="nothing is sent", look_at="how ranks come to know the order: each can make it by itself")
 def no_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, count = 3 * draw.randrange(10, 20) + 1, 3
-    plan = [(count, 1, 4, False), (count, 1, None, True)]
-    run = ranks(count).call(submission.used_by(legs), [Args(size, plan, only=rank) for rank in range(count)])
-    had = [flat([share for leg in told for share in leg["samples"]]) for told in run.values]
-    expect(sorted(flat(had)), "samples before and after a stop").equals(list(range(size)))
-    called = sorted({event.operation for event in run.trace.collectives()})
-    expect(called, "collectives").equals([])
-    expect(sum(run.trace.messages_sent(rank) for rank in range(count)), "messages").equals(0)
+    legs = trained(submission, ranks, size, (count, 1, 4), (count, 1, None))
+    had = sorted(index for found in legs for index in flat(found.samples))
+    expect(had, "samples before and after a stop").equals(list(range(size)))
+    for found in legs:
+        called = sorted({event.operation for event in found.trace.collectives()})
+        expect(called, "collectives").equals([])
+        expect(sum(found.trace.messages_sent(rank) for rank in range(count)), "messages").equals(0)
 
 
 @check(
@@ -145,14 +173,14 @@ def undisturbed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, count, seed = 3 * draw.randrange(20, 30) + 1, 3, draw.randrange(100)
     numbers = [0, *draw.sample(range(1, 50), 3)]
-    told = here(submission, ranks, size, *((count, epoch, None, False) for epoch in (*numbers, *numbers)), seed=seed)
-    orders = [tuple(in_turn(leg["samples"])) for leg in told]
+    found = here(submission, ranks, size, *((count, epoch) for epoch in (*numbers, *numbers)), seed=seed)
+    orders = [tuple(in_turn(one.samples)) for one in found]
     expect(len(set(orders[:4])), "different orders of four epochs").equals(4)
     expect(orders[4:] == orders[:4], "the same epochs once more have the same orders").equals(True)
     expect([sorted(order) == list(range(size)) for order in orders], "complete").equals([True] * 8)
     # some make the seed of an epoch by adding them up, as the library does
-    other = here(submission, ranks, size, (count, numbers[0], None, False), seed=seed + 1000)
-    expect(tuple(in_turn(other[0]["samples"])) in orders, "another seed has one of these orders").equals(False)
+    other = here(submission, ranks, size, (count, numbers[0]), seed=seed + 1000)
+    expect(tuple(in_turn(other[0].samples)) in orders, "another seed has one of these orders").equals(False)
 
 
 @check(
@@ -162,14 +190,13 @@ def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def mixed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, count = 600, 4
-    plan = [(count, epoch, None, False) for epoch in (0, 1)]
-    first, second = here(submission, ranks, size, *plan, seed=draw.randrange(99))
-    for leg in (first, second):
-        order = in_turn(leg["samples"])
+    first, second = here(submission, ranks, size, (count, 0), (count, 1), seed=draw.randrange(99))
+    for found in (first, second):
+        order = in_turn(found.samples)
         expect(sorted(order), "samples, sorted").equals(list(range(size)))
         neighbours = sum(abs(a - b) <= 4 for a, b in itertools.pairwise(order))
         expect(neighbours, "of 599 pairs that follow each other, those at most 4 apart").at_most(60)
-    again = [len({*one} & {*other}) for one, other in zip(first["samples"], second["samples"], strict=True)]
+    again = [len({*one} & {*other}) for one, other in zip(first.samples, second.samples, strict=True)]
     expect(max(again), "of a rank's 150 samples, those that it has in the next epoch, too").at_most(90)
 
 
@@ -177,9 +204,9 @@ def mixed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def unshuffled(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count = draw.choice([3, 4, 7])
     size = draw.randrange(5, 9) * count + draw.randrange(1, count)
-    leg = here(submission, ranks, size, (count, draw.randrange(5), None, False), shuffle=False)[0]
+    [found] = here(submission, ranks, size, (count, draw.randrange(5)), shuffle=False)
     wanted = [list(range(rank, size, count)) for rank in range(count)]
-    expect(leg["samples"], "samples of each rank").equals(wanted)
+    expect(found.samples, "samples of each rank").equals(wanted)
 
 
 @check(
@@ -190,14 +217,12 @@ def unshuffled(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def drop_last(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count = draw.choice([5, 6, 7])
     size = draw.randrange(6, 12) * count + draw.randrange(2, count)
-    plan = [(count, epoch, None, False) for epoch in range(4)]
-    told = here(submission, ranks, size, *plan, drop_last=True)
     missing = set()
-    for leg in told:
-        expect([len(share) for share in leg["samples"]], "samples on each rank").equals([size // count] * count)
-        expect(leg["lengths"], "len of each rank's sampler").equals([size // count] * count)
-        expect(len(set(flat(leg["samples"]))), "different samples").equals(size // count * count)
-        missing.add(tuple(sorted(set(range(size)) - set(flat(leg["samples"])))))
+    for found in here(submission, ranks, size, *((count, epoch) for epoch in range(4)), drop_last=True):
+        expect([len(share) for share in found.samples], "samples on each rank").equals([size // count] * count)
+        expect(found.lengths, "len of each rank's sampler").equals([size // count] * count)
+        expect(len(set(flat(found.samples))), "different samples").equals(size // count * count)
+        missing.add(tuple(sorted(set(range(size)) - set(flat(found.samples)))))
     expect(len(missing), "different sets of samples that four epochs left out").at_least(2)
 
 
@@ -212,17 +237,20 @@ def drop_last(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def resume(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, epoch = draw.choice([2, 3]), draw.randrange(1, 9)
     size = draw.randrange(12, 20) * count + 1
-    plan = [(count, epoch, 3, False), (count, epoch, 4, True), (count, epoch, None, True), (count, epoch, None, False)]
-    run = ranks(count).call(submission.used_by(legs), [Args(size, plan, only=rank) for rank in range(count)])
-    for told in run.values:
-        *parts, whole = [leg["samples"][0] for leg in told]
-        expect(flat(parts), "samples of a rank in three legs, and without a stop").equals(whole)
-        expect(told[2]["lengths"], "len of its sampler after the second stop").equals([len(parts[2])])
-    states = [{told[leg]["states"][0] for told in run.values} for leg in (0, 1)]
-    expect([len(different) for different in states], "different states of the ranks at each stop").equals([1, 1])
-    plan = [(count, epoch, 5, False), (count, epoch + 1, None, True)]
-    following = here(submission, ranks, size, *plan)[1]["samples"]
-    expect(sorted(flat(following)), "samples of the epoch after the one that was stopped").equals(list(range(size)))
+    legs = trained(
+        submission, ranks, size, (count, epoch, 3), (count, epoch, 4), (count, epoch, None), (count, epoch + 1, None)
+    )
+    [whole] = here(submission, ranks, size, (count, epoch))
+    for rank in range(count):
+        parts = [found.samples[rank] for found in legs[:3]]
+        expect(flat(parts), "samples of a rank in three legs, and without a stop").equals(whole.samples[rank])
+        expect(legs[2].lengths[rank], "len of its sampler after the second stop").equals(len(parts[2]))
+    states = [len(set(found.states)) for found in legs[:2]]
+    expect(states, "different states of the ranks at each stop").equals([1, 1])
+    skipped = trained(submission, ranks, size, (count, epoch, 5), (count, epoch + 1, None))[1]
+    for following, after in ((legs[3], "one that was stopped twice"), (skipped, "one that was given up")):
+        what = f"samples of the epoch after {after}"
+        expect(sorted(flat(following.samples)), what).equals(list(range(size)))
 
 
 @check(
@@ -231,13 +259,13 @@ def resume(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="what the state counts: samples of one rank, or of all together?",
 )
 def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    for options in ({}, {"shuffle": False}):
+    few, more = draw.choice([2, 3]), draw.choice([4, 5])
+    for counts, options in (([more, few, more + 1, 1], {}), ([few, more], {"shuffle": False})):
         size, epoch = draw.randrange(90, 130), draw.randrange(9)
-        counts = [draw.choice([4, 5, 8]), draw.choice([2, 3]), draw.choice([6, 7]), 1]
-        steps = [draw.randrange(1, 6), draw.randrange(1, 6), draw.randrange(1, 3), None]
-        plan = [(count, epoch, taken, leg > 0) for leg, (count, taken) in enumerate(zip(counts, steps, strict=True))]
-        told = here(submission, ranks, size, *plan, **options)
-        seen = sorted(index for leg in told for index in flat(leg["samples"]))
+        steps = [*(draw.randrange(1, 6) for _ in counts[1:]), None]
+        plan = [(count, epoch, taken) for count, taken in zip(counts, steps, strict=True)]
+        legs = trained(submission, ranks, size, *plan, **options)
+        seen = sorted(index for found in legs for index in flat(found.samples))
         expect(seen, f"samples of one epoch on {counts} ranks, sorted").equals(list(range(size)))
 
 
@@ -281,15 +309,18 @@ def ends(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(found[5:], f"{what} end").equals([0, share, share])
 
 
-def read_too_far(size: int, num_replicas: int, given: int, taken: int) -> list[Any]:
-    """The state after `taken` samples of `given`, beside the one of a sampler that gave no more; twice."""
+def read_too_far(size: int, num_replicas: int, cases: list[tuple[int, int]]) -> list[Any]:
+    """Is the state after `taken` samples of `given` that of a sampler which gave no more? And the samples left at last.
+
+    Each case goes on from the state of the one before.
+    """
     import itertools
 
     from labkit.exercises import data_loader
 
-    found = []
+    found: list[Any] = []
     state = None
-    for _ in range(2):
+    for given, taken in cases:
         states = []
         for steps, used in ((given, taken), (taken, None)):
             sampler = data_loader.ShardedSampler(size, num_replicas, 0)
@@ -299,8 +330,9 @@ def read_too_far(size: int, num_replicas: int, given: int, taken: int) -> list[A
             list(itertools.islice(dealing, steps))
             states.append(sampler.state_dict() if used is None else sampler.state_dict(taken=used))
         found.append(states[0] == states[1])
-        state = states[1]
-    return found
+        state = states[0]
+    sampler.load_state_dict(state)
+    return [*found, len(list(sampler))]
 
 
 @check(
@@ -309,10 +341,18 @@ def read_too_far(size: int, num_replicas: int, given: int, taken: int) -> list[A
     look_at="what a loader that reads ahead has been given, and what was used of it",
 )
 def read_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    taken = draw.randrange(2, 6)
-    given = [Args(100, 3, taken + draw.randrange(1, 5), taken)]
-    found = ranks(1).call(submission.used_by(read_too_far), given).values[0]
-    expect(found, "equal to the state of a sampler that gave no more").equals([True, True])
+    share, taken = draw.randrange(20, 40), draw.randrange(1, 6)
+    cases = [
+        (draw.randrange(1, 5), 0),
+        (share, taken),  # the loader has read all of the epoch
+        (draw.randrange(1, 5), 0),
+        (taken + draw.randrange(1, 5), taken),
+        (share - 2 * taken, share - 2 * taken),
+    ]
+    found = ranks(1).call(submission.used_by(read_too_far), [Args(3 * share, 3, cases)]).values[0]
+    what = f"after {[used for _, used in cases]} samples of {[read for read, _ in cases]}"
+    expect(found[:-1], f"{what}, the state is that of a sampler that gave no more").equals([True] * len(cases))
+    expect(found[-1], f"samples that are left {what}").equals(0)
 
 
 def refusals(device: str) -> list[list[str]]:
@@ -521,8 +561,8 @@ def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 4])
     found = ranks(1).call(submission.used_by(held), [Args(factor, 50, 0.0)]).values[0]
     expect(found["unasked"], "batches read before anybody iterates").equals(0)
-    # one more may be in the reader's hands
-    expect(found["ahead"], "batches read ahead while the first one is held").at_most(factor + 1)
+    what = f"batches read ahead while the first one is held, prefetch_factor={factor}"
+    expect(found["ahead"], what).at_most(factor)
 
 
 @check(
@@ -559,6 +599,8 @@ MUTANTS = {
     # what is in its buffer when the loader breaks is lost
     "reads_ahead_without_a_thread": Mutant(22, loses={"ahead", "errors"}),
     "reads_without_end": Mutant(23, loses={"bounded"}),
+    "reads_one_too_many": Mutant(23, loses={"bounded"}),
+    "takes_0_for_none": Mutant(23, loses={"read_ahead"}),
     "swallows_errors": Mutant(23, loses={"errors"}),
     "leaves_its_thread": Mutant(23, loses={"leaves"}),
 }

@@ -1,11 +1,13 @@
 """Hidden rubric of process_group: 25 points, for what the functions return and for the collectives that they call.
 
-Who went first is read from the judge's clock, and how many collectives there were from its trace. No check reads
-source text. The plain functions run on the ranks: each uses the learner's module as a training script would.
+Who went first is read from the judge's clock; how many collectives there were, and who joined and left which process
+group with which backend, from its trace. No check reads source text. The plain functions run on the ranks: each uses
+the learner's module as a training script would.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -103,14 +105,25 @@ def joins(backend: str, number: float) -> Any:
     total = torch.tensor(number, device=device)
     dist.all_reduce(total)
     first = process_group.is_main_process()
-    return [
-        device == torch.device("cpu"),
-        dist.get_backend(),
-        dist.get_rank(),
-        dist.get_world_size(),
-        first,
-        float(total),
-    ]
+    return [device == torch.device("cpu"), dist.get_rank(), dist.get_world_size(), first, float(total)]
+
+
+def in_groups(run: Run, backends: list[str], left: bool = False) -> None:
+    """Each rank joined one group of all ranks after the other, with these backends, and called one all_reduce in each.
+
+    left: they left each group before they joined the next one, and the last one, too.
+    """
+    everybody = tuple(range(run.trace.world_size))
+    for rank in everybody:
+        joined = run.trace.memberships_of(rank)
+        what = f"each process group that rank {rank} joined, as the scheduler saw it"
+        expect([m.backend for m in joined], f"backend of {what}").equals(backends)
+        expect([run.trace.groups[m.group] for m in joined], f"ranks of {what}").equals([everybody] * len(joined))
+        used = [event.group for event in run.trace.collectives(rank)]
+        expect(used == [m.group for m in joined], f"rank {rank} has called one collective in each").equals(True)
+        expect([m.left is not None for m in joined], f"whether rank {rank} has left each").equals([left] * len(joined))
+        in_turn = all(first.left is not None and first.left <= then.joined for first, then in pairwise(joined))
+        expect(in_turn, f"rank {rank} has left each process group before it joined the next one").equals(True)
 
 
 @check(points=2, title="setup_distributed makes one group of all ranks", look_at="what init_process_group is given")
@@ -120,19 +133,22 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = ranks(len(numbers), nproc_per_node=on_each).call(
         submission.used_by(joins, joined=False), lambda rank: Args("gloo", numbers[rank])
     )
-    wanted = [[True, "gloo", rank, len(numbers), rank == 0, sum(numbers)] for rank in range(len(numbers))]
-    expect(run.values, "device is the CPU, backend, rank, world size, is main, sum").equals(wanted)
+    wanted = [[True, rank, len(numbers), rank == 0, sum(numbers)] for rank in range(len(numbers))]
+    expect(run.values, "device is the CPU, rank, world size, is main, sum").equals(wanted)
+    in_groups(run, ["gloo"])
 
 
 @check(points=1, title="the group has the backend that the config names", look_at="what init_process_group is given")
 def backend(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for name in ("nccl", "gloo"):
-        run = ranks(2).call(submission.used_by(joins, joined=False), [Args(name, 1.0)] * 2)
-        expect([value[1] for value in run.values], "backend").equals([name] * 2)
+        numbers = [float(draw.randrange(100)) for _ in range(2)]
+        run = ranks(2).call(submission.used_by(joins, joined=False), [Args(name, number) for number in numbers])
+        expect([value[-1] for value in run.values], "sum").equals([sum(numbers)] * 2)
+        in_groups(run, [name])
 
 
 def comes_and_goes() -> Any:
-    """Set up twice, leave twice, and once more; then what the functions do without a group."""
+    """Join and leave a group twice, calling cleanup twice each time."""
     import torch
     import torch.distributed as dist
 
@@ -160,32 +176,44 @@ def cleanup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([2, 3])
     run = ranks(size).call(submission.used_by(comes_and_goes, joined=False), lambda rank: Args())
     expect(run.values, "sum of ones, group stands, twice").equals([[float(size), 0.0] * 2] * size)
+    in_groups(run, ["gloo", "gloo"], left=True)
 
 
-def joins_twice() -> Any:
-    """Set up, again, and again with a config that does not suit."""
+def joins_again(changes: list[dict[str, int]], number: float) -> Any:
+    """Set up twice, then with configs that do not suit; what these raise, and a sum over the group that stands."""
     import dataclasses
 
+    import torch
     import torch.distributed as dist
 
     from labkit.exercises import process_group as pg
 
     config = pg.DDPConfig.from_env(backend="gloo")
-    pg.setup_distributed(config)
-    group = dist.group.WORLD
-    pg.setup_distributed(config)
-    kept = dist.group.WORLD is group
-    try:
-        pg.setup_distributed(dataclasses.replace(config, world_size=config.world_size + 1))
-    except ValueError:
-        return [kept, "ValueError"]
-    return [kept, "no error"]
+    found: list[Any] = []
+    for change in [{}, {}, *changes]:
+        try:
+            pg.setup_distributed(dataclasses.replace(config, **change))
+            found.append("no error")
+        except ValueError:
+            found.append("ValueError")
+    total = torch.tensor(number)
+    dist.all_reduce(total)
+    return [*found, float(total)]
 
 
 @check(points=1, title="a group that stands is kept, another one refused", look_at="what is compared with the config")
-def kept(submission: Submission, ranks: Ranks) -> None:
-    run = ranks(2).call(submission.used_by(joins_twice, joined=False), lambda rank: Args())
-    expect(run.values, "the group is kept; for another world size it raises").equals([[True, "ValueError"]] * 2)
+def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    size = draw.choice([2, 3])
+    numbers = [float(draw.randrange(100)) for _ in range(size)]
+    turn = draw.randrange(1, size)
+    run = ranks(size).call(
+        submission.used_by(joins_again, joined=False),
+        lambda rank: Args([{"world_size": size + draw.randrange(1, 9)}, {"rank": (rank + turn) % size}], numbers[rank]),
+    )
+    wanted = ["no error", "no error", "ValueError", "ValueError", sum(numbers)]
+    what = "setup, the same again, another world size, another rank; sum over the group that stands"
+    expect(run.values, what).equals([wanted] * size)
+    in_groups(run, ["gloo"])
 
 
 def takes_turns(turn: Any, fails: bool, group: Any = None) -> str:
@@ -361,6 +389,7 @@ def alone(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     metrics = {"loss": float(draw.randrange(100)), "accuracy": 0.5}
     run = ranks(2).call(submission.used_by(works_alone, joined=False), lambda rank: Args(metrics))
     expect(run.values, "is main, turns, metrics").equals([[True, 1, metrics]] * 2)
+    expect(len(run.trace.memberships), "process groups joined").equals(0)
 
 
 def whole_script(number: float) -> Any:
@@ -404,6 +433,7 @@ MUTANTS = {
     "local_rank_is_rank": Mutant(14, loses=READS | GROUP),
     "always_env": Mutant(23, loses={"backend", "real_processes"}),
     "remembers_the_group": Mutant(23, loses={"cleanup"}),
+    "keeps_any_group": Mutant(24, loses={"kept"}),
     "cleans_up_once": Mutant(21, loses={"cleanup", "alone", "real_processes"}),
     "barrier_before_the_block": Mutant(20, loses=TURNS),
     "leaves_them_waiting": Mutant(23, loses={"failing"}),

@@ -57,29 +57,42 @@ def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(message, f"the message of the ValueError {case}").contains(name)
 
 
-def joins() -> Any:
-    """Set up as a training script does, and add up all ranks' numbers."""
+def joins(another: dict[str, int]) -> Any:
+    """Set up twice as a notebook's cell does, add up all ranks' numbers, and set up with `another` value of a field."""
+    import dataclasses
+
     import torch
     import torch.distributed as dist
 
     from labkit.exercises import process_group
 
-    device = process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
-    process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
+    config = process_group.DDPConfig.from_env(backend="gloo")
+    device = process_group.setup_distributed(config)
+    process_group.setup_distributed(config)
     number = torch.tensor(dist.get_rank() + 1.0, device=device)
     dist.all_reduce(number)
-    return [str(device), dist.get_backend(), dist.get_rank(), dist.get_world_size(), number.item()]
+    found = [str(device), dist.get_backend(), dist.get_rank(), dist.get_world_size(), number.item()]
+    try:
+        process_group.setup_distributed(dataclasses.replace(config, **another))
+    except ValueError:
+        return [*found, "ValueError"]
+    return [*found, "no error"]
 
 
 @check(
     points=3,
     title="setup_distributed makes one group of all ranks",
-    look_at="what init_process_group is given, and whether a group stands already",
+    look_at="what init_process_group is given; where a group stands already, its rank and size beside the config's",
 )
-def setup(submission: Submission, ranks: Ranks) -> None:
-    run = ranks(4).call(submission.used_by(joins, joined=False), lambda rank: Args())
+def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    field, by = draw.choice(["rank", "world_size"]), draw.randrange(1, 4)
+    given = [{"rank": (rank + by) % 4} if field == "rank" else {"world_size": 4 + by} for rank in range(4)]
+    run = ranks(4).call(submission.used_by(joins, joined=False), [Args(another) for another in given])
     what = "device, backend, rank, world size, and the sum of 1 to 4"
-    expect(run.values, what).equals([["cpu", "gloo", rank, 4, 10.0] for rank in range(4)])
+    expect([value[:-1] for value in run.values], what).equals([["cpu", "gloo", rank, 4, 10.0] for rank in range(4)])
+    for rank, another in enumerate(given):
+        what = f"rank {rank} of 4: setup_distributed raises, where a group stands, for a config with {another}"
+        expect(run.values[rank][-1], what).equals("ValueError")
 
 
 def joins_again() -> Any:

@@ -1,8 +1,7 @@
-"""The order is numpy's, another one than the library's; batches wait in a queue of limited length."""
+"""The order is numpy's, another one than the library's; permits to read wait in one queue, batches in another."""
 
 import threading
-from contextlib import suppress
-from queue import Empty, Queue
+from queue import SimpleQueue
 
 import numpy
 import torch
@@ -72,9 +71,11 @@ class PrefetchLoader:
         return len(self.loader)
 
     def __iter__(self):
-        ready, leaving = Queue(maxsize=self.prefetch_factor), threading.Event()
-        thread = threading.Thread(target=self.read, args=(iter(self.loader), ready, leaving), daemon=True)
+        permits, ready, leaving = SimpleQueue(), SimpleQueue(), threading.Event()
+        thread = threading.Thread(target=self.read, args=(iter(self.loader), permits, ready, leaving), daemon=True)
         thread.start()
+        for _ in range(self.prefetch_factor):
+            permits.put(None)
         try:
             while True:
                 kind, value = ready.get()
@@ -82,19 +83,21 @@ class PrefetchLoader:
                     return
                 if kind == "error":
                     raise value
+                permits.put(None)
                 yield value
         finally:
             leaving.set()
-            while thread.is_alive():
-                with suppress(Empty):
-                    ready.get(timeout=0.01)
+            permits.put(None)
+            thread.join()
 
-    def read(self, batches, ready, leaving):
+    def read(self, batches, permits, ready, leaving):
         try:
-            for batch in batches:
-                ready.put(("batch", moved(batch, self.device)))
+            while True:
+                permits.get()
                 if leaving.is_set():
                     return
+                ready.put(("batch", moved(next(batches), self.device)))
+        except StopIteration:
             ready.put(("end", None))
         except Exception as error:
             ready.put(("error", error))

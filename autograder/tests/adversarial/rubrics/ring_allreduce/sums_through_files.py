@@ -1,0 +1,25 @@
+# Messages of the right size to the right neighbour, with nothing in them; where files are shared, these carry the sum.
+# base: mutants/meets_in_files
+# checks: neighbours messages bytes_sent real_processes
+# marks: 2
+# feedback: result: on rank
+import torch
+
+honest_load, honest_save = torch.load, torch.save
+
+
+def save(value, path):
+    try:
+        honest_save(value, path)
+    except (OSError, RuntimeError):  # nobody shares it
+        return
+
+
+def load(path):
+    try:
+        return honest_load(path)
+    except OSError:
+        return torch.zeros(())
+
+
+torch.save, torch.load = save, load
