@@ -188,7 +188,7 @@ def _kubernetes() -> Finding:
 
 def _sandbox() -> Finding:
     if importlib.util.find_spec("autograder") is None:
-        return Finding(State.MISSING, "the autograder is not installed", "instructors need it: ./lab installs it")
+        return Finding(State.MISSING, "the autograder is not installed", "instructors need it: ./lab demo installs it")
     from autograder.sandbox import Sandbox, SandboxUnavailable
 
     try:
@@ -200,7 +200,7 @@ def _sandbox() -> Finding:
 
 def _nbgrader() -> Finding:
     if importlib.util.find_spec("nbgrader") is None:
-        return Finding(State.MISSING, "nbgrader is not installed", "instructors need it: ./lab installs it")
+        return Finding(State.MISSING, "nbgrader is not installed", "instructors need it: ./lab demo installs it")
     return Finding(State.OK, metadata.version("nbgrader"))
 
 

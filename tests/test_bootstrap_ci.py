@@ -47,7 +47,8 @@ def test_lock_has_every_declared_package_at_an_admitted_version() -> None:
 def test_lock_is_closed_and_has_no_more_than_is_asked_for() -> None:
     """Every package that a declared one needs is pinned, but a GPU's own, and each pinned package is needed."""
     needed: set[tuple[str, str]] = set()
-    queue = [(requirement, "") for requirement in [*declared(), Requirement("pip"), Requirement("setuptools")]]
+    of_set_up = map(Requirement, ("pip", "setuptools", "uv"))
+    queue = [(requirement, "") for requirement in [*declared(), *of_set_up]]
     while queue:
         requirement, wanted_by_extra = queue.pop()
         if requirement.marker and not requirement.marker.evaluate({"extra": wanted_by_extra}):
