@@ -601,6 +601,7 @@ MUTANTS = {
     "reads_without_end": Mutant(23, loses={"bounded"}),
     "reads_one_too_many": Mutant(23, loses={"bounded"}),
     "takes_0_for_none": Mutant(23, loses={"read_ahead"}),
+    "forgets_dicts": Mutant(23, loses={"batches"}),
     "swallows_errors": Mutant(23, loses={"errors"}),
     "leaves_its_thread": Mutant(23, loses={"leaves"}),
 }

@@ -539,6 +539,7 @@ MUTANTS = {
     "keeps_the_whole_layers": Mutant(23, loses={"block_memory"}),
     "sums_in_place": Mutant(23, loses={"copies"}),
     "works_in_the_world": Mutant(24, loses={"groups"}),
+    "divides_by_all_targets": Mutant(24, loses={"ignored"}),
     "without_the_largest_logit": Mutant(24, loses={"stable"}),
     "gathers_the_logits": Mutant(24, loses={"loss_messages"}),
     "draws_its_own": Mutant(24, loses={"beginnings"}),
