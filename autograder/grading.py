@@ -15,6 +15,7 @@ from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 from labkit import exercises
 from labkit.checks import Report, Rubric
+from labkit.checks.report import number
 
 UNTOUCHED = "This is the template as it was released: there is nothing to grade yet."
 EMPTY = "The exercise cell is empty or missing: there is nothing to grade."
@@ -102,6 +103,10 @@ def _judge(
     standing = judge.stand_ins(exercise, own)
     notes += [note for note in standing.notes if note not in notes]
     report = judge.judge(exercise, source, standing.modules)
+    if report.left_out:
+        log.warning(report.left_out)
+        counted = f"{number(report.earned)} of the other {number(report.points)}"
+        notes.append(f"{report.left_out}. {counted} count as {number(report.marks)} of {number(report.all_points)}.")
     for result in report.results:
         if result.fault:
             log.warning("the check %r met what it did not foresee:\n%s", result.title, result.fault)

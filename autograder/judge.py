@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autograder.enclosed import Enclosed
+from autograder.measurable import left_out
 from autograder.sandbox import Sandbox
 from labkit.checks import (
     Budget,
@@ -97,12 +98,26 @@ class Judge:
     ) -> Report:
         """Marks for the module text `source`; `others` are the modules that it builds on, by full name.
 
-        checks: names of those that are wanted; without any, all of them.
+        checks: names of those that are wanted; without any, all of them. What this machine cannot measure is left out.
         """
         rubric = hidden_rubric(exercise)
         if checks:
             rubric = replace(rubric, checks=[check for check in rubric.checks if check.name in checks])
-        submission = Submission(exercise, source, others or {})
+        missing = left_out(rubric, self._sandbox)
+        judged = replace(rubric, checks=[check for check in rubric.checks if check.name not in missing])
+        if not judged.checks:
+            raise CannotJudge(f"nothing of {exercise.name} can be judged here: {'; '.join(set(missing.values()))}")
+        report = self._judged(judged, Submission(exercise, source, others or {}))
+        found = iter(report.results)
+        results = [
+            CheckResult(check.title, check.points, 0.0, skipped=missing[check.name])
+            if check.name in missing
+            else next(found)
+            for check in rubric.checks
+        ]
+        return replace(report, results=results)
+
+    def _judged(self, rubric: Rubric, submission: Submission) -> Report:
         report = self._run(rubric, submission)
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]
         if skipped:

@@ -27,12 +27,13 @@ from autograder.marks.export import FORMATS
 from autograder.marks.late import BrokenExtensions
 from autograder.sandbox import SandboxUnavailable
 from labkit import exercises
-from labkit.checks import NoRubric
+from labkit.checks import CannotJudge, NoRubric
 
 _REFUSED = (
     BadSetting,
     BrokenExtensions,
     BrokenRubric,
+    CannotJudge,
     CourseFailed,
     KeyboardInterrupt,
     Locked,

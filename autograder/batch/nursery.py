@@ -31,7 +31,8 @@ from autograder.desk.work import Desk
 from autograder.intake import IntakeFailed
 from autograder.intake.stamps import FORMAT
 from autograder.judge import BrokenRubric
-from autograder.sandbox import SandboxUnavailable
+from autograder.measurable import remember
+from autograder.sandbox import Sandbox, SandboxUnavailable
 from autograder.sandbox.template import close_all, shared
 from labkit.checks import NoRubric
 from labkit.clusters.warm.processes import die_with_parent
@@ -104,7 +105,10 @@ def _work(nursery: int, connection: socket.socket, asked: dict[str, Any]) -> Non
         die_with_parent(nursery)
         log = logging.Logger("autograder", logging.ERROR)
         log.addHandler(logging.StreamHandler())
-        desk = configured_desk(Course(Path(asked["course"]), Config(asked["options"])).config, log)
+        config = Course(Path(asked["course"]), Config(asked["options"])).config
+        if asked["unmeasurable"] is not None:
+            remember(Sandbox(config=config), asked["unmeasurable"])
+        desk = configured_desk(config, log)
         with connection.makefile("r", encoding="utf-8") as tasks:
             for line in tasks:
                 task = json.loads(line)

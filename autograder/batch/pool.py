@@ -16,6 +16,7 @@ from typing import Any
 
 from autograder.batch.launch import Nursery
 from autograder.desk.store import Kept, Work
+from autograder.measurable import Reasons
 from autograder.verdict import Verdict
 
 ATTEMPTS = 2
@@ -57,13 +58,22 @@ class _Worker:
 class Pool:
     """Up to `count` workers for a course; use it in a `with` statement, at whose end all of them are gone.
 
-    options: on top of nbgrader_config.py, plain data. nursery: one that has been started already.
+    options: on top of nbgrader_config.py, plain data. nursery: one that has been started already. unmeasurable: what
+    this machine cannot measure, where that has been tried already.
     """
 
-    def __init__(self, course: Path, options: Mapping[str, Any], count: int, nursery: Nursery | None = None) -> None:
+    def __init__(
+        self,
+        course: Path,
+        options: Mapping[str, Any],
+        count: int,
+        nursery: Nursery | None = None,
+        unmeasurable: Reasons | None = None,
+    ) -> None:
         if count < 1:
             raise ValueError(f"there must be at least one worker, not {count}")
-        self._course = {"course": str(course), "options": options}
+        known = None if unmeasurable is None else dict(unmeasurable)
+        self._course = {"course": str(course), "options": options, "unmeasurable": known}
         self._count = count
         self._nursery = nursery or Nursery()  # it imports while the caller does
         self._workers: dict[int, _Worker] = {}

@@ -23,8 +23,10 @@ from autograder.course import Course, CourseFailed, Mark
 from autograder.desk.store import Verdicts, Work
 from autograder.grading import is_judged, rubric_of
 from autograder.marks.late import EXTENSIONS, read_extensions
+from autograder.measurable import unmeasurable
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
+from labkit.checks import Rubric
 
 GRADED = "graded"
 UNCHANGED = "unchanged"
@@ -54,6 +56,8 @@ class Line:
     """Why it has no points, in a few words."""
     reason: str = ""
     """Of an error."""
+    left_out: str = ""
+    """What this machine could not judge, and why."""
 
 
 OnLine = Callable[[Line], None]
@@ -81,22 +85,25 @@ def grade(
     workers: processes that judge; one for each core when None. again: judge anew also what has a verdict that counts.
     only_errors: only what ended in an error last time. on_start: told which notebooks there are; on_line: told how
     each went. nursery: one that has been started already.
-    Raises `Locked`, `SandboxUnavailable`, `BrokenExtensions`, `BrokenRubric`, `NoRubric`, `PoolFailed`, `CourseFailed`,
-    and OSError when the disk is full.
+    Raises `Locked`, `SandboxUnavailable`, `CannotJudge`, `BrokenExtensions`, `BrokenRubric`, `NoRubric`, `PoolFailed`,
+    `CourseFailed`, and OSError when the disk is full.
     """
     with grading_alone(course.folder), one_engine():
-        Sandbox(config=course.config).check()
+        sandbox = Sandbox(config=course.config)
+        sandbox.check()
         read_extensions(course.folder / EXTENSIONS)  # else each learner would end in the same error
         verdicts = Verdicts(course.folder)
         todo = wanted(course, assignment, students)
         if only_errors:
             todo = [work for work in todo if verdicts.failure(work)]
-        _require_rubrics(course, assignment, {work.notebook for work in todo})
+        rubrics = _rubrics(course, assignment, {work.notebook for work in todo})
         on_start(todo)
         if not todo:
             return []
         count = min(workers or default_workers(), len(todo))
-        with Pool(course.folder, course.options, count, nursery) as pool:
+        needs = any(check.needs for rubric in rubrics for check in rubric.checks)
+        reasons = unmeasurable(sandbox) if needs else None
+        with Pool(course.folder, course.options, count, nursery, reasons) as pool:
             writer = _Writer(course, assignment, verdicts, todo)
             lines = []
             for outcome in pool.run(todo, again):
@@ -106,11 +113,10 @@ def grade(
             return sorted(with_hand_marks(course, assignment, lines), key=lambda line: line.work)
 
 
-def _require_rubrics(course: Course, assignment: str, notebooks: Iterable[str]) -> None:
-    """A rubric that grades nobody is told once, before anybody is judged."""
-    for notebook in sorted(notebooks):
-        for cell in filter(is_judged, course.released(assignment, notebook).cells):
-            rubric_of(cell)
+def _rubrics(course: Course, assignment: str, notebooks: Iterable[str]) -> list[Rubric]:
+    """All that are used. One that cannot be is reported once, before anybody is judged."""
+    cells = (cell for notebook in sorted(notebooks) for cell in course.released(assignment, notebook).cells)
+    return [rubric_of(cell) for cell in cells if is_judged(cell)]
 
 
 def with_hand_marks(course: Course, assignment: str, lines: Iterable[Line]) -> list[Line]:
@@ -215,7 +221,7 @@ class _Writer:
 def _line(outcome: Outcome, state: str) -> Line:
     assert outcome.kept is not None
     reports = outcome.kept.verdict.reports.values()
-    earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
+    earned, points = sum(report.marks for report in reports), sum(report.all_points for report in reports)
     return Line(
         outcome.work,
         state,
@@ -224,7 +230,13 @@ def _line(outcome: Outcome, state: str) -> Line:
         seconds=outcome.kept.seconds,
         judged=outcome.fresh,
         why="" if earned else why_nothing(outcome.kept.verdict),
+        left_out=left_out_of(outcome.kept.verdict),
     )
+
+
+def left_out_of(verdict: Verdict) -> str:
+    """What could not be judged, and why."""
+    return "; ".join(report.left_out for report in verdict.reports.values() if report.left_out)
 
 
 def why_nothing(verdict: Verdict) -> str:

@@ -116,6 +116,9 @@ class Show:
         if ran:
             wall = self._clock() - self._began
             console.print(f"{sum(line.judged for line in lines)} judged in {wall:.1f} s", highlight=False)
+        for text in dict.fromkeys(line.left_out for line in lines if line.left_out):
+            advice = "The other points count for them; docs/sandbox.md says what a machine needs."
+            console.print(escape(f"{harmless(text)}. {advice}"), style="yellow", soft_wrap=True)
         name = escape(harmless(assignment))
         waiting = sum(line.state == WAITING for line in lines)
         if errors:

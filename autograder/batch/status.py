@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from autograder.batch.configured import configured_desk
-from autograder.batch.run import ERROR, GRADED, WAITING, Line, wanted, why_nothing, with_hand_marks
+from autograder.batch.run import ERROR, GRADED, WAITING, Line, left_out_of, wanted, why_nothing, with_hand_marks
 from autograder.course import Course
 from autograder.desk.store import Verdicts, Work
 from autograder.desk.work import Desk
@@ -32,6 +32,6 @@ def _line(desk: Desk, verdicts: Verdicts, marked: set[tuple[str, str]], work: Wo
     if kept is None or (work.student, work.notebook) not in marked:
         return Line(work, WAITING)
     reports = kept.verdict.reports.values()
-    earned, points = sum(report.earned for report in reports), sum(report.points for report in reports)
+    earned, points = sum(report.marks for report in reports), sum(report.all_points for report in reports)
     why = "" if earned else why_nothing(kept.verdict)
-    return Line(work, GRADED, earned, points, seconds=kept.seconds, why=why)
+    return Line(work, GRADED, earned, points, seconds=kept.seconds, why=why, left_out=left_out_of(kept.verdict))

@@ -1,7 +1,8 @@
 """The key of a verdict: a hash of all that it depends on. Same key, same verdict; so nothing is judged twice.
 
-In it are the learner's cells as intake took them over, the rubric of each graded exercise, the modules that may stand
-in for earlier exercises, the limits of the sandbox, and the code that judges. Marks are thus given anew, and only then,
+In it are the learner's cells as intake took them over, the rubric of each graded exercise and which of its checks this
+machine cannot judge, the modules that may stand in for earlier exercises, the limits of the sandbox, and the code that
+judges. Marks are thus given anew, and only then,
 when one of these has changed.
 """
 
@@ -23,6 +24,7 @@ import labkit
 from autograder.cells import graded_exercise
 from autograder.grading import builds_on
 from autograder.judge import hidden_rubric
+from autograder.measurable import left_out
 from autograder.sandbox import Sandbox
 from labkit import exercises
 from labkit.checks.rubric import visible_path
@@ -41,11 +43,11 @@ def verdict_key(notebook: NotebookNode, earlier: Mapping[str, str], sandbox: San
     """Key of the verdict on a notebook that intake has rebuilt.
 
     earlier: modules that the learner wrote for other exercises, by name, as far as this notebook builds on them.
-    timeout: seconds for one call on ranks. Raises what a broken rubric raises.
+    timeout: seconds for one call on ranks. Raises what a broken rubric raises, and `CannotJudge`.
     """
     taken = [(cell.metadata.nbgrader.grade_id, cell.source) for cell in notebook.cells if is_solution(cell)]
     graded = [
-        (cell.metadata.nbgrader.grade_id, cell.source, cell.metadata.nbgrader.points, _rubric(cell))
+        (cell.metadata.nbgrader.grade_id, cell.source, cell.metadata.nbgrader.points, _rubric(cell, sandbox))
         for cell in notebook.cells
         if is_grade(cell) and not is_solution(cell)
     ]
@@ -56,10 +58,16 @@ def verdict_key(notebook: NotebookNode, earlier: Mapping[str, str], sandbox: San
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _rubric(cell: NotebookNode) -> str:
-    """Text of a graded cell's rubric; empty for a cell that no rubric can grade, which the judge refuses."""
+def _rubric(cell: NotebookNode, sandbox: Sandbox) -> tuple[str, list[str]]:
+    """Text of a graded cell's rubric, and the checks that are left out.
+
+    Empty for a cell that no rubric can grade, which the judge refuses.
+    """
     name = graded_exercise(cell)
-    return hidden_rubric(exercises.find(name)).path.read_text() if name else ""
+    if not name:
+        return "", []
+    rubric = hidden_rubric(exercises.find(name))
+    return rubric.path.read_text(), sorted(left_out(rubric, sandbox))
 
 
 def _stand_in(name: str) -> tuple[str, str]:

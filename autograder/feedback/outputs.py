@@ -47,5 +47,5 @@ def outputs(verdict: Verdict, cell: str) -> list[NotebookNode]:
     data = {"report": report.to_json(), "notes": list(verdict.notes), "pictures": pictures}
     return [
         new_output("display_data", {"text/html": html, "text/plain": text, FEEDBACK: data}),
-        new_output("execute_result", {"text/plain": repr(float(report.earned))}, execution_count=1),
+        new_output("execute_result", {"text/plain": repr(float(report.marks))}, execution_count=1),
     ]

@@ -153,7 +153,7 @@ def _judged(cell: NotebookNode, notebook: NotebookNode) -> _Judged:
         if result.line:
             remarks[result.line].append(f"{result.stopped.split(' at ')[0]}, in the check “{result.title}”")
     code = lines_of(work.source, remarks) if work is not None else []
-    score = cell.metadata.nbgrader.get("score", report.earned)
+    score = cell.metadata.nbgrader.get("score", report.marks)
     left_out = work.source.count("\n") + 1 - len(code) if work is not None else 0
     return _Judged(report, score, data.get("pictures", []), code, left_out, _comment(work))
 

@@ -21,6 +21,8 @@ class Usage:
 
     memory_peak_bytes: int = 0
     """Of all its processes and files in memory together. Without control groups by samples, shared memory in full."""
+    peak_is_exact: bool = False
+    """The kernel keeps that peak: it is no sample."""
     cpu_seconds: float = 0.0
     network_bytes: int = 0
     """Sent through the loopback of its network, with the headers."""
@@ -41,6 +43,7 @@ class Books:
         self._group: Cgroup | None = None
         self._peak = self._most = self._kills = 0
         self._cpu = 0.0
+        self._exact = False
         if parents is not None:
             try:
                 self._group = Cgroup(parents, limits.memory_bytes, limits.processes)
@@ -74,7 +77,7 @@ class Books:
     def usage(self) -> Usage:
         """As of the last look."""
         sent = sum(sandbox.sent for sandbox in self._sandboxes)
-        return Usage(self._peak, self._cpu, sent, self._most, self._kills)
+        return Usage(self._peak, self._exact, self._cpu, sent, self._most, self._kills)
 
     def end(self) -> None:
         """All sandboxes have ended."""
@@ -91,6 +94,8 @@ class Books:
             if sandbox.stands and sandbox.own_network:
                 sandbox.sent = max(sandbox.sent, processes.sent_over_loopback(sandbox.first))
         group = self._group
+        peak = None if group is None else group.memory_peak()
+        self._exact = peak is not None
         cpu, count = (None, None) if group is None else (group.cpu_seconds(), group.processes())
         seen: list[processes.Seen] = []
         if group is None or cpu is None or count is None:
@@ -103,7 +108,7 @@ class Books:
         if group is None:
             self._peak = max(self._peak, self._memory(seen))
             return sum(one.scratch for one in seen)
-        self._peak = max(self._peak, group.memory_peak() or group.memory() or 0)
+        self._peak = max(self._peak, peak or group.memory() or 0)
         self._kills = group.memory_kills()
         return 0
 

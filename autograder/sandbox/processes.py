@@ -66,12 +66,26 @@ def _children(pid: int) -> list[int]:
 
 
 def used_in(first: int, folder: str) -> int:
-    """Bytes that files take in a folder of the sandbox."""
+    """Bytes that files take in a folder of the sandbox, if it has one of its own in memory."""
     try:
-        about = os.statvfs(f"/proc/{first}/root{folder}")
+        # a site's runner may show it this machine's folder, or one on disk
+        mounts = [line.partition(" - ") for line in Path(f"/proc/{first}/mountinfo").read_text().splitlines()]
+        kinds = [after.split()[0] for before, _, after in mounts if before.split()[4] == folder]
+        path = f"/proc/{first}/root{folder}"
+        if kinds[-1:] != ["tmpfs"] or os.stat(path).st_dev == _device(folder):
+            return 0
+        about = os.statvfs(path)
     except OSError:
         return 0
     return (about.f_blocks - about.f_bfree) * about.f_frsize
+
+
+def _device(folder: str) -> int | None:
+    """The file system of this process's own folder of that name."""
+    try:
+        return os.stat(folder).st_dev
+    except OSError:
+        return None
 
 
 def without_name(pid: int) -> int:

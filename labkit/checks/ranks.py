@@ -14,10 +14,11 @@ Inputs are a function of the rank, or a list with an item for each. An item is a
 
 from __future__ import annotations
 
+import copy
 import inspect
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -146,6 +147,14 @@ class Ranks:
         self._renew = renew
         self.last_run: Run | None = None
 
+    def measuring(self, figures: Set[str]) -> Ranks:
+        """The same ranks for one check, which reads no other figures of the kernel than these: see `rubric.FIGURES`."""
+        one = copy.copy(self)
+        one.network_bytes = self.network_bytes if "network" in figures else None
+        one.memory_peak = self.memory_peak if "memory" in figures else None
+        one.last_run = None
+        return one
+
     def __call__(self, world_size: int, *, nproc_per_node: int = 1, **hardware: Any) -> RankSet:
         """`world_size` ranks, each a node of its own unless `nproc_per_node` says otherwise."""
         if world_size % nproc_per_node:
@@ -233,9 +242,7 @@ class ProcessRun(Run):
         Raises `NotMeasurable` where others use the network, too.
         """
         if self.network_bytes is None:
-            raise NotMeasurable(
-                "bytes on the wire are counted where the ranks have a network of their own: when graded"
-            )
+            raise NotMeasurable('bytes on the wire are counted when graded, for a check with needs={"network"}')
         return self.network_bytes
 
 
@@ -266,7 +273,7 @@ class ProcessSet(RankSet):
         """
         peak = self._ranks.memory_peak
         if peak is None:
-            raise NotMeasurable("memory is measured where ranks are apart from all else: when graded")
+            raise NotMeasurable('memory is measured when graded, for a check with needs={"memory"}')
         nothing = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
         without = peak(lambda: self.run_once(nothing).raise_if_failed())[1]
         return peak(lambda: self.call(function, inputs))[1] - without

@@ -88,8 +88,27 @@ class Report:
         return math.fsum(result.points for result in self.results if not result.skipped)
 
     @property
+    def all_points(self) -> float:
+        """Of all checks, those included that could not be judged."""
+        return math.fsum(result.points for result in self.results)
+
+    @property
     def earned(self) -> float:
         return math.fsum(result.earned for result in self.results)
+
+    @property
+    def marks(self) -> float:
+        """Of `all_points`, the share that was earned of those that could be judged."""
+        if self.points in (0, self.all_points):
+            return self.earned
+        return round(self.earned * self.all_points / self.points, 2)
+
+    @property
+    def left_out(self) -> str:
+        """`ring_allreduce: 2 of 25 points are left out: REASON`; empty when everything could be judged."""
+        reasons = dict.fromkeys(result.skipped for result in self.results if result.skipped)
+        share = f"{number(self.all_points - self.points)} of {number(self.all_points)} points"
+        return f"{self.exercise.split('/')[-1]}: {share} are left out: {'; '.join(reasons)}" if reasons else ""
 
     @property
     def passed(self) -> bool:

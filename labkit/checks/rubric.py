@@ -6,6 +6,10 @@
 
 Parameters are given by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
 
+A check that reads what the kernel has counted says so: `needs={"network"}` for `run.bytes_on_the_wire`,
+`needs={"memory"}` for `ranks.processes(n).memory(...)`. Where the judge finds that the kernel's figure is wrong on a
+machine, it leaves the check out, for every submission.
+
 Checks stand in the order in which they help: parts first, then what is made of them. Where a value is wrong that an
 easier check is about, `expect(values, "result", easier=["values"])` sends the learner to that check.
 
@@ -27,6 +31,8 @@ from typing import Any
 from labkit.exercises import Exercise, root
 
 PARAMETERS = ("submission", "ranks", "draw")
+FIGURES = ("network", "memory")
+"""What a check may need that the kernel counts: bytes sent over the network, and memory held at most."""
 
 
 class NoRubric(ValueError):
@@ -43,6 +49,8 @@ class Check:
     look_at: str
     """Where to look when it fails; shown to learners, so it gives nothing of a hidden rubric away."""
     function: Callable[..., None]
+    needs: Set[str] = frozenset()
+    """Names of `FIGURES`."""
 
     def __call__(self, **given: Any) -> None:
         """Judge. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
@@ -50,17 +58,21 @@ class Check:
         self.function(**{name: given[name] for name in wanted})
 
 
-def check(*, points: float, title: str, look_at: str = "") -> Callable[[Callable[..., None]], Check]:
+def check(
+    *, points: float, title: str, look_at: str = "", needs: Set[str] = frozenset()
+) -> Callable[[Callable[..., None]], Check]:
     """Make a check of a function. `points` are earned when it returns, lost when it raises."""
     if points <= 0:
         raise ValueError(f"points must be above 0, got {points}")
+    if not needs <= set(FIGURES):
+        raise ValueError(f"needs must be among {', '.join(FIGURES)}, got {', '.join(sorted(needs))}")
 
     def make(function: Callable[..., None]) -> Check:
         unknown = [name for name in inspect.signature(function).parameters if name not in PARAMETERS]
         if unknown:
             known = ", ".join(PARAMETERS)
             raise ValueError(f"check {function.__name__} asks for {', '.join(unknown)}; there are: {known}")
-        return Check(function.__name__, title, points, look_at, function)
+        return Check(function.__name__, title, points, look_at, function, needs)
 
     return make
 

@@ -47,9 +47,9 @@ def run_checks(
     for check in rubric.checks:
         if progress:
             progress(check, None)
-        ranks.last_run = None
+        measuring = ranks.measuring(check.needs)
         began = time.perf_counter()
-        result = _judge(check, submission, ranks, Draw(seed, check.name), failed)
+        result = _judge(check, submission, measuring, Draw(seed, check.name), failed)
         judged = not (result.skipped or result.of_the_machine or result.seen.startswith(NOT_RUN))
         if judged and not result.passed:
             failed[check.name] = check.title
@@ -59,7 +59,7 @@ def run_checks(
             if earlier is not result:
                 seen = f"{result.stopped.replace(f'{rubric.exercise.phase}/', '')}, as above"
                 result = replace(result, expected="", seen=seen, told=seen, why="", line=0)
-        run = ranks.last_run if not result.skipped else None
+        run = measuring.last_run if not result.skipped else None
         if result.passed:
             if _shows(run) > _shows(telling):
                 telling = None if run is None else kept(run)

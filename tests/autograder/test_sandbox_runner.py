@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import pytest
 from traitlets.config import Config
 
-from autograder.sandbox import CommandRunner, Limits, Sandbox, SandboxUnavailable
+from autograder.sandbox import CommandRunner, Limits, Sandbox, SandboxUnavailable, processes
 from labkit.clusters import Job
 from labkit.clusters.local import local
 
@@ -45,3 +46,8 @@ def test_a_site_names_its_runner_and_the_watchdog_keeps_its_books() -> None:
 def test_a_runner_that_cannot_start_is_no_mark() -> None:
     with pytest.raises(SandboxUnavailable, match="no-such-container"):
         configured("Missing").open()
+
+
+def test_files_of_this_machine_are_not_counted_as_a_submissions() -> None:
+    """Without a /tmp of its own a submission would be ended for what others have stored there."""
+    assert processes.used_in(os.getpid(), "/tmp") == processes.used_in(os.getpid(), "/dev/shm") == 0

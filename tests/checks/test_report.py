@@ -99,3 +99,12 @@ def test_hidden_checks_tell_where_to_look_and_no_values() -> None:
     assert "timeout" in text
     for secret in ("6144", "8192", "step 0", "x: wrong"):
         assert secret not in text
+
+
+def test_what_was_judged_counts_for_what_was_left_out() -> None:
+    found = report()
+    assert (found.earned, found.points, found.all_points) == (3, 5.5, 9.5)
+    assert found.marks == 5.18
+    assert found.left_out == "ring_allreduce: 4 of 9.5 points are left out: no clock here"
+    whole = Report("ring_allreduce", found.results[:2], seed=0)
+    assert (whole.marks, whole.left_out) == (3, "")

@@ -370,6 +370,7 @@ def time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1,
     title="real processes: the same values, and no more bytes",
     look_at="what may be different with gloo: an order of sends and receives in which all wait",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     inputs = draw.tensors(4, draw.randrange(200_000, 300_000))

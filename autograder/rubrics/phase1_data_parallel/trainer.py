@@ -526,6 +526,7 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2,
     title="real processes: the same step, and no more bytes than its gradients need",
     look_at="what may be different with gloo: tensors that are not contiguous, what travels beside the gradients",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # so many features that a rank's samples take more than the gradients

@@ -502,6 +502,7 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=3,
     title="what is held until the backward pass: arguments; and at most, one function's tensors",
     look_at="what refers to a tensor after pack, and after unpack",
+    needs={"memory"},
 )
 def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth = draw.randrange(3, 6), draw.randrange(5, 9)
@@ -516,7 +517,12 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     confirmed(submission, ranks, "checkpoint", 3 + 4 + 2, count=3, segments=1, depth=4, rounds=1)
 
 
-@check(points=1, title="nothing is held after the backward pass", look_at="what refers to what was computed again")
+@check(
+    points=1,
+    title="nothing is held after the backward pass",
+    look_at="what refers to what was computed again",
+    needs={"memory"},
+)
 def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth = draw.randrange(2, 4), draw.randrange(4, 7)
     _, afterwards, *_ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
@@ -556,6 +562,7 @@ def segments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1,
     title="segments: memory of the longest one, and of the others' arguments",
     look_at="what holds a segment's tensors",
+    needs={"memory"},
 )
 def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cut = draw.randrange(5, 7)

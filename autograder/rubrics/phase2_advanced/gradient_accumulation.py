@@ -462,6 +462,7 @@ def communication(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2,
     title="memory of one microbatch, however long the window",
     look_at="what is kept from one microbatch to the next",
+    needs={"memory"},
 )
 def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     weights, one = state(draw, hidden=draw.randrange(4000, 5000)), batch(draw, 8)
@@ -487,6 +488,7 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1,
     title="real processes: the same window, and no more bytes than its gradients need",
     look_at="what may be different with gloo: tensors that are not contiguous, what travels beside the gradients",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, steps, hidden = 3, 3, draw.randrange(20_000, 25_000)

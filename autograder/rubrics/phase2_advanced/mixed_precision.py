@@ -622,6 +622,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2,
     title="real processes: the same steps, and no more bytes than 16-bit gradients need",
     look_at="what each rank decides by itself, and the dtype in which gradients travel",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # so many features that a rank's samples take more than the gradients

@@ -531,6 +531,7 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1,
     title="real processes: the same values, and no more bytes",
     look_at="what may be different with gloo: sends that all wait for each other",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     p, m, rows, width = 3, 4, draw.choice([300, 400]), 300

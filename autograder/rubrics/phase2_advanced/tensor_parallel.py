@@ -480,7 +480,12 @@ def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(called, f"collectives {way}, and their bytes").equals([("all_reduce", 4 * 2 * length * 16)] * 2)
 
 
-@check(points=2, title="a block: 1/N of the parameters on each rank", look_at="what a rank keeps of the whole layer")
+@check(
+    points=2,
+    title="a block: 1/N of the parameters on each rank",
+    look_at="what a rank keeps of the whole layer",
+    needs={"memory"},
+)
 def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     width = draw.choice([48, 64])
     whole = Whole(draw, width, 4, True, (1, 2))
@@ -514,6 +519,7 @@ def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1,
     title="real processes: the same block, and no more bytes than its four sums",
     look_at="what may be different with gloo: tensors that are not contiguous, what is sent beside the sums",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     whole = Whole(draw, 48, 3, True, (2, draw.randrange(900, 1100)))

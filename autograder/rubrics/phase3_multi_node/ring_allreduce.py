@@ -324,6 +324,7 @@ def time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2,
     title="real processes: the sum, and no more than 2(N-1)/N of the bytes from each",
     look_at="what may be different with gloo: an order of sends and receives in which all wait, a tensor sent whole",
+    needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 5])
