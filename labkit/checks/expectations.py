@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labkit.checks.brief import brief
 from labkit.clusters.run import ranges
+from labkit.clusters.virtual.uninitialized import marked
 
 _EPSILONS = 16
 """`close_to` allows this many roundings of the tensor's dtype, relative to the largest value expected."""
@@ -171,7 +172,20 @@ def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> 
     index = int(wrong.reshape(-1).nonzero()[0])
     at = f" at element {index} of {seen.numel()}" if seen.numel() > 1 else ""
     there = f"{_element(seen, index)} there" if at else _element(seen, index)
+    there += _never_written(seen, wrong)
     return _Difference(f"{_element(expected, index)}{at}", there, there, wrong)
+
+
+def _never_written(seen: Tensor, wrong: Tensor) -> str:
+    """What is to be said of wrong elements that look like memory as it was allocated, with a colon before it."""
+    count = int((marked(seen) & wrong.reshape(-1)).sum())
+    if not count:
+        return ""
+    sure = "" if seen.element_size() >= 4 else " perhaps"
+    if seen.numel() == 1:
+        return f": this is{sure} uninitialized memory, as from torch.empty, which nothing was written to"
+    elements = "element was" if count == 1 else "elements were"
+    return f": {count} of {seen.numel()} {elements}{sure} never written (uninitialized memory, as from torch.empty)"
 
 
 def _wrong(seen: Tensor, expected: Tensor, exact: bool, rel: float | None) -> Tensor:

@@ -16,7 +16,7 @@ from labkit.clusters import arguments, torch_versions, torchrun
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import faults, futures, quick, store, streams
+from labkit.clusters.virtual import faults, futures, quick, store, streams, uninitialized
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.engine import Engine
@@ -50,6 +50,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         endpoint.leave(failed=code != 0)
 
     host = prepare(job, options, reporter, leave)
+    if job.call is not None:
+        uninitialized.mark()
     ThreadRanks(host.engine, program).run()
     if job.trace:
         reporter.trace(host.trace())

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from labkit.clusters import arguments, handing, torch_versions
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import futures, kept, rehearsal, store, streams
+from labkit.clusters.virtual import futures, kept, rehearsal, store, streams, uninitialized
 from labkit.clusters.virtual.accounting import Ledger, report_to_accounts
 from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.exchange import Line
@@ -69,6 +69,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
     topology = Topology.from_plain(options["topology"])
     if job.call is not None:
         job = handing.receive(sock, job, index, topology.world_size)
+        uninitialized.mark()
     endpoint = SocketEndpoint(index, Line(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
     ledger = Ledger(topology, options["account"])
     torch_versions.rendezvous_with(
