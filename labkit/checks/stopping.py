@@ -23,7 +23,7 @@ from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
 from labkit.clusters.warm.client import NO_ANSWER
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
-_LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError")
+_LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError", "UsedBeforeWait")
 _OPERATIONS = (
     "send", "isend", "recv", "irecv", "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather",
     "scatter", "reduce_scatter", "all_to_all", "monitored_barrier",
@@ -35,6 +35,13 @@ _MEANING = {
     "TabError": "Python cannot parse the module, so none of it ran.",
     "NotImplementedError": "What was called is not implemented for this input, or on these ranks.",
     "NameError": "A name is used that is not defined.",
+    "AttributeError": "An object or a module has no attribute of that name: is it misspelt, or is the object None?",
+    "TypeError": "A function or an operator does not take what it was given: None, another type, too many arguments.",
+    "IndexError": "An index is out of range.",
+    "KeyError": "A dict has no such key.",
+    "ZeroDivisionError": "It divided by zero.",
+    "DeadlockError": "Ranks wait for each other, or for a rank that does not make the call that they wait for.",
+    "UsedBeforeWait": "A tensor was used before wait() was called on the work that fills or sends it.",
     "UnboundLocalError": "A variable is used before it has a value.",
     "ImportError": "The module imported there is not installed in the grading environment.",
     "ModuleNotFoundError": "The module imported there is not installed in the grading environment.",

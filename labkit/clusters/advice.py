@@ -43,8 +43,8 @@ _KNOWN = [
         "objects of this class are frozen: make a new one, dataclasses.replace(old, name=value)",
     ),
     (
-        r"^NameError: name '(\w+)' is not defined",
-        "ranks know nothing of the notebook's variables: define or import it in this cell, or keep ranks with %%ranks",
+        r"^NameError: name '(\w+)' is not defined$",
+        "ranks do not know the notebook's variables: define or import it in this cell, or keep ranks with %%ranks",
     ),
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import difflib
 import functools
 import linecache
 import os
@@ -12,7 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, NoneType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -139,7 +141,7 @@ def describe(error: BaseException, time: float) -> RankError:
         traceback="".join(traceback.format_exception(error)),
         time=time,
         consequence=getattr(error, "consequence", False) or _is_closed_connection(error),
-        locals=_shapes(innermost) if innermost else (),
+        locals=_shapes(innermost, error) if innermost else (),
     )
 
 
@@ -161,7 +163,25 @@ def _message(error: BaseException) -> str:
     if another := _ANOTHER_PROCESS.match(text):
         last = another[2].rstrip().splitlines()[-1]
         return f"{last.removeprefix(f'{type(error).__name__}: ')} (in {another[1]})"
+    if near := _near_name(error):
+        return f"{text}; did you mean {near!r}?"
     return _GLOO_ADVISES.sub("", _WHERE_TORCH_WAS_BUILT.sub("", text))
+
+
+def _near_name(error: BaseException) -> str:
+    """The name that may have been meant, where one is misspelt; Python adds it only where it prints a traceback."""
+    if not isinstance(error, AttributeError | NameError) or not error.name:
+        return ""
+    try:
+        if isinstance(error, AttributeError):
+            names = dir(error.obj)
+        else:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            names = [*frame.f_locals, *frame.f_globals, *dir(builtins)]
+    except Exception:  # `dir` of an object is its class's code
+        return ""
+    public = [name for name in names if not name.startswith("_") or error.name.startswith("_")]
+    return next(iter(difflib.get_close_matches(error.name, public, n=1, cutoff=0.75)), "")
 
 
 def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
@@ -252,13 +272,14 @@ def _is_closed_connection(error: BaseException) -> bool:
     return False
 
 
-def _shapes(frame: FrameType) -> tuple[tuple[str, str], ...]:
-    """Tensors and small plain values among a frame's variables: what a learner looks for first."""
+def _shapes(frame: FrameType, error: BaseException) -> tuple[tuple[str, str], ...]:
+    """What a learner looks for first: a frame's tensors and small plain values; None where the error is about it."""
+    plain = (bool, int, float, NoneType) if "NoneType" in str(error) else (bool, int, float)
     shown = []
     for name, value in frame.f_locals.items():
         if isinstance(value, torch.Tensor):
             shown.append((name, f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"))
-        elif isinstance(value, (bool, int, float)) and not name.startswith("_"):
+        elif isinstance(value, plain) and not name.startswith("_"):
             shown.append((name, repr(value)))
     return tuple(shown[:8])
 

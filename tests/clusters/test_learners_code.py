@@ -56,6 +56,27 @@ def test_what_to_do_about_a_frozen_object_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("torch.distributed.allreduce", "has no attribute 'allreduce'; did you mean 'all_reduce'?"),
+        ("mesage", "name 'mesage' is not defined; did you mean 'message'?"),
+        ("torch.nothing_like_that", "has no attribute 'nothing_like_that'"),
+        ("prnt(message)", "name 'prnt' is not defined; did you mean 'print'?"),
+    ],
+)
+def test_a_misspelt_name_comes_with_the_one_that_was_meant(statement: str, message: str) -> None:
+    (rank,) = virtual(nproc_per_node=1).run(Job(source=HEAD + statement, filename="Cell In[3]")).ranks
+    assert rank.error is not None and rank.error.message.endswith(message)
+
+
+def test_a_none_that_an_error_is_about_is_shown_and_no_other() -> None:
+    source = "result = [].sort()\nresult + 1", "other = None\n1 / 0"
+    runs = [virtual(nproc_per_node=1).run(Job(source=text, filename="Cell In[3]")) for text in source]
+    errors = [run.ranks[0].error for run in runs]
+    assert [error.locals for error in errors if error] == [(("result", "None"),), ()]
+
+
+@pytest.mark.parametrize(
     "filename",
     ["Cell In[3]", "/tmp/ipykernel_12/345.py", "<ipython-input-1-abc>", "phase1_data_parallel/trainer.py",
      "/home/ada/lab/labkit_notes.py", f"{sysconfig.get_path('stdlib')}2/notes.py"],

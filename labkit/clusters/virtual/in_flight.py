@@ -68,10 +68,7 @@ class InFlight:
 
 def _refuse(request: Any, tensor: Tensor, how: str) -> None:
     here = line_of(sys._getframe(2)) or "an unknown line"
-    if how == "read":
-        why = "what it is to hold has not arrived"
-    else:
-        why = "what is sent, or what arrives, could be either the old or the new"
+    why = "its data has not arrived" if how == "read" else "the old or the new data may be sent or kept"
     raise UsedBeforeWait(
         f"a {shown(tensor.dtype, tensor.numel())} is {how} at {here} while {request} of {request.line} is under way: "
         f"{why}; call wait() on what {request.name} returned first"

@@ -102,7 +102,7 @@ def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
     [
         ("input()", "nobody's keyboard reaches a rank"),
         ("breakpoint()", "nobody's keyboard reaches a rank"),
-        ("y", "ranks know nothing of the notebook's variables"),
+        ("y", "ranks do not know the notebook's variables"),
         ("dist.destroy_process_group(); dist.barrier()", "call dist.init_process_group() first"),
         ("dist.new_group(backend='glooo')", "the backends are gloo"),
         ("torch.empty(1 << 46)", "each rank holds data of its own"),
