@@ -1,8 +1,11 @@
-"""What CI relies on: the files that pin versions agree."""
+"""What CI relies on: the files that pin versions agree, and a stage that fails makes CI fail."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -86,3 +89,28 @@ def test_installed_versions_are_the_lock_s() -> None:
         if name != "torch" and metadata.version(name) != version
     }
     assert different == {}
+
+
+@pytest.mark.parametrize(
+    ("bare", "tests", "status", "last"),
+    [
+        (0, 0, 0, "== 7 passed in 1.00s =="),
+        (1, 0, 1, "== 7 passed in 1.00s =="),
+        (0, 1, 1, "== 1 failed, 6 passed in 1.00s =="),
+    ],
+)
+def test_ci_fails_with_any_stage_and_closes_with_pytest_s_line(
+    tmp_path: Path, bare: int, tests: int, status: int, last: str
+) -> None:
+    """The stages, the system packages and apt-get are stand-ins: what CI makes of their endings is tested here."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
+    programs = ("chromium", "bwrap", "slurmctld", "ip", "kubectl", "openssl", "apt-get")
+    closing = f'[ "$*" = "test --slowest" ] || exit 0; echo "{last}"; [ {tests} = 0 ] || echo "lab test: failed: tests"'
+    scripts = {".ci/bare": f"exit {bare}", "lab": f"{closing}; exit {tests}", **dict.fromkeys(programs, "exit 0")}
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / ".ci/run"], env=environment, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (status, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Generator
 
@@ -30,7 +31,8 @@ class _Timing:
         self._rows = rows
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._rows.append((report.nodeid, report.duration))
+        # xdist appends the group of a test to its id
+        self._rows.append((re.sub(r"@[\w/]+(\.py)?$", "", report.nodeid), report.duration))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
