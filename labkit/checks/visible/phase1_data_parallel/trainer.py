@@ -49,6 +49,30 @@ def steps_of(
     }
 
 
+def starts(number: float, strided: bool) -> list[list[float]]:
+    """On a rank: a weight and two buffers from this number on, once a trainer is made. strided: a transposed weight."""
+    import torch
+    from torch import nn
+
+    from labkit.exercises import trainer
+
+    class Buffered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = number + torch.arange(6.0).view(2, 3)
+            self.weight = nn.Parameter(weight.t().contiguous().t() if strided else weight)
+            self.register_buffer("scale", torch.full((2,), number))
+            self.register_buffer("count", torch.tensor(int(number)))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs * self.weight.sum()
+
+    model = Buffered()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer.DataParallelTrainer(model, optimizer, lambda y, _: y.mean())
+    return [tensor.detach().flatten().tolist() for tensor in model.state_dict().values()]
+
+
 def odd_parameters(inputs: Tensor, used: bool) -> Any:
     """On a rank: take two steps with a model in which not every weight is plain, and say how far each has moved."""
     import torch
@@ -114,7 +138,7 @@ def per_step(submission: Submission, ranks: Ranks, shares: Sequence[int], reduct
 @check(
     points=3, title="all ranks start with the first rank's weights", look_at="start_equal: what is sent, and by whom"
 )
-def start(submission: Submission, ranks: Ranks) -> None:
+def start(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     given = [Args(10.0**rank, torch.ones(1), "flat", 0) for rank in range(3)]
     run = ranks(3).call(submission.used_by(steps_of), given)
     expect([value["weights"] for value in run.values], "weights before any step").equals([[1.0]] * 3)
@@ -122,6 +146,12 @@ def start(submission: Submission, ranks: Ranks) -> None:
     given = [Args(10.0**rank, torch.ones(1), "flat", 0, pair if rank else None) for rank in range(3)]
     run = ranks(3).call(submission.used_by(steps_of), [None, *given[1:]])
     expect([value["weights"] for value in run.values[1:]], "weights in a group of ranks 1 and 2").equals([[10.0]] * 2)
+    numbers = [float(number) for number in draw.sample(range(1, 100), 3)]
+    for strided in (False, True):
+        run = ranks(3).call(submission.used_by(starts), [Args(number, strided) for number in numbers])
+        first = [[numbers[0] + place for place in range(6)], [numbers[0]] * 2, [int(numbers[0])]]
+        what = f"a weight{', stored transposed,' if strided else ''} and two buffers, before any step"
+        expect(run.values, what).equals([first] * 3)
 
 
 @check(

@@ -6,6 +6,8 @@ gradient of every weight is 1111 for four samples, and 1101 says that sample 1 i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 from typing import Any
 
 import torch
@@ -14,15 +16,19 @@ from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
 
 
-def split(costs: list[float], num_stages: int) -> list[list[int]]:
-    """On a rank: cut layers of these costs; the numbers of each stage's layers."""
+def split(cases: list[tuple[list[float], int]]) -> list[list[list[int]]]:
+    """On a rank: for each case, layers of these costs and so many stages, the numbers of each stage's layers."""
     from torch import nn
 
     from labkit.exercises import pipeline_parallel
 
-    layers = [nn.Identity() for _ in costs]
-    numbers = {id(layer): number for number, layer in enumerate(layers)}
-    return [[numbers[id(layer)] for layer in s] for s in pipeline_parallel.split_into_stages(layers, num_stages, costs)]
+    found = []
+    for costs, num_stages in cases:
+        layers = [nn.Identity() for _ in costs]
+        numbers = {id(layer): number for number, layer in enumerate(layers)}
+        stages = pipeline_parallel.split_into_stages(layers, num_stages, costs)
+        found.append([[numbers[id(layer)] for layer in stage] for stage in stages])
+    return found
 
 
 def drawn(name: str, stages: int, microbatches: int, chunks: int) -> list[list[Any]]:
@@ -108,15 +114,45 @@ def expect_ones(run: Run, samples: int, chunks: int = 1, what: str = "") -> None
     )
 
 
+def highest_cost(costs: list[int], ends: Sequence[int]) -> int:
+    """Of the stages that end before these layers, and of the last one."""
+    return max(sum(costs[start:end]) for start, end in pairwise([0, *ends, len(costs)]))
+
+
+def best(costs: list[int], num_stages: int) -> int:
+    """The highest cost of a stage in the best of all splits."""
+    return min(highest_cost(costs, ends) for ends in combinations(range(1, len(costs)), num_stages - 1))
+
+
+def filled(costs: list[int], num_stages: int, *, over: bool) -> int:
+    """The highest cost where a stage ends as soon as its share is full. over: with the layer that overfills it."""
+    share, ends, held = sum(costs) / num_stages, list[int](), 0
+    for layer, cost in enumerate(costs):
+        if held and len(ends) < num_stages - 1 and held + (0 if over else cost) > share - over:
+            ends.append(layer)
+            held = 0
+        held += cost
+    return highest_cost(costs, ends)
+
+
+def awkward(draw: Draw) -> tuple[list[int], int, int]:
+    """Costs and a number of stages for which filling up stages from the left is not best; and the best."""
+    while True:
+        costs, num_stages = [draw.randrange(1, 9) for _ in range(draw.choice([6, 7]))], draw.choice([2, 3])
+        lowest = best(costs, num_stages)
+        if min(filled(costs, num_stages, over=over) for over in (False, True)) > lowest:
+            return costs, num_stages, lowest
+
+
 @check(points=4, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
-def balanced(submission: Submission, ranks: Ranks) -> None:
-    cases = [([1, 1, 6], 2, 6), ([5, 1, 1, 1, 1, 1], 3, 5), ([2, 3, 4, 5, 6, 7, 8], 3, 14), ([4, 4], 1, 8)]
-    for costs, num_stages, best in cases:
-        (stages,) = ranks(1).call(submission.used_by(split), [Args(costs, num_stages)]).values
+def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    cases = [([1, 1, 6], 2, 6), ([4, 4], 1, 8), *(awkward(draw) for _ in range(4))]
+    (found,) = ranks(1).call(submission.used_by(split), [Args([case[:2] for case in cases])]).values
+    for stages, (costs, num_stages, lowest) in zip(found, cases, strict=True):
         what = f"layers of cost {costs} in {num_stages} stages: "
         expect([layer for stage in stages for layer in stage], what + "all layers").equals(list(range(len(costs))))
         expect(len(stages), what + "stages").equals(num_stages)
-        expect(max(sum(costs[layer] for layer in stage) for stage in stages), what + "highest cost").equals(best)
+        expect(max(sum(costs[layer] for layer in stage) for stage in stages), what + "highest cost").equals(lowest)
 
 
 @check(

@@ -48,11 +48,13 @@ def layers(
         columns.gather_output, rows.input_is_parallel = True, False
     inputs = x.clone().requires_grad_()
     hidden = columns(inputs)
+    hidden.retain_grad()
     out = rows(torch.tanh(hidden))
     out.backward(gradient)
-    assert inputs.grad is not None
+    assert inputs.grad is not None and hidden.grad is not None
     return {
         "hidden": hidden.detach(),
+        "hidden.grad": hidden.grad,
         "out": out.detach(),
         "x": inputs.grad,
         "up.weight": columns.weight.grad,
@@ -95,9 +97,10 @@ def whole_layers(up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tens
     columns, rows = ([tensor.clone().requires_grad_() for tensor in pair] for pair in (up, down))
     inputs = x.clone().requires_grad_()
     hidden = F.linear(inputs, *columns)
+    hidden.retain_grad()
     out = F.linear(torch.tanh(hidden), *rows)
     out.backward(gradient)
-    found = {"hidden": hidden, "out": out, "x": inputs.grad}
+    found = {"hidden": hidden, "hidden.grad": hidden.grad, "out": out, "x": inputs.grad}
     found |= {f"up.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), columns, strict=True)}
     found |= {f"down.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), rows, strict=True)}
     return {name: tensor.detach() for name, tensor in found.items() if tensor is not None}
@@ -163,6 +166,7 @@ def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, 
     wanted = whole_layers(up, down, x, gradient)
     hints = {
         "hidden": "ColumnParallelLinear.forward is given: what does copy_to_group, what gather_from_group do?",
+        "hidden.grad": "what RowParallelLinear gives back to its input: what does scatter_to_group do backward?",
         "out": "the sum of the ranks' products, and the bias once",
         "x": "each rank has a part of x's gradient: copy_to_group, backward",
         "down.bias": "the bias comes after the sum: its gradient is the output's",
@@ -170,13 +174,17 @@ def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, 
     for name, tensor in wanted.items():
         parts = [tensor] * world_size
         own = [part(5, rank, world_size) for rank in range(world_size)]
-        if name.startswith("up.") or (name == "hidden" and kind == "pair"):
-            parts = [tensor[..., p] if name == "hidden" else tensor[p] for p in own]
+        if name.startswith("up."):
+            parts = [tensor[p] for p in own]
+        elif name.startswith("hidden") and kind == "pair":
+            parts = [tensor[..., p] for p in own]
         elif name == "down.weight":
             parts = [tensor[:, p] for p in own]
-        what = {"hidden": "the first layer's outputs", "out": "the second layer's outputs"}.get(
-            name, f"gradient of {name}"
-        )
+        what = {
+            "hidden": "the first layer's outputs",
+            "hidden.grad": "gradient of the first layer's outputs",
+            "out": "the second layer's outputs",
+        }.get(name, f"gradient of {name}")
         look_at = hints.get(name, "which gradients come to this rank's part")
         expect([v[name] for v in run.values], f"{what}, {world_size} ranks", look_at=look_at).close_to(parts, rel=1e-5)
 
@@ -197,7 +205,7 @@ def pair(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="RowParallelLinear.forward when `input_is_parallel` is False",
 )
 def apart(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    compared(submission, ranks, draw, 2, "apart")
+    compared(submission, ranks, draw, draw.choice([2, 3]), "apart")
 
 
 def loss_of(submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, what: str) -> Any:

@@ -1,0 +1,71 @@
+"""Mistakes that look right at first sight: each is shown by a visible check, and not by a hidden one alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labkit import exercises
+from labkit.checks import Ranks, Submission, run_checks, visible_rubric
+
+FILLS_FROM_THE_LEFT = """    ends, held = [], 0
+    for n, cost in enumerate(costs):
+        if held and held + cost > before[-1] / num_stages and len(ends) < num_stages - 1:
+            ends.append(n)
+            held = 0
+        held += cost
+    ends = [*ends, len(layers)]
+"""
+
+MISTAKES = {
+    "trainer: buffers are not sent": (
+        "start",
+        "for tensor in (*self.model.parameters(), *self.model.buffers()):",
+        "for tensor in self.model.parameters():",
+    ),
+    "trainer: what arrives in a contiguous copy is not copied back": (
+        "start",
+        "            tensor.detach().copy_(sent)\n",
+        "",
+    ),
+    "tensor_parallel: a slice for scatter_to_group": (
+        "apart",
+        "scatter_to_group(x, self.group)",
+        "x[..., part_of(self.whole_shape[1], self.group)]",
+    ),
+    "pipeline_parallel: stages are filled from the left": (
+        "balanced",
+        "    ends = best[len(layers)][1]\n",
+        FILLS_FROM_THE_LEFT,
+    ),
+    "activation_checkpointing: offloaded tensors stay on the host": ("offload", "to_device(*packed)", "packed[0]"),
+    "process_group: a group that stands is not compared with the config": (
+        "setup",
+        "elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):",
+        "elif False:",
+    ),
+    "data_loader: 0 samples taken count as no answer": (
+        "resume_elsewhere",
+        "self._given if taken is None else taken",
+        "taken or self._given",
+    ),
+    "data_loader: one batch more than prefetch_factor": (
+        "reads_ahead",
+        "threading.Semaphore(self.prefetch_factor)",
+        "threading.Semaphore(self.prefetch_factor + 1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_visible_check_shows_it(mistake: str) -> None:
+    check, right, wrong = MISTAKES[mistake]
+    exercise = exercises.find(mistake.partition(":")[0])
+    solution = exercise.source("solution")[0]
+    assert solution.count(right) == 1
+    rubric = visible_rubric(exercise)
+    rubric = replace(rubric, checks=[one for one in rubric.checks if one.name == check])
+    report = run_checks(rubric, Submission(exercise, solution.replace(right, wrong)), Ranks())
+    (result,) = report.results
+    assert not result.passed and result.expected and not result.fault, report.text()
