@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.sandbox.view import SCRATCH
 
+_INODE_BYTES = 1024
+"""What the kernel holds for a file in memory, also for an empty one."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,7 +45,7 @@ def look(first: int) -> Seen:
             ticks += sum(map(int, fields[11:15]))
             threads += status.get("Threads", 1)
             resident[pid] = (status.get("RssAnon", 0) + status.get("RssShmem", 0)) << 10
-    scratch = sum(used_in(first, folder) for folder in SCRATCH) + sum(map(without_name, resident))
+    scratch = sum(in_scratch_folders(resident).values()) + sum(map(without_name, resident))
     return Seen(tuple(resident), threads, ticks / _TICKS, resident, scratch)
 
 
@@ -65,19 +68,25 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def used_in(first: int, folder: str) -> int:
-    """Bytes that files take in a folder of the sandbox, if it has one of its own in memory."""
-    try:
-        # a site's runner may show it this machine's folder, or one on disk
-        mounts = [line.partition(" - ") for line in Path(f"/proc/{first}/mountinfo").read_text().splitlines()]
-        kinds = [after.split()[0] for before, _, after in mounts if before.split()[4] == folder]
-        path = f"/proc/{first}/root{folder}"
-        if kinds[-1:] != ["tmpfs"] or os.stat(path).st_dev == _device(folder):
-            return 0
-        about = os.statvfs(path)
-    except OSError:
-        return 0
-    return (about.f_blocks - about.f_bfree) * about.f_frsize
+def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
+    """Bytes that files take in each file system in memory that these processes see: virtual ranks have their own."""
+    one_of_each_view: dict[str, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            one_of_each_view.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
+    found: dict[int, int] = {}
+    for pid in one_of_each_view.values():
+        with contextlib.suppress(OSError):
+            mounts = [line.partition(" - ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+            kinds = {before.split()[4]: after.split()[0] for before, _, after in mounts}
+            for folder in SCRATCH:
+                path = f"/proc/{pid}/root{folder}"
+                # a site's runner may show it this machine's folder, or one on disk
+                if kinds.get(folder) == "tmpfs" and (device := os.stat(path).st_dev) != _device(folder):
+                    about = os.statvfs(path)
+                    used = (about.f_blocks - about.f_bfree) * about.f_frsize
+                    found[device] = used + (about.f_files - about.f_ffree) * _INODE_BYTES
+    return found
 
 
 def _device(folder: str) -> int | None:

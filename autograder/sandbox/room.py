@@ -29,6 +29,8 @@ class Room:
         """Of the first process, as seen from here. Another may have it once this one has ended."""
         self.around: subprocess.Popen[bytes] | None = None
         """The bubblewrap that is this sandbox's alone."""
+        self.no_private_folders = ""
+        """Why its ranks have no file systems of their own where they should; else empty."""
         self._pidfd = pidfd
 
     def __del__(self) -> None:
@@ -86,6 +88,7 @@ def received(told: socket.socket, on_arrival: OnArrival) -> Room:
         ready, _ = _hear(told)
         if not ready.get("ready"):
             raise NotMade(ready.get("error", "it said nothing of use"))
+        room.no_private_folders = ready.get("no_private_folders", "")
     except BaseException:
         room.kill()
         room.wait()

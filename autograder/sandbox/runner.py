@@ -118,6 +118,7 @@ class Bubblewrap(Runner):
 
     def __init__(self) -> None:
         self._nests = True
+        self._has_warned = False
 
     def check(self) -> None:
         _probe()
@@ -136,6 +137,16 @@ class Bubblewrap(Runner):
             # others may need a network in common
             apart=limits.apart and asked.entry == PREPARED,
         )
+        made = self._room(order, asked, control, errors)
+        if made.no_private_folders and not self._has_warned:
+            self._has_warned = True
+            asked.log.warning(
+                "Virtual ranks have no /tmp of their own here (%s): they see how full the sandbox's is",
+                made.no_private_folders,
+            )
+        return made
+
+    def _room(self, order: Order, asked: Asked, control: socket.socket, errors: IO[bytes]) -> room.Room:
         if self._nests:
             try:
                 return template.template().fork(order, control, errors, asked.on_arrival)

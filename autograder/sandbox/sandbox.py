@@ -35,7 +35,7 @@ class Sandbox(LoggingConfigurable):
     apart = Bool(
         True,
         help="Virtual ranks cannot reach each other but by messages that the judge routes. "
-        "Sockets, and semaphores of multiprocessing, do not work in them then.",
+        "Each has a /tmp and a home of its own. Sockets do not work in them then.",
     ).tag(config=True)
     cgroups = Bool(
         True, help="Limit memory and processes by control groups where they can be made; else by a watchdog alone."

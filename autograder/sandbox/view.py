@@ -23,7 +23,7 @@ SCRATCH = ("/tmp", "/dev/shm", HOME)
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
-_OF_PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg")
+_OF_PYTHON = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
 """All that is shown of a folder in which Python is installed: it may be somebody's home."""
 
 _NEEDED = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +18,12 @@ from labkit.clusters.virtual import virtual
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
 
 MEETS = """
-import glob, json, multiprocessing, os, socket, tempfile
+import contextlib, glob, json, multiprocessing, os, socket, tempfile
 from multiprocessing import shared_memory
+import ctypes
 import torch, torch.distributed as dist
+
+libc = ctypes.CDLL(None)
 
 def tried(action):
     try:
@@ -35,26 +42,35 @@ def reached(action):
     return found
 
 dist.init_process_group()
+open("/tmp/debug.log", "a").write(f"rank {dist.get_rank()} was here")
 note = tempfile.NamedTemporaryFile("w", prefix="note", delete=False)
 note.write("seven")
 note.flush()
 total = torch.ones(3)
 dist.all_reduce(total)
-notes = [path for path in glob.glob("/tmp/*/note*") if path != note.name]
+dist.barrier()
+folders = ("/tmp", "/dev/shm", "/home/learner")
 child = multiprocessing.get_context("fork").Process(target=print)
 child.start()
 child.join()
 print(json.dumps({
-    "written": [tried(lambda: open(f"{folder}/x", "w")) for folder in ("/tmp", "/dev/shm", "/home/learner", "/")],
-    "others' notes": [tried(lambda path=path: open(path).read()) for path in notes],
-    "own note": open(note.name).read(),
+    "files": [path for folder in folders for path in glob.glob(f"{folder}/*") if os.path.isfile(path)],
+    "log": open("/tmp/debug.log").read(),
+    "own note": note.name,
+    "written": [tried(lambda: open(f"{folder}/x", "w").write("x")) for folder in folders],
+    "refused": [tried(lambda: open(f"{folder}/x", "w")) for folder in ("/", "/dev", "/home")],
+    "roots": reached(lambda pid: os.listdir(f"/proc/{pid}/root/tmp")),
     "processes": reached(lambda pid: os.listdir(f"/proc/{pid}")),
     "memory": reached(lambda pid: open(f"/proc/{pid}/mem", "rb")),
     "signals": reached(lambda pid: os.kill(pid, 0)),
     "socket": tried(socket.socket),
     "unix": tried(lambda: socket.socket(socket.AF_UNIX)),
     "pair": tried(lambda: [end.close() for end in socket.socketpair()]),
-    "shared": tried(lambda: shared_memory.SharedMemory("meet", create=True, size=10)),
+    "shared": tried(lambda: shared_memory.SharedMemory("meet", create=True, size=10).unlink()),
+    "lock": tried(multiprocessing.get_context("fork").Lock().acquire),
+    "mount": tried(lambda: os.unlink("/tmp/debug.log")) + str(libc.mount(b"none", b"/tmp", b"tmpfs", 0, b"")),
+    "namespaces": libc.unshare(0x20000) + libc.unshare(0x10000000),
+    "capabilities": sorted({line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")}),
     "files in common": [os.readlink(path) for path in glob.glob("/proc/self/fd/*") if os.path.lexists(path)
                         and os.readlink(path).startswith("/memfd:shared")],
     "null": tried(lambda: open("/dev/null", "w").write("x")),
@@ -72,19 +88,84 @@ def test_ranks_meet_through_the_scheduler_only() -> None:
         run = cluster.run(Job(source=MEETS, timeout=30))
     for rank in run.ranks:
         assert rank.error is None, rank.error
-        report = json.loads(rank.output.splitlines()[-1])
+        report = json.loads(next(line for line in rank.output.splitlines() if line.startswith("{")))
         assert report["total"] == [2.0] * 3
-        assert (report["own note"], report["child"], report["null"]) == ("seven", 0, "1")
-        assert (report["random"], report["code"]) == ("4", "4")
+        assert (report["child"], report["null"], report["random"], report["code"]) == (0, "1", "4", "4")
+        assert report["written"] == ["1"] * 3
+        assert set(report["refused"]) <= {"PermissionError", "OSError"}
+        assert sorted(report["files"]) == ["/tmp/debug.log", report["own note"]]
+        assert report["log"] == f"rank {rank.rank} was here"
         assert (report["socket"], report["unix"]) == ("PermissionError", "PermissionError")
         assert report["pair"] == "[None, None]" and report["files in common"] == []
-        if landlock.version():
-            assert set(report["written"]) <= {"PermissionError", "OSError"}
-            assert report["others' notes"] == ["PermissionError"]
-            assert report["memory"] == [] and report["shared"] == "PermissionError"
-            assert len(report["processes"]) <= 1  # the one that is just being forked
+        assert (report["shared"], report["lock"]) == ("None", "True")
+        assert (report["mount"], report["namespaces"]) == ("None-1", -2)
+        assert report["capabilities"] == ["0" * 16]
+        assert report["memory"] == report["roots"] == []
+        assert len(report["processes"]) <= 1  # the one that is just being forked
         if landlock.version() >= 6:
             assert report["signals"] == []
+
+
+TELLS = """
+import json, os
+import torch, torch.distributed as dist
+
+def all_file_systems():
+    points = {line.split()[4] for line in open("/proc/self/mountinfo")}
+    return {point: tuple(os.statvfs(point)) for point in sorted(points)}
+
+dist.init_process_group()
+before = all_file_systems()
+dist.barrier()
+if dist.get_rank() == 0:
+    for folder in ("/tmp", "/dev/shm", "/home/learner"):
+        for number in range(20):
+            open(f"{folder}/{number}", "wb").write(bytes(1 << 20))
+dist.barrier()
+now = all_file_systems()
+print(json.dumps([[point for point in now if now[point][2:] != before[point][2:]], sorted(now)]))
+"""
+
+
+def test_how_full_a_file_system_is_tells_other_ranks_nothing() -> None:
+    with Sandbox().open() as enclosure:
+        run = virtual(nproc_per_node=2, ranks="processes", warm=enclosure.warm).run(Job(source=TELLS, timeout=30))
+    (by_writer, _), (by_other, seen) = (json.loads(rank.output) for rank in run.ranks)
+    assert {"/tmp", "/dev/shm", "/home/learner"} <= set(by_writer)
+    # the machine's own disks change by others
+    private = {point for point in seen if point.startswith(("/tmp", "/dev", "/home", "/proc"))} | {"/"}
+    assert not private & set(by_other), by_other
+
+
+SHARES = """
+import ctypes, json, os, sys
+sys.path.append(sys.argv[1])
+from enclosed import apart, seccomp
+from enclosed.order import Order
+
+limits = dict(processes=9, data_bytes=1 << 30, file_bytes=1, scratch_bytes=1 << 20, cpu_seconds=9)
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+seccomp.install(seccomp.for_this_machine(seccomp.filter_program))  # no namespaces for this process
+problem = apart.keep_ranks_apart(Order(home=sys.argv[1], uid=None, **limits))
+if os.fork() == 0:
+    if os.fork() == 0:
+        open(os.path.join(os.environ["HOME"], "x"), "w").close()
+        print(json.dumps([problem, os.environ["TMPDIR"], os.getcwd(), os.listdir(".")]), flush=True)
+        os.unlink("x")
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_without_namespaces_ranks_have_folders_in_the_sandboxs_tmp(tmp_path: Path) -> None:
+    (tmp_path / "enclosed").symlink_to(Path(landlock.__file__).parent)
+    tried = subprocess.run([sys.executable, "-c", SHARES, tmp_path], capture_output=True, text=True, check=True)
+    problem, folder, current, files = json.loads(tried.stdout)
+    os.rmdir(folder)
+    assert "namespaces: Operation not permitted" in problem and folder.startswith("/tmp/rank-")
+    assert (current, files) == (folder, ["x"])
 
 
 def test_a_site_may_leave_ranks_together() -> None:

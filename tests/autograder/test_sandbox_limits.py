@@ -12,6 +12,7 @@ from autograder.sandbox import Enclosure, Sandbox
 from autograder.sandbox.cgroups import Cgroup, find
 from labkit.clusters import Job, Run
 from labkit.clusters.local import local
+from labkit.clusters.virtual import virtual
 from labkit.clusters.warm import WarmProcessDied
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
@@ -45,6 +46,7 @@ def test_memory_is_limited_for_all_processes_together(cgroups: bool) -> None:
 
 
 HIDES = {
+    "files of a virtual rank": "for i in range(3): open(f'/tmp/{i}', 'wb').write(bytes(100 << 20))",
     "anonymous and shared": "import mmap\nheld = mmap.mmap(-1, 300 << 20)\nheld.write(bytes(300 << 20))",
     "a file without name": "import os\nheld = os.memfd_create('x')\nos.write(held, bytes(300 << 20))",
     "files": "for i in range(3): open(f'/dev/shm/{i}', 'wb').write(bytes(100 << 20))",
@@ -56,9 +58,13 @@ def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
     for where, source in HIDES.items():
         with Sandbox(scratch_bytes=400 << 20, file_bytes=400 << 20, cgroups=cgroups).open() as enclosure:
             seen = []
-            job = Job(source=f"import time\n{source}\nprint('holds')\ntime.sleep(2)", timeout=30)
-            cluster = local(1, warm=enclosure.warm)
-            run = cluster.run(job, on_output=lambda *_, e=enclosure, seen=seen: seen.append(e.usage()))
+            # virtual ranks have a clock of their own
+            waits = "import threading\nthreading.Event().wait(2)"
+            job = Job(source=f"{source}\nprint('holds', flush=True)\n{waits}", timeout=30)
+            virtually = virtual(nproc_per_node=1, ranks="processes", warm=enclosure.warm)
+            run = (virtually if "virtual" in where else local(1, warm=enclosure.warm)).run(
+                job, on_output=lambda *_, e=enclosure, seen=seen: seen.append(e.usage())
+            )
             assert run.ok, run.ranks[0].error
             assert seen[0].memory_peak_bytes > 300 << 20, where
 

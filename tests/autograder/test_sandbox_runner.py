@@ -50,4 +50,4 @@ def test_a_runner_that_cannot_start_is_no_mark() -> None:
 
 def test_files_of_this_machine_are_not_counted_as_a_submissions() -> None:
     """Without a /tmp of its own a submission would be ended for what others have stored there."""
-    assert processes.used_in(os.getpid(), "/tmp") == processes.used_in(os.getpid(), "/dev/shm") == 0
+    assert processes.in_scratch_folders([os.getpid()]) == {}

@@ -1,7 +1,8 @@
 """Ranks that talk only to the scheduler outside are shut off from each other: a sum that needs no message is no sum.
 
-Each has a scratch folder of its own, no sockets, no shared memory of System V; files, signals and the memory of others
-are out of reach where the kernel has Landlock. What is left are covert channels, such as the time that a lock takes.
+Each has `/tmp`, `/dev/shm` and a home of its own, no sockets, no shared memory of System V; files, signals and the
+memory of others are out of reach where the kernel has Landlock. What is left are covert channels, such as the time that
+a lock takes.
 """
 
 from __future__ import annotations
@@ -12,25 +13,53 @@ import tempfile
 import traceback
 
 from . import landlock, namespaces, seccomp
+from .confine import drop_capabilities
+from .order import Order
 
 _RANK = 2
 """A rank is forked by a supervisor, and that by the first process of the sandbox."""
 
 
-def keep_ranks_apart(home: str) -> None:
-    """In the first process of a sandbox: shut off each rank that will be forked below it."""
+def keep_ranks_apart(order: Order) -> str:
+    """In the first process of a sandbox: shut off each rank that will be forked below it.
+
+    Returns why ranks cannot have file systems of their own here; empty where they can. Without, each has a folder in
+    the sandbox's `/tmp`, and sees how full that is.
+    """
+    home = order.home
     points = [path for path in namespaces.mount_points() if not path.startswith(("/tmp/", home, "/dev/shm"))]
     # Python itself may lie in /tmp
     points += [path for path in namespaces.mount_points() if path.startswith("/tmp/")]
     seen = [path for path in points if not path.startswith(("/dev", "/proc")) and path not in ("/", "/tmp")]
     written = [path for path in points if path.startswith("/dev/") and not path.startswith("/dev/pts")]
-    ranks = _Ranks(seen, [*written, "/proc"])
+    problem = _tried(order)
+    ranks = _Ranks(order, seen, [*written, "/proc"], has_private_folders=not problem)
     os.register_at_fork(after_in_child=ranks.forked)
+    return problem
+
+
+def _tried(order: Order) -> str:
+    """What goes wrong when a process below this one gives itself private folders; empty when nothing does."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            namespaces.private_folders(order.home, order.scratch_bytes)
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8", errors="replace") as said:
+        problem = said.read()
+    os.waitpid(pid, 0)
+    return problem
 
 
 class _Ranks:
-    def __init__(self, seen: list[str], written: list[str]) -> None:
-        self._seen, self._written = seen, written
+    def __init__(self, order: Order, seen: list[str], written: list[str], *, has_private_folders: bool) -> None:
+        self._order, self._seen, self._written = order, seen, written
+        self._has_private_folders = has_private_folders
         self._depth = 0
         self._filter = seccomp.for_this_machine(seccomp.no_meeting)
         self._has_landlock = landlock.version() > 0
@@ -48,15 +77,27 @@ class _Ranks:
             os._exit(1)
 
     def _shut_off(self) -> None:
-        folder = tempfile.mkdtemp(prefix="rank-", dir="/tmp")
-        os.environ.update(TMPDIR=folder, HOME=folder)
-        tempfile.tempdir = None
-        multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # no public way
-        os.chdir(folder)
+        own = self._private_folders() if self._has_private_folders else [_folder_in_shared_one()]
         _forget_shared_file()
         seccomp.install(self._filter)
         if self._has_landlock:
-            landlock.restrict(self._seen, self._written, folder)
+            landlock.restrict(self._seen, self._written, own)
+
+    def _private_folders(self) -> list[str]:
+        namespaces.private_folders(self._order.home, self._order.scratch_bytes)
+        drop_capabilities()
+        # the supervisor's is out of sight; multiprocessing makes one when it needs it
+        multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]  # no public way
+        return ["/tmp", "/dev/shm", self._order.home]
+
+
+def _folder_in_shared_one() -> str:
+    folder = tempfile.mkdtemp(prefix="rank-", dir="/tmp")
+    os.environ.update(TMPDIR=folder, HOME=folder)
+    tempfile.tempdir = None
+    multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # no public way
+    os.chdir(folder)
+    return folder
 
 
 def _forget_shared_file() -> None:

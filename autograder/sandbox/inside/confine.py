@@ -22,16 +22,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def confine(order: Order) -> None:
     """Leave this process, and all that it will start, without privileges and within limits. Raises `OSError`."""
     os.umask(0o022)
-    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
-        last = int(file.read())
-    for capability in range(last + 1):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused where there is none to drop
+    _empty_bounding_set()
     if order.uid is not None:
         os.setgroups([])
         os.setresgid(order.uid, order.uid, order.uid)
         os.setresuid(order.uid, order.uid, order.uid)
-    _check(_libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), struct.pack("=6I", *[0] * 6)), "capabilities")
+    _clear_capabilities()
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
     limits = {
         resource.RLIMIT_NPROC: order.processes,
@@ -47,10 +43,29 @@ def confine(order: Order) -> None:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))
-    seccomp.install(seccomp.for_this_machine(seccomp.filter_program))
+    refused = seccomp.before_private_folders if order.apart else seccomp.filter_program
+    seccomp.install(seccomp.for_this_machine(refused))
     # of this process nobody reads the memory; those that are forked from it open files through /proc/self/fd
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.register_at_fork(after_in_child=_as_any_other)
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities for good. Raises `OSError`."""
+    _empty_bounding_set()
+    _clear_capabilities()
+
+
+def _empty_bounding_set() -> None:
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+        last = int(file.read())
+    for capability in range(last + 1):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused where there is none to drop
+
+
+def _clear_capabilities() -> None:
+    _check(_libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), struct.pack("=6I", *[0] * 6)), "capabilities")
 
 
 def _as_any_other() -> None:

@@ -29,10 +29,10 @@ def version() -> int:
     return max(0, int(_libc.syscall(_CREATE, None, 0, _VERSION_FLAG)))
 
 
-def restrict(seen: Iterable[str], written: Iterable[str], kept: str) -> None:
+def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str]) -> None:
     """From now on this process, and all that it starts, opens nothing but these. Raises `OSError`.
 
-    seen: read only; written: devices and /proc; kept: a folder in which everything may be done. It also reaches no
+    seen: read only; written: devices and /proc; own: folders in which everything may be done. It also reaches no
     process outside by signals, abstract sockets or debugging, where the kernel can tell.
     """
     found = version()
@@ -45,7 +45,8 @@ def restrict(seen: Iterable[str], written: Iterable[str], kept: str) -> None:
         _allow(rules, path, (_EXECUTE | _READ | _READ_DIR) & handled)
     for path in written:
         _allow(rules, path, (_READ | _WRITE | _READ_DIR | _TRUNCATE) & handled)
-    _allow(rules, kept, handled)
+    for path in own:
+        _allow(rules, path, handled)
     _checked(_libc.syscall(_RESTRICT, rules, 0), "Landlock")
     os.close(rules)
 

@@ -14,6 +14,9 @@ _NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
+_SHARED_SCRATCH = ("/tmp", "/dev/shm")
+"""Beside the home folder."""
+
 _ESCAPED = re.compile(r"\\(\d{3})")
 """How mountinfo writes a blank."""
 
@@ -26,13 +29,36 @@ def leave_all(own_users: bool) -> None:
 
     own_users: one of users too, which an ordinary user needs in order to have the others. Raises `OSError`.
     """
-    uid, gid = os.getuid(), os.getgid()
     flags = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET | _NEWCGROUP
-    _check(_libc.unshare(flags | (_NEWUSER if own_users else 0)), "namespaces")
     if own_users:
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{file}", "w", encoding="ascii") as to:
-                to.write(text)
+        _leave_with_users(flags)
+    else:
+        _check(_libc.unshare(flags), "namespaces")
+
+
+def _leave_with_users(flags: int) -> None:
+    """Leave these namespaces and that of users, with every capability in the new ones and the same user and group."""
+    uid, gid = os.getuid(), os.getgid()
+    _check(_libc.unshare(flags | _NEWUSER), "namespaces")
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{file}", "w", encoding="ascii") as to:
+            to.write(text)
+
+
+def private_folders(home: str, scratch_bytes: int) -> None:
+    """Give this process empty scratch folders that no other process sees. Needs no privileges. Raises `OSError`.
+
+    They are in one file system of `scratch_bytes`. The process is left with capabilities in a user namespace of its
+    own, which it should drop.
+    """
+    _leave_with_users(_NEWNS)
+    _scratch(home, scratch_bytes)
+    for folder in (*_SHARED_SCRATCH, home):
+        part = f"{home}/{os.path.basename(folder)}"
+        os.mkdir(part)
+        os.chmod(part, 0o1777)
+        _mount_over(folder, part, "", _MS_BIND)
+    os.chdir(home)
 
 
 def furnish(home: str, scratch_bytes: int) -> None:
@@ -48,7 +74,7 @@ def furnish(home: str, scratch_bytes: int) -> None:
     except OSError:  # before Linux 5.8
         _mount("proc", "/proc", "proc", flags)
     _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    for folder in ("/tmp", "/dev/shm", home):
+    for folder in (*_SHARED_SCRATCH, home):
         _scratch(folder, scratch_bytes)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING)
@@ -56,11 +82,16 @@ def furnish(home: str, scratch_bytes: int) -> None:
 
 
 def _scratch(folder: str, nbytes: int) -> None:
-    """An empty folder in memory, in which stays what was mounted below it: Python itself may lie in /tmp."""
-    kept = {path: os.open(path, os.O_PATH) for path in _mounted_below(folder)}
+    """Mount an empty folder in memory."""
     # a million empty files are few bytes: inodes are counted too
     limits = f"size={nbytes},nr_inodes={max(1024, nbytes >> 12)},mode=1777"
-    _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, limits)
+    _mount_over(folder, "tmpfs", "tmpfs", _MS_NOSUID | _MS_NODEV, limits)
+
+
+def _mount_over(folder: str, source: str, kind: str, flags: int, options: str = "") -> None:
+    """Mount something on a folder, in which stays what was mounted below it: Python itself may lie in /tmp."""
+    kept = {path: os.open(path, os.O_PATH) for path in _mounted_below(folder)}
+    _mount(source, folder, kind, flags, options)
     for path, descriptor in kept.items():
         source = f"/proc/self/fd/{descriptor}"
         if os.path.isdir(source):

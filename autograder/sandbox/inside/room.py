@@ -51,9 +51,8 @@ def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
             namespaces.furnish(order.home, order.scratch_bytes)
         os.chdir(order.home)
         confine(order)
-        if order.apart:
-            keep_ranks_apart(order.home)
-        tell(told, {"ready": True})
+        problem = keep_ranks_apart(order) if order.apart else ""
+        tell(told, {"ready": True, "no_private_folders": problem})
         os.close(told)
         server.serve(socket.socket(fileno=control), prepared=order.prepared)
     except BaseException as problem:

@@ -49,6 +49,8 @@ _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 _BY_ARGUMENT = ("clone", "clone3", "socket", "ioctl")
 _MEETING = ("socket", "shmget", "shmat", "semget", "msgget", "mq_open")
 """Refused only to those that shall not meet."""
+_PRIVATE_FOLDERS = ("unshare", "mount")
+"""What a process needs to give itself folders of its own."""
 _ALLOWED_SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. AF_VSOCK, for one, would lead to the machine's host."""
 _NEW_NAMESPACES = 0x7E020080
@@ -66,8 +68,17 @@ _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 def filter_program(machine: str) -> bytes:
     """The filter for `x86_64` or `aarch64`: an array of `struct sock_filter`."""
+    return _program(machine, allowed=())
+
+
+def before_private_folders(machine: str) -> bytes:
+    """The same for processes from which ranks are forked that get folders of their own, and then `no_meeting`."""
+    return _program(machine, allowed=_PRIVATE_FOLDERS)
+
+
+def _program(machine: str, allowed: Sequence[str]) -> bytes:
     convention, numbers = _MACHINES[machine]
-    refused = sorted(number for name, number in numbers.items() if name not in (*_BY_ARGUMENT, *_MEETING))
+    refused = sorted(number for name, number in numbers.items() if name not in (*_BY_ARGUMENT, *_MEETING, *allowed))
     lines = [
         *_unless(_IF_EQUAL, convention, [_fail(errno.ENOSYS)], load=_ARCHITECTURE),
         _line(_LOAD, _NUMBER),
@@ -107,12 +118,16 @@ def filter_program(machine: str) -> bytes:
 
 
 def no_meeting(machine: str) -> bytes:
-    """A filter for processes that shall not meet others: no sockets but pairs, no shared memory or queues by key."""
+    """A filter for processes that shall not meet others: no sockets but pairs, no shared memory or queues by key.
+
+    It completes `before_private_folders`.
+    """
     convention, numbers = _MACHINES[machine]
     lines = [
         *_unless(_IF_EQUAL, convention, [_fail(errno.ENOSYS)], load=_ARCHITECTURE),
         _line(_LOAD, _NUMBER),
         *(line for name in _MEETING for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EACCES)])),
+        *(line for name in _PRIVATE_FOLDERS for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EPERM)])),
         _line(_RETURN, _ALLOW),
     ]
     return b"".join(lines)

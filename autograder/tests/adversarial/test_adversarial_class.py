@@ -1,4 +1,4 @@
-"""A class of ten honest learners and more than sixty hostile ones, through the real pipeline, beside the ten alone."""
+"""A class of honest learners and more than sixty hostile ones, through the real pipeline, beside the honest alone."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def together(tree: Path, alone: Graded) -> Graded:
 
 
 def test_the_class_is_large_enough() -> None:
-    assert len(HOSTILE) >= 60 and len(HONEST) == 10
+    assert len(HOSTILE) >= 60 and len(HONEST) >= 12
     assert len({one.name for one in CLASS}) == len(CLASS)
 
 

@@ -30,6 +30,7 @@ from labkit.clusters.torch_versions.groups import (
 )
 from labkit.clusters.torch_versions.ranks import (
     checkpoints_in_own_thread,
+    leave_uncompiled,
     refuse_cuda,
     tensor_handlers_per_thread,
     worlds_per_thread,
@@ -68,6 +69,7 @@ __all__ = [
     "groups_of_this_rank",
     "inits_of_this_rank",
     "is_coalescing",
+    "leave_uncompiled",
     "make_groups_with",
     "meshes_apart",
     "no_modes",

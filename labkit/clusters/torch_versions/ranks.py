@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,10 +19,29 @@ def refuse_cuda(reason: str) -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(reason)
 
-    # the first is what everything else in torch.cuda calls before it touches a GPU
+    # this is what everything else in torch.cuda calls before it touches a GPU
     torch.cuda._lazy_init = refuse
-    torch.cuda.set_device = refuse
+    # a function of its own: torch.compile has other rules for this name, and refuses one function with two
+    torch.cuda.set_device = lambda *_: refuse()
     torch.cuda.is_available = lambda: False
+
+
+def leave_uncompiled() -> None:
+    """`torch.compile` returns what it is given, a module with the prefix that compiled ones have.
+
+    Kernels would take a C++ compiler many seconds for each rank, and mean nothing on modelled GPUs.
+    """
+    # only processes that host ranks have it
+    from torch._dynamo import disable
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    @functools.wraps(torch.compile)
+    def compile(model: Any = None, **how: Any) -> Any:
+        if model is None:  # a decorator with arguments
+            return functools.partial(compile, **how)
+        return OptimizedModule(model, disable()) if isinstance(model, torch.nn.Module) else model
+
+    torch.compile = compile
 
 
 class _WorldPerThread(threading.local):

@@ -91,6 +91,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     torch_versions.tensor_handlers_per_thread()
     torch_versions.checkpoints_in_own_thread()
     torch_versions.refuse_cuda(NO_CUDA)
+    torch_versions.leave_uncompiled()
     quick.install()
     streams.install()
     store.install()

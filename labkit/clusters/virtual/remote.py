@@ -37,6 +37,7 @@ def prepare_forks() -> None:
     )
     torch_versions.checkpoints_in_own_thread()
     torch_versions.refuse_cuda(NO_CUDA)
+    torch_versions.leave_uncompiled()
     futures.install()
     streams.install()
     current.follow_threads()

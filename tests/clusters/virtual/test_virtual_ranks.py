@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Literal
 
 import pytest
 import torch
@@ -53,6 +54,24 @@ def test_gradients_stay_switched_off_on_the_rank_that_switched_them_off() -> Non
     assert values(
         "with torch.set_grad_enabled(rank == 0):\n    dist.barrier()\n    seen = torch.is_grad_enabled()\nseen", 2
     ) == [True, False]
+
+
+COMPILES = """
+@torch.compile(fullgraph=True)
+def doubled(x):
+    return x * 2
+
+model = torch.nn.Linear(2, 2)
+compiled = [torch.compile(model, backend=backend) for backend in ("eager", "aot_eager", "inductor")]
+alike = all(torch.equal(one(torch.ones(2)), model(torch.ones(2))) for one in compiled)
+(doubled(torch.ones(2)).tolist(), alike, sorted(compiled[0].state_dict()))
+"""
+
+
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_compiled_code_runs_without_a_compiler(ranks: Literal["threads", "processes"]) -> None:
+    run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=HEAD + COMPILES))
+    assert run.raise_if_failed().values == [([2.0, 2.0], True, ["_orig_mod.bias", "_orig_mod.weight"])] * 2
 
 
 COLLECTIVES = """
