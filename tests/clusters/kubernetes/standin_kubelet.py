@@ -21,6 +21,8 @@ from pathlib import Path
 
 from standin_store import Object, Store
 
+from autograder.sandbox.bwrap import bwrap
+
 _TICK_SECONDS = 0.03
 
 
@@ -185,7 +187,7 @@ class _Pod:
         told, tells = os.pipe()
         isolation = ["--unshare-pid", "--as-pid-1", "--unshare-uts", "--hostname", self.pod["spec"]["hostname"]]
         self.process = subprocess.Popen(
-            ["bwrap", "--die-with-parent", *isolation, "--info-fd", str(tells), *mounts, "--", *command],
+            [bwrap(), "--die-with-parent", *isolation, "--info-fd", str(tells), *mounts, "--", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
