@@ -31,6 +31,8 @@ class Enclosed:
         self._enclosure: Enclosure | None = None
         self._memory_kills = 0
         """Of its processes, so far."""
+        self._seconds = 0.0
+        """In sandboxes that have ended."""
         self._kept: KeptRanks | None = None
         self._given: set[tuple[int, int]] = set()
         """Tensors that were handed to the ranks that are kept."""
@@ -42,7 +44,12 @@ class Enclosed:
         self.forget()
         if self._enclosure is not None:
             self._enclosure.close()
+            self._seconds += self._enclosure.seconds()
             self._enclosure, self._memory_kills = None, 0
+
+    def seconds(self) -> float:
+        """Time that has passed in sandboxes, as if no other program had taken a core from the submission."""
+        return self._seconds + (0.0 if self._enclosure is None else self._enclosure.seconds())
 
     def forget(self) -> None:
         """End the virtual ranks that are kept: the next call is made on ranks that know nothing of earlier ones."""

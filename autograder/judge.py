@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autograder.enclosed import Enclosed
 from autograder.measurable import left_out
+from autograder.retries import Retries, Timed, may_be_chance
 from autograder.sandbox import Sandbox
 from labkit.checks import (
     Budget,
@@ -21,7 +22,6 @@ from labkit.checks import (
     CheckResult,
     NoRubric,
     Patience,
-    ProcessRun,
     Ranks,
     Report,
     Rubric,
@@ -35,9 +35,9 @@ from labkit.checks.stand_ins import Standing, stand_ins
 from labkit.exercises import Exercise, root
 
 TIMEOUT = 20.0
-"""Seconds of wall-clock time for one call on ranks; after one that hung, a quarter; after two, none are made."""
+"""Seconds for one call on ranks, on the sandbox's clock; after one that hung, a quarter; after two, none are made."""
 BUDGET = 600.0
-"""Seconds of wall-clock time for all calls of one submission."""
+"""Seconds for all calls of one submission, and as much again for those of checks that are run again."""
 _SEED_BITS = 62
 """Of what the inputs are drawn from: nobody finds it in a table by the part of the inputs that a rank is given."""
 
@@ -72,7 +72,7 @@ class Judge:
     def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT, budget: float = BUDGET) -> None:
         self._sandbox = sandbox
         self._timeout = timeout
-        self._budget = Budget(budget)
+        self._budget, self._budget_for_retries = Budget(budget), Budget(budget)
         self._enclosed = Enclosed(sandbox)
 
     def __enter__(self) -> Judge:
@@ -128,49 +128,40 @@ class Judge:
         return self._retried(rubric, submission, report)
 
     def _retried(self, rubric: Rubric, submission: Submission, report: Report) -> Report:
-        """With what came of running those checks again that may have failed by chance.
+        """With what came of running those checks again that may have failed by chance."""
+        doubtful = [may_be_chance(result) for result in report.results]
+        if not any(doubtful):
+            return report
 
-        Each is run on the same draw in a fresh sandbox. What fails again has failed, and so have others that ended in
-        the same way. What passes is run a third time, and that decides: a submission that works in two of three runs
-        has its marks, whether the machine was at fault or not.
-        """
-        failed_again: set[tuple[str, bool]] = set()
-        results = []
-        for check, result in zip(rubric.checks, report.results, strict=True):
-            not_run = result.seen.startswith(NOT_RUN)
-            ending = result.stopped, result.of_the_machine
-            if not _may_be_chance(result) or ending in failed_again or (not_run and failed_again):
-                results.append(result)
-                continue
+        def run_again(check: Check, timeout: float) -> CheckResult:
+            self.close()
+            part, patience = replace(rubric, checks=[check]), Patience(timeout, self._budget_for_retries)
+            return self._run_on(part, submission, report.seed, keep=False, patience=patience).results[0]
 
-            def run_again(check: Check = check) -> CheckResult:
-                self.close()
-                return self._run_on(replace(rubric, checks=[check]), submission, report.seed, keep=False).results[0]
+        def run_solution(check: Check) -> Timed:
+            self.close()
+            part, patience = replace(rubric, checks=[check]), Patience(self._timeout)
+            solution = replace(submission, source=rubric.exercise.source("solution")[0])
+            found = other._run_on(part, solution, report.seed, keep=False, patience=patience)
+            return Timed(found.results[0], patience.longest)
 
-            second = run_again()
-            if not second.passed:
-                if not failed_again or second.of_the_machine:
-                    self._require_the_solution(rubric, check, submission, report.seed)
-                failed_again.add(ending)
-                results.append(replace(result, retried="" if not_run else "failed in a fresh sandbox, too"))
-            elif not_run or (second := run_again()).passed:
-                told = "run later, in a fresh sandbox" if not_run else "failed at first, then passed twice: it counts"
-                results.append(replace(second, retried=told))
-            else:
-                results.append(replace(second, retried="failed twice and passed once: it does not count"))
-        return replace(report, results=results)
-
-    def _require_the_solution(self, rubric: Rubric, check: Check, submission: Submission, seed: int) -> None:
-        """Raises `CannotJudge` when the solution does not pass this check either, here and now: it is the machine."""
-        solution = replace(submission, source=rubric.exercise.source("solution")[0])
-        with Judge(self._sandbox, self._timeout) as other:
-            found = other._run(replace(rubric, checks=[check]), solution, seed).results[0]
-        if not found.passed:
-            raise CannotJudge(f"the solution fails the check {check.title!r}, too: {found.seen}")
+        retries = Retries(run_again, run_solution, self._timeout)
+        with Judge(self._sandbox) as other:
+            decided = [
+                retries.decide(check, result) if in_doubt else result
+                for check, result, in_doubt in zip(rubric.checks, report.results, doubtful, strict=True)
+            ]
+        return replace(report, results=decided)
 
     def _passes(self, submission: Submission) -> bool:
         """Does it pass the checks that its author could see? They run in the sandbox, too."""
-        return self._run(visible_rubric(submission.exercise), submission).passed
+        rubric = visible_rubric(submission.exercise)
+        report = self._run(rubric, submission)
+        if any(not (result.passed or result.skipped or may_be_chance(result)) for result in report.results):
+            return False
+        if not submission.exercise.paths["solution"].is_file():
+            return report.passed
+        return self._retried(rubric, submission, report).passed
 
     def _run(self, rubric: Rubric, submission: Submission, seed: int | None = None) -> Report:
         """Judge on ranks that are kept for the calls of one check; what fails there is judged again on fresh ones.
@@ -181,7 +172,7 @@ class Judge:
         seed = 1 + secrets.randbits(_SEED_BITS) if seed is None else seed
         report = self._run_on(rubric, submission, seed, keep=True)
         results = list(report.results)
-        doubtful = [i for i, result in enumerate(results) if _has_failed(result) and not _may_be_chance(result)]
+        doubtful = [i for i, result in enumerate(results) if _has_failed(result) and not may_be_chance(result)]
         for _ in range(2):
             if doubtful:
                 self.close()
@@ -192,7 +183,9 @@ class Judge:
                 doubtful = [i for i in doubtful if results[i].passed]
         return replace(report, results=results)
 
-    def _run_on(self, rubric: Rubric, submission: Submission, seed: int, keep: bool) -> Report:
+    def _run_on(
+        self, rubric: Rubric, submission: Submission, seed: int, keep: bool, patience: Patience | None = None
+    ) -> Report:
         self._enclosed.keeps_ranks = keep
 
         def at_check(check: Check, result: CheckResult | None) -> None:
@@ -204,7 +197,8 @@ class Judge:
             processes=self._enclosed.processes,
             network_bytes=self._enclosed.network_bytes,
             memory_peak=self._enclosed.memory_peak,
-            patience=Patience(self._timeout, self._budget),
+            patience=patience or Patience(self._timeout, self._budget),
+            clock=self._enclosed.seconds,
             renew=self._enclosed.forget,
         )
         return run_checks(rubric, submission, ranks, seed=seed, progress=at_check)
@@ -223,21 +217,6 @@ class Judge:
 
 def _has_failed(result: CheckResult) -> bool:
     return not (result.passed or result.skipped or result.seen.startswith(NOT_RUN))
-
-
-def _may_be_chance(result: CheckResult) -> bool:
-    """Did it fail by something that need not happen again? On virtual ranks a wrong value or an exception does."""
-    run = result.run
-    if result.passed or result.skipped:
-        return False
-    if result.of_the_machine:
-        return True
-    if result.seen.startswith(NOT_RUN) or isinstance(run, ProcessRun):
-        return True
-    if run is None:
-        return False
-    ended_by_itself = any(rank.exit not in (0, None) and (e := rank.error) and e.is_mere_end for rank in run.ranks)
-    return ended_by_itself or bool(run.stopped and not run.stopped.startswith("deadlock"))
 
 
 def nothing_earned(rubric: Rubric) -> Report:

@@ -26,7 +26,9 @@ from autograder.sandbox import Sandbox
 class JudgeCells(NbGraderPreprocessor):  # type: ignore[misc]  # nbgrader has no types
     """Judges the graded cells of one submitted notebook."""
 
-    timeout = Float(TIMEOUT, help="Seconds for one call of the learner's code on ranks.").tag(config=True)
+    timeout = Float(
+        TIMEOUT, help="Seconds for one call of the learner's code on ranks, as if no other program ran."
+    ).tag(config=True)
 
     def preprocess(self, notebook: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         """Make each graded cell's verdict its output, and note its key in the notebook.

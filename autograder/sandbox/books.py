@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from dataclasses import dataclass
 
 from autograder.sandbox import processes
 from autograder.sandbox.cgroups import Cgroup, Parents
 from autograder.sandbox.limits import Limits
+from labkit.clusters.warm.load_clock import LinuxKernel, LoadClock
 
 _GIB = 1 << 30
 
@@ -38,12 +38,12 @@ class Books:
     def __init__(self, limits: Limits, parents: Parents | None, log: logging.Logger) -> None:
         self._limits = limits
         self._lock = threading.Lock()
-        self._began: float | None = None
         self._sandboxes: list[_Sandbox] = []
         self._group: Cgroup | None = None
         self._peak = self._most = self._kills = 0
         self._cpu = 0.0
         self._exact = False
+        self._clock = LoadClock(LinuxKernel(self._pids))
         if parents is not None:
             try:
                 self._group = Cgroup(parents, limits.memory_bytes, limits.processes)
@@ -54,7 +54,6 @@ class Books:
         """A sandbox stands whose first process this is; it has begun nothing yet."""
         with self._lock:
             self._sandboxes.append(_Sandbox(first, processes.born(first)))
-            self._began = self._began or time.monotonic()
             if self._group is not None:
                 try:
                     self._group.add(first)
@@ -65,14 +64,24 @@ class Books:
         """Take in what has been used since. Returns why the submission must end; empty when it may go on."""
         with self._lock:
             kept = self._take_in()
+            seconds = self._clock.seconds()
         limits = self._limits
         if self._cpu > limits.cpu_seconds:
             return f"it used more than {limits.cpu_seconds} s of CPU time"
-        if self._began is not None and time.monotonic() - self._began > limits.wall_seconds:
+        if seconds > limits.wall_seconds:
             return f"it took longer than {limits.wall_seconds:g} s"
         if kept > limits.memory_bytes:  # which no end of any process would free
             return f"its files in memory hold more than {limits.memory_bytes / _GIB:g} GiB"
         return ""
+
+    def seconds(self) -> float:
+        """Time that has passed for the submission and its judge, as if no other program had taken a core from them."""
+        with self._lock:
+            return self._clock.seconds()
+
+    def _pids(self) -> list[int]:
+        # the judge routes messages: while it waits for a core, so does the submission
+        return [os.getpid(), *(pid for one in self._sandboxes if one.is_there for pid in processes.all_of(one.first))]
 
     def usage(self) -> Usage:
         """As of the last look."""
@@ -89,8 +98,7 @@ class Books:
     def _take_in(self) -> int:
         """Returns the bytes of files in memory, where nobody else limits them."""
         for sandbox in self._sandboxes:
-            # another process may have its number by now
-            sandbox.stands = sandbox.stands and processes.born(sandbox.first) == sandbox.born
+            sandbox.stands = sandbox.stands and sandbox.is_there
             if sandbox.stands and sandbox.own_network:
                 sandbox.sent = max(sandbox.sent, processes.sent_over_loopback(sandbox.first))
         group = self._group
@@ -135,6 +143,11 @@ class _Sandbox:
     stands: bool = True
     sent: int = 0
     cpu: float = 0.0
+
+    @property
+    def is_there(self) -> bool:
+        """Another process may have its number by now."""
+        return processes.born(self.first) == self.born
 
     @property
     def own_network(self) -> bool:

@@ -37,7 +37,7 @@ class Enclosure:
         """The sandboxes that stand, by what they are prepared for."""
         self.ended = ""
         """Why the watchdog has ended it, in words; empty while it stands. Then `warm` raises `WarmProcessDied`."""
-        self.warm: WarmProcess = _Warm(self._launch)
+        self.warm: WarmProcess = _Warm(self._launch, self._books.seconds)
         try:
             self.warm.start()
         except BaseException:
@@ -52,6 +52,10 @@ class Enclosure:
         with self._lock:
             self._started[entry] = started
         return started
+
+    def seconds(self) -> float:
+        """Time that has passed for the submission, as if no other program had taken a core from it."""
+        return self._books.seconds()
 
     def usage(self) -> Usage:
         """What the submission has used until now, or until it was closed."""
@@ -98,10 +102,10 @@ _PATIENCE_SECONDS = 3.0
 class _Warm(WarmProcess):
     """Two in one: runs go to the sandbox that is prepared for them."""
 
-    def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started]) -> None:
+    def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started], clock: Callable[[], float]) -> None:
         def made(entry: str) -> dict[str, Any]:
             options = {"environment": environment(), "max_bytes": _MAX_RUN_BYTES, "patience": _PATIENCE_SECONDS}
-            return {**options, "launch": partial(launch, entry)}
+            return {**options, "launch": partial(launch, entry), "clock": clock}
 
         super().__init__(**made(PREPARED))
         self._others = WarmProcess(**made(""))

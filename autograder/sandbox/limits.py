@@ -18,6 +18,6 @@ class Limits:
     """Size of one file."""
     cpu_seconds: int
     wall_seconds: float
-    """From its first process to its end."""
+    """From its first process to its end, as if no other program had taken a core from it."""
     apart: bool = True
     """Virtual ranks reach the judge, and not each other."""

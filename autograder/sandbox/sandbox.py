@@ -30,7 +30,9 @@ class Sandbox(LoggingConfigurable):
     scratch_bytes = Int(256 << 20, help="Size of /tmp, of /dev/shm and of the home folder, each.").tag(config=True)
     file_bytes = Int(256 << 20, help="Size of one file.").tag(config=True)
     cpu_seconds = Int(600, help="CPU time of one submission, all processes together.").tag(config=True)
-    wall_seconds = Float(900, help="Time from a submission's first process to its end.").tag(config=True)
+    wall_seconds = Float(
+        900, help="Time from a submission's first process to its end, as if no other program ran."
+    ).tag(config=True)
 
     apart = Bool(
         True,

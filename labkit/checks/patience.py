@@ -1,4 +1,7 @@
-"""How long a submission is waited for: a limit for each call, less once it hung, then none, and a budget for all."""
+"""How long a submission is waited for: a limit for each call, less once it hung, then none, and a budget for all.
+
+Seconds are those of the clock that the calls are timed with, see `Ranks`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ HANGS = 2
 
 @dataclass
 class Budget:
-    """Seconds of wall-clock time for all calls of a submission, of several exercises if there are any."""
+    """Seconds for all calls of a submission, of several exercises if there are any."""
 
     seconds: float
 
@@ -31,6 +34,8 @@ class Patience:
         self._timeout = timeout
         self._budget = budget
         self._stopped: list[str] = []
+        self.longest = 0.0
+        """Seconds that the longest call has taken."""
 
     @property
     def seconds(self) -> float:
@@ -46,6 +51,7 @@ class Patience:
 
     def note(self, run: Run, seconds: float) -> None:
         """A call has ended, after so many seconds."""
+        self.longest = max(self.longest, seconds)
         if self._budget is not None:
             self._budget.seconds -= seconds
         if run.stopped and not run.stopped.startswith("deadlock"):

@@ -117,12 +117,12 @@ KINDS: dict[str, MakeCluster] = {"virtual": on_virtual, "local": on_local}
 class Ranks:
     """Makes ranks for the checks of one submission.
 
-    make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds of wall-clock time
-    for one call; once a call has used it up, later ones get a quarter, and after two none are made; `patience` says it
-    in full. processes: makes real ones. network_bytes: all that they have sent over a network which nobody else uses,
-    by the kernel's count; None where there is no such network. memory_peak: runs something where nothing has run before
-    and says how much memory all of it held at most. renew: ends the virtual ranks that are kept from call to call.
-    Calls raise `CannotJudge` when no rank can be started.
+    make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds for one call; once
+    a call has used it up, later ones get a quarter, and after two none are made; `patience` says it in full. clock: the
+    one on which the clusters count time limits. processes: makes real ones. network_bytes: all that they have sent over
+    a network which nobody else uses, by the kernel's count; None where there is no such network. memory_peak: runs
+    something where nothing has run before and says how much memory all of it held at most. renew: ends the virtual
+    ranks that are kept from call to call. Calls raise `CannotJudge` when no rank can be started.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class Ranks:
         memory_peak: Callable[[Callable[[], Run]], tuple[Run, int]] | None = None,
         patience: Patience | None = None,
         renew: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(make, str) and make not in KINDS:
             raise ValueError(f"no cluster is called {make!r}; there are: {', '.join(KINDS)}")
@@ -145,6 +146,7 @@ class Ranks:
         self.memory_peak = memory_peak
         self.patience = patience or Patience(timeout)
         self._renew = renew
+        self.clock = clock
         self.last_run: Run | None = None
 
     def measuring(self, figures: Set[str]) -> Ranks:
@@ -213,19 +215,19 @@ class RankSet:
         return self._run(job)
 
     def _run(self, job: Job) -> Run:
-        # when the check fails, its picture is of this one
-        run = self._ranks.last_run = self.run_once(job)
-        return run
+        return self.run_once(job)
 
     def run_once(self, job: Job) -> Run:
         """Run it for as long as the patience lasts."""
-        patience = self._ranks.patience
-        began = time.monotonic()
+        patience, clock = self._ranks.patience, self._ranks.clock
+        began = clock()
         try:
             run = self._cluster.run(replace(job, timeout=patience.seconds))
         except WarmProcessDied as death:
             raise CannotJudge(str(death)) from None
-        patience.note(run, time.monotonic() - began)
+        patience.note(run, clock() - began)
+        # when the check fails, its picture is of this one
+        self._ranks.last_run = run
         return run
 
 

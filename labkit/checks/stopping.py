@@ -20,7 +20,7 @@ from labkit.clusters.program import NOT_WRITTEN
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
-from labkit.clusters.warm.client import NO_ANSWER
+from labkit.clusters.warm.time_limit import NO_ANSWER
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
 _LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError", "UsedBeforeWait")

@@ -51,7 +51,7 @@ class Job:
     max_restarts: int = 0
     """How often all ranks are started again after one has failed."""
     timeout: float | None = None
-    """Seconds of wall-clock time after which every rank is stopped; the cluster's own limit when None."""
+    """Seconds after which every rank is stopped; the cluster's own limit when None."""
     hang_timeout: float | None = 20.0
     """Seconds without output or progress after which real ranks are said to hang; None: never."""
     on_hang: Literal["stop", "wait"] = "stop"

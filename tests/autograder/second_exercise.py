@@ -33,6 +33,11 @@ def pass_it_on(tensor: Tensor) -> Tensor:
     return received
 '''
 
+SLOW_SOLUTION = SOLUTION.replace("    ### BEGIN", "    for _ in range(30_000_000): pass\n    ### BEGIN")
+"""Right, after half a second of computing."""
+
+HANGS = SOLUTION.replace("    ### BEGIN", "    while True: pass\n    ### BEGIN")
+
 VISIBLE_CHECKS = '''"""Visible checks of pass_it_on."""
 
 import torch

@@ -99,9 +99,40 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
     first, second, third, fourth = report.results
     line = module.splitlines().index("    while rank == 1: pass") + 1
     assert first.stopped.startswith("timeout at") and f"line {line}" in first.stopped
-    assert first.retried == "failed in a fresh sandbox, too"
+    assert first.retried == second.retried == "failed in a fresh sandbox, too"
     assert second.run is not None and second.run.stopped == "timeout after 0.5 s"
-    assert third.seen == fourth.seen == "not run: 2 calls before had to be stopped (timeout after 0.5 s)"
+    # not run at first, and then with as much time as the solution needs several times over
+    for result in (third, fourth):
+        assert result.retried == "run later, in a fresh sandbox" and result.run is not None
+        assert result.run.stopped.startswith("timeout after")
+
+
+@sandboxed
+def test_a_hang_in_the_first_checks_costs_no_mark_of_the_others(tree: Path) -> None:
+    module = RIGHT.replace("    ### BEGIN", "    while tensor.numel() > 5: pass\n    ### BEGIN")
+    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    check = "\n\n@check(points=1, title='{0}')\ndef {0}(submission, ranks):\n    ranks(2).call(submission.pass_it_on, "
+    check += "lambda rank: __import__('torch').ones({1}))\n"
+    hidden = rubric.read_text().partition("@check")
+    rubric.write_text(hidden[0] + check.format("large", 6) + check.format("larger", 7) + "".join(hidden[1:]))
+    rubric.write_text(rubric.read_text().replace("draw.randrange(3, 9)", "3"))
+    with Judge(Sandbox(), timeout=2.0) as judge:
+        report = judge.judge(exercises.find(second_exercise.NAME), module)
+    assert [result.passed for result in report.results] == [False, False, True, True], report.text()
+    assert [result.retried for result in report.results[2:]] == ["run later, in a fresh sandbox"] * 2
+
+
+@sandboxed
+def test_where_the_solution_is_too_slow_there_is_no_mark_until_it_is_not(tree: Path) -> None:
+    exercise = exercises.find(second_exercise.NAME)
+    solution = tree / "solutions" / f"{second_exercise.NAME}.py"
+    solution.write_text(second_exercise.SLOW_SOLUTION)
+    too_slow = pytest.raises(CannotJudge, match=r"this machine is too slow at the moment|the solution fails the check")
+    with too_slow, Judge(Sandbox(), timeout=1.0) as judge:
+        judge.judge(exercise, second_exercise.HANGS)
+    solution.write_text(RIGHT)
+    with Judge(Sandbox(), timeout=3.0) as judge:
+        assert judge.judge(exercise, second_exercise.HANGS).earned == 0
 
 
 OUT_OF_FILES = """
@@ -173,6 +204,9 @@ class OtherEnclosure:
 
     def usage(self) -> Usage:
         return Usage()
+
+    def seconds(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.warm.close()

@@ -22,6 +22,7 @@ from labkit.clusters.virtual.faults import Fault
 from labkit.clusters.virtual.host import torchrun_environment
 from labkit.clusters.virtual.kept import ENTRY, KeptRanks
 from labkit.clusters.warm import Session, WarmProcess, shared
+from labkit.clusters.warm.time_limit import Clock, TimeLimit
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
@@ -201,11 +202,11 @@ def _run_processes(
         for _, end in pairs:
             end.close()
         if isinstance(warm, KeptRanks):
-            scheduler.join(_LEFT_BY_KEPT_SECONDS)
+            _join(scheduler, warm.clock, _LEFT_BY_KEPT_SECONDS)
             if scheduler.is_alive():
                 warm.close()
         # the ranks' ends are closed now, here and there, so the scheduler sees the end of every rank
-        scheduler.join(_LEFT_SECONDS)
+        _join(scheduler, warm.clock, _LEFT_SECONDS)
         allowed.end()
         scheduler.join()
         if handed is not None:
@@ -225,6 +226,13 @@ def _run_processes(
     # what happened, and who waited for whom, is the scheduler's word; what memory was held can only be the ranks'
     run = replace(run, standings=run.standings or engine.stuck)
     return replace(run, trace=replace(engine.trace, memory=run.trace.memory)) if job.trace else run
+
+
+def _join(scheduler: threading.Thread, clock: Clock, seconds: float) -> None:
+    """Wait until it has ended, but no longer than so many seconds of `clock`."""
+    limit = TimeLimit(clock, seconds, patience=0.0)
+    while scheduler.is_alive() and not limit.is_over:
+        scheduler.join(limit.wait)
 
 
 def _in_full(result: RankResult, kept_back: tuple[str, str] | None) -> RankResult:

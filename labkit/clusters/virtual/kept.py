@@ -22,7 +22,7 @@ from labkit.clusters.cluster import OnOutput
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.clusters.warm import Collector, WarmProcess, WarmProcessDied, frames, reports
-from labkit.clusters.warm.client import NO_ANSWER
+from labkit.clusters.warm.time_limit import TimeLimit
 from labkit.trace import Trace
 
 ENTRY = "labkit.clusters.virtual.remote:main"
@@ -35,6 +35,7 @@ class KeptRanks:
     def __init__(self, warm: WarmProcess) -> None:
         self._warm = warm
         self._crews: list[_Crew] = []
+        self.clock = warm.clock
         self.calls = 0
         """On the processes that stand."""
 
@@ -63,7 +64,7 @@ class KeptRanks:
             for handed_over in sockets:
                 handed_over.close()
             began = time.monotonic()
-            stopped = _listen(crews, size, None if job.timeout is None else began + job.timeout + self._warm.patience)
+            stopped = _listen(crews, size, TimeLimit(self._warm.clock, job.timeout, self._warm.patience))
             run = _merged([crew.outcome(time.monotonic() - began, stopped) for crew in crews], size)
             self.calls += 1
             done = run.ok
@@ -124,7 +125,6 @@ class _Crew:
     ) -> None:
         """Send each rank that takes part its call. Raises OSError when one has ended."""
         self._collector.start_over(on_output, job.timeout, len(environments))
-        self.session.send({"kind": "limit", "seconds": job.timeout})
         for rank, order in enumerate(self._orders[: len(environments) - self.first], start=self.first):
             data = pickle.dumps((job, rank, options, environments[rank]), protocol=pickle.HIGHEST_PROTOCOL)
             socket.send_fds(order, [_LENGTH.pack(len(data))], [sockets[rank].fileno()])
@@ -166,15 +166,14 @@ class _Crew:
         self.session.close()
 
 
-def _listen(crews: Sequence[_Crew], size: int, limit: float | None) -> str:
+def _listen(crews: Sequence[_Crew], size: int, limit: TimeLimit) -> str:
     """Until all have answered or ended. Returns why it was given up, or an empty string."""
     for crew in crews:
         crew.hear()  # the session may hold something that has come in already
     while open_ones := [crew for crew in crews if not crew.is_done(size)]:
-        left = None if limit is None else limit - time.monotonic()
-        if left is not None and left <= 0:
-            return NO_ANSWER
-        ready = select.select([crew.session.connection for crew in open_ones], [], [], left)[0]
+        ready = select.select([crew.session.connection for crew in open_ones], [], [], limit.wait)[0]
+        if reason := limit.look([crew.session for crew in crews]):
+            return reason
         try:
             for crew in open_ones:
                 if crew.session.connection in ready:

@@ -27,10 +27,10 @@ from labkit.clusters.warm.hanging import Hanging
 from labkit.clusters.warm.interrupts import held, let_through
 from labkit.clusters.warm.session import Session
 from labkit.clusters.warm.telling import Telling
+from labkit.clusters.warm.time_limit import Clock, TimeLimit
 
 _START_LIMIT_SECONDS = 120.0
 _LAUNCH = Path(__file__).with_name("launch.py")
-NO_ANSWER = "the process that watches over the ranks does not answer"
 _WHERE_SECONDS = 1.0
 """For all ranks to say where they are, when they are interrupted."""
 # the warm process itself must have no threads; a rank's own number is set when it starts
@@ -58,6 +58,7 @@ class WarmProcess:
     environment: that of the warm process and of all ranks. None: each run has this process's environment, working
         directory and `sys.path` of that moment.
     max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
+    clock: what time-outs and `patience` are counted on; the wall clock unless told otherwise.
     patience: seconds that the supervisor of a run has to say that time is up, and to end all when it is told to; then
         the warm process is killed, and whatever the supervisor has left goes with a sandbox that it is in.
     launch: starts it in a way of its own; is given the socket that server.py's `serve` needs there, and a file for what
@@ -71,11 +72,13 @@ class WarmProcess:
         max_bytes: int = 2 << 30,
         patience: float = 10.0,
         launch: Callable[[socket.socket, IO[bytes]], Launched] | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._command_prefix = list(command_prefix)
         self._environment = environment
         self.max_bytes = max_bytes
         self.patience = patience
+        self.clock = clock
         self._lock = threading.Lock()
         self._launch = launch or self._as_child
         self._process: Launched | None = None
@@ -130,7 +133,7 @@ class WarmProcess:
         ranks[i]: the global ranks that process i hosts; environments[i]: its environment variables beside the usual.
         sockets[i]: given to process i as `sock`; closed here as soon as the run has begun.
         on_output, on_state: called in this thread while the processes run.
-        timeout: seconds after which all are stopped; each rank's error then says where it was.
+        timeout: seconds of `clock` after which all are stopped; each rank's error then says where it was.
         When a process fails, the others have a short while to end before they are stopped.
         `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on; the first with notes
         that say where all ranks were.
@@ -143,7 +146,6 @@ class WarmProcess:
             ranks=ranks,
             environments=environments,
             sockets=len(sockets),
-            timeout=timeout,
         )
         began = time.monotonic()
         with held():
@@ -151,8 +153,7 @@ class WarmProcess:
             collector = Collector(ranks, timeout, on_output, self.max_bytes)
             try:
                 telling, hanging = Telling([collector], on_state), Hanging(job, [collector], on_state)
-                # the supervisor keeps the time; this is for one that the ranks have brought down
-                limit = None if timeout is None else time.monotonic() + timeout + self.patience
+                limit = TimeLimit(self.clock, timeout, self.patience)
                 stopped = _receive(session, collector, telling, hanging, limit)
             except KeyboardInterrupt as interrupt:
                 _say_where_all_are(session, collector, interrupt)
@@ -295,15 +296,14 @@ class WarmProcess:
         self._process = self._control = self._errors = None
 
 
-def _receive(session: Session, collector: Collector, telling: Telling, hanging: Hanging, limit: float | None) -> str:
-    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string.
-
-    limit: when that is if nothing else is known, on the monotonic clock.
-    """
+def _receive(session: Session, collector: Collector, telling: Telling, hanging: Hanging, limit: TimeLimit) -> str:
+    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
     while True:
-        data = session.receive(None if limit is None else max(0.0, limit - time.monotonic()))
+        data = session.receive(limit.wait)
+        if reason := limit.look([session]):
+            return reason
         if data is None:
-            return NO_ANSWER
+            continue
         if not data:
             return ""
         try:

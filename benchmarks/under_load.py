@@ -1,0 +1,136 @@
+"""Judges right solutions beside busy processes, and says whether each gets full marks.
+
+    python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--solutions-only]
+
+Judged are the solution and the variants of each exercise, one after the other. Exit status 1: marks were lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from autograder.judge import Judge
+from autograder.mutants import rubrics
+from autograder.sandbox import Sandbox
+from labkit.checks import CannotJudge, Rubric
+
+BUSY = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):  # it ends with its parent, however that ends
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Beside so many processes that compute all the time."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            started.append(subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]))
+        yield
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+
+
+@dataclass
+class Row:
+    """One right module, judged some times."""
+
+    exercise: str
+    module: str
+    seconds: list[float] = field(default_factory=list)
+    full: int = 0
+    retried: int = 0
+    """Runs in which a check had to be run again."""
+    lost: list[str] = field(default_factory=list)
+    """What was lost, or why there was no mark."""
+
+
+def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
+    """Texts of right modules, by name."""
+    found = {"solution": rubric.exercise.source("solution")[0]}
+    if not solutions_only:
+        found |= {path.stem: path.read_text() for path in rubric.variant_paths}
+    return found
+
+
+def judge(rubric: Rubric, text: str, row: Row) -> None:
+    """Judge a module once, and note in `row` how it went."""
+    began = time.monotonic()
+    others = {earlier.name: earlier.source("solution")[0] for earlier in rubric.exercise.builds_on}
+    try:
+        with Judge(Sandbox()) as one:
+            report = one.judge(rubric.exercise, text, others)
+    except CannotJudge as error:
+        row.lost.append(f"no mark: {error}")
+    else:
+        row.full += report.earned == rubric.points
+        row.retried += any(result.retried for result in report.results)
+        row.lost += [result.text() for result in report.results if not result.passed]
+    row.seconds.append(time.monotonic() - began)
+
+
+def table(rows: list[Row], processes: int) -> Table:
+    title = f"right modules beside {processes} busy processes, {len(os.sched_getaffinity(0))} cores"
+    found = Table(title=title, title_justify="left")
+    for heading in ("exercise", "module", "full marks", "run again in", "median (s)", "longest (s)"):
+        found.add_column(heading, justify="left" if heading in ("exercise", "module") else "right", no_wrap=True)
+    for row in rows:
+        times = f"{statistics.median(row.seconds):.1f}", f"{max(row.seconds):.1f}"
+        found.add_row(row.exercise, row.module, f"{row.full} of {len(row.seconds)}", str(row.retried), *times)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="short names (default: all)")
+    parser.add_argument("--repetitions", type=int, default=10, help="of each module (default %(default)s)")
+    parser.add_argument("--busy", type=int, default=8, help="processes that compute meanwhile (default %(default)s)")
+    parser.add_argument("--solutions-only", action="store_true", help="leave out the variants")
+    options = parser.parse_args()
+    known = {rubric.exercise.short_name: rubric for rubric in rubrics()}
+    for name in options.exercises:
+        if name not in known:
+            parser.error(f"no exercise is called {name!r}; there are: {', '.join(known)}")
+    rows: list[Row] = []
+    work = []
+    for name in options.exercises or known:
+        for module, text in modules(known[name], options.solutions_only).items():
+            rows.append(Row(name, module))
+            work.append((known[name], text, rows[-1]))
+    with busy(options.busy), Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=options.repetitions * len(work))
+        for repetition in range(options.repetitions):
+            for rubric, text, row in work:
+                progress.update(task, description=f"{repetition + 1}: {row.exercise}, {row.module}")
+                judge(rubric, text, row)
+                progress.advance(task)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table(rows, options.busy))
+    lost = [(row, text) for row in rows for text in row.lost]
+    for row, text in lost:
+        console.print(f"{row.exercise}, {row.module}:\n{text}", markup=False)
+    runs = sum(len(row.seconds) for row in rows)
+    console.print(f"full marks in {sum(row.full for row in rows)} of {runs} runs")
+    return int(bool(lost))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

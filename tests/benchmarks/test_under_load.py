@@ -1,0 +1,30 @@
+"""Right solutions get full marks while other programs take the cores; `benchmarks/under_load.py` judges all of them."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autograder.mutants import rubrics
+from autograder.sandbox import Sandbox
+
+UNDER_LOAD = Path(__file__).parents[2] / "benchmarks" / "under_load.py"
+DRAWN = 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+def test_three_exercises_get_full_marks_beside_eight_busy_processes() -> None:
+    drawn = secrets.SystemRandom().sample([rubric.exercise.short_name for rubric in rubrics()], DRAWN)
+    command = [sys.executable, str(UNDER_LOAD), *drawn, "--repetitions", "1", "--solutions-only"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0 and f"full marks in {DRAWN} of {DRAWN} runs" in ended.stdout, ended.stdout
+
+
+def test_an_exercise_that_is_not_there_is_named() -> None:
+    ended = subprocess.run([sys.executable, str(UNDER_LOAD), "ring"], capture_output=True, text=True)
+    assert ended.returncode == 2 and "no exercise is called 'ring'; there are: process_group" in ended.stderr
