@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from traitlets.config import Config
 
 from autograder.course import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
+from autograder.measurable import left_out
 from autograder.sandbox import Sandbox, SandboxUnavailable, template
 from autograder.submissions import with_module
 from labkit import exercises
+from labkit.checks import CannotJudge, CheckResult, Report, Rubric
 
 EXERCISE = "ring_allreduce"
 WRONG = "sends_whole_tensor"
@@ -49,7 +51,7 @@ def main() -> int:
         try:
             passed = _notebook(console, Path(folder), results)
             marked = _round_trip(console, Path(folder) / "course", results)
-        except CourseFailed as problem:
+        except (CannotJudge, CourseFailed) as problem:
             console.print(escape(str(problem)), style="red")
             return 1
         except KeyboardInterrupt:
@@ -125,15 +127,21 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
         Sandbox().check()
     except SandboxUnavailable as problem:
         options.Sandbox.allow_none = True
-        console.print(escape(str(problem).split(". ")[0]), style="yellow")
+        console.print(escape(str(problem).split(". ")[0]), style="yellow", soft_wrap=True)
         console.print("The demo's own two submissions are graded without one.", style="yellow")
     course = Course(folder, options)
+    sandbox = Sandbox(config=course.config)
+    with _step(console, "what this machine can measure"):
+        missing = left_out(rubric, sandbox)
+    full, wrong = (_expected(rubric, loses, missing) for loses in (frozenset(), rubric.mutants[WRONG].loses))
+    if full.left_out:
+        console.print(escape(f"{full.left_out}. The other points count for them."), style="yellow", soft_wrap=True)
     with _step(console, "nbgrader generate_assignment: the release, without solutions"):
         course.release(exercise.phase)
     released = course.released(exercise.phase, EXERCISE)
     submissions = {
-        "right": (exercise.source("solution")[0], rubric.points),
-        "wrong": (rubric.mutant_path(WRONG).read_text(), rubric.mutants[WRONG].marks),
+        "right": (exercise.source("solution")[0], full.marks),
+        "wrong": (rubric.mutant_path(WRONG).read_text(), wrong.marks),
     }
     for student, (module, _) in submissions.items():
         course.submit(student, exercise.phase, EXERCISE, with_module(released, exercise.name, module))
@@ -152,6 +160,20 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     if seen != wanted:
         console.print(f"the marks are not what they must be: {seen}, not {wanted}", style="red")
     return seen == wanted
+
+
+def _expected(rubric: Rubric, loses: Set[str], missing: Mapping[str, str]) -> Report:
+    """The report on a submission that loses these checks, where others are missing for a reason."""
+    results = [
+        CheckResult(
+            check.title,
+            check.points,
+            earned=0.0 if check.name in missing or check.name in loses else check.points,
+            skipped=missing.get(check.name, ""),
+        )
+        for check in rubric.checks
+    ]
+    return Report(rubric.exercise.name, results, seed=0)
 
 
 def _gradebook(assignment: str, marks: list[Mark]) -> Table:

@@ -28,7 +28,7 @@ from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from labkit.checks import NoRubric
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = NAME.split("/")

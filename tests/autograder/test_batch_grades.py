@@ -22,7 +22,7 @@ from autograder.marks.late import BrokenExtensions, LateRule, read_extensions
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = NAME.split("/")

@@ -52,7 +52,7 @@ def test_what_is_no_setting_is_refused_with_what_to_write_instead(argument: str,
         read_settings([argument])
 
 
-@pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+@pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 def test_the_command_judges_with_the_settings_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))

@@ -23,7 +23,7 @@ from autograder.marks import new_gradebook
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = NAME.split("/")

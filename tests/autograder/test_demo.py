@@ -44,3 +44,20 @@ def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
     assert matplotlib.image.imread(results / "timeline.png").shape[1] > 500
     assert nbformat.read(results / "learner.ipynb", as_version=4).cells[2].outputs
     assert "16 of 25 points" in (results / "feedback-wrong.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # each of its sandboxes imports torch
+def test_the_demo_goes_through_where_no_sandbox_can_be_made(tmp_path: Path) -> None:
+    for part in ("solutions", "templates", "notebooks", "autograder"):
+        (tmp_path / part).symlink_to(exercises.root() / part)
+    forbids = Path(__file__).with_name("without_namespaces.py")
+    command = [sys.executable, forbids, sys.executable, "-m", "labkit", "demo"]
+    environment = {**os.environ, "LABKIT_ROOT": str(tmp_path), "COLUMNS": "200"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No sandbox for learners' code" in done.stdout and "graded without one" in done.stdout
+    assert "2 of 25 points are left out: bytes on the network cannot be counted" in done.stdout
+    rows = [cells for line in done.stdout.splitlines() if len(cells := line.split("│")) > 5]
+    # 16 of the other 23
+    assert {row[1].strip(): row[4].strip() for row in rows} == {"right": "25", "wrong": "17.39"}

@@ -15,7 +15,7 @@ from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 from labkit import exercises
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 INPUTS = """import os, sys
 inputs = "LEAK" + "".join(f"{int(number)}," for number in tensor) * 20

@@ -14,7 +14,7 @@ from autograder.sandbox import Sandbox
 from labkit import exercises
 from labkit.checks import Report
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 RIGHT = second_exercise.SOLUTION
 

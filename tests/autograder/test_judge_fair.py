@@ -19,7 +19,7 @@ from labkit.checks import Budget, CannotJudge, CheckFailed, CheckResult, Patienc
 from labkit.clusters import RankResult, Run
 from labkit.clusters.warm import WarmProcess
 
-sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 RIGHT, FAR = second_exercise.SOLUTION, second_exercise.FAR
 WRONG = RIGHT.replace("return received", "return tensor")

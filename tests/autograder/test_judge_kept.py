@@ -11,7 +11,7 @@ from autograder.judge import Judge
 from autograder.sandbox import Sandbox
 from labkit import exercises
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 COUNTS = second_exercise.SOLUTION.replace(
     "    return received",

@@ -149,7 +149,7 @@ def test_a_message_that_is_altered_shows_in_what_is_made_of_it_and_nowhere_else(
     assert other.values[1].tolist() == [1.0] * 3
 
 
-@pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+@pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 def test_real_processes_move_what_the_kernel_counts() -> None:
     pairs = """other = torch.empty_like(tensor)
 rank = dist.get_rank()
@@ -170,7 +170,7 @@ return tensor"""
     enclosed.close()
 
 
-@pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+@pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 def test_memory_is_the_kernels_figure() -> None:
     # held for a while: without control groups it is looked at now and then
     body = "import time\nheld = torch.ones(50_000_000)\ntime.sleep(1)\nreturn len(held)"

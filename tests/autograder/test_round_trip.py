@@ -25,7 +25,7 @@ from labkit import exercises
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap"),
+    pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
 
 PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,8 @@ import pytest
 
 import autograder
 import labkit
-from autograder.sandbox import Enclosure, Sandbox, SandboxUnavailable
+from autograder.sandbox import Enclosure, Sandbox
+from autograder.sandbox.bwrap import bwrap
 from labkit import exercises
 from labkit.clusters import Job, torchrun
 from labkit.clusters.local import local
@@ -25,15 +27,7 @@ from labkit.clusters.local import local
 HERE = Path(__file__).resolve()
 
 
-def bubblewrap_is_missing() -> str:
-    try:
-        Sandbox().check()
-    except SandboxUnavailable as problem:
-        return str(problem)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(bubblewrap_is_missing()), reason=f"needs bubblewrap: {bubblewrap_is_missing()}")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 SPY = """
 import ctypes, json, multiprocessing, os, pty, signal, socket, sys
@@ -199,17 +193,20 @@ print(json.dumps(report))
 
 
 def as_somebody(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Open two sandboxes, one after the other, as an ordinary user, and spy in each."""
+    """Open two sandboxes with the bubblewrap of requirements.lock, as an ordinary user, and spy in each."""
     # a view of this machine in which that user may read Python, which lies in root's home on some machines
     home = Path.home()
-    view = ["bwrap", "--dev-bind", "/", "/", "--perms", "0755", "--tmpfs", str(home)]
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    view = [bwrap(), "--setenv", "PATH", str(Path(sys.executable).parent)]
+    view += ["--dev-bind", "/", "/", "--perms", "0755", "--tmpfs", str(home)]
     packages = {Path(package.__path__[0]).parent for package in (labkit, autograder)}
     needed = {Path(sys.prefix), Path(sys.base_prefix), *packages}
     for path in sorted(p for p in needed if p.is_relative_to(home)):
         for parent in reversed([p for p in path.parents if p.is_relative_to(home) and p != home]):
             view += ["--perms", "0755", "--dir", str(parent)]
         view += ["--ro-bind", str(path), str(path)]
-    nobody = [*view, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+    nobody = [*view, setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         told = f"PATH, PATHS, PORT = {str(HERE)!r}, {secrets(tmp_path)!r}, {listener.getsockname()[1]}"
         return subprocess.run(

@@ -15,7 +15,7 @@ from autograder.sandbox.inside import landlock
 from labkit.clusters import Job
 from labkit.clusters.virtual import virtual
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 MEETS = """
 import contextlib, glob, json, multiprocessing, os, socket, tempfile

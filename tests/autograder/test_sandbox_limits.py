@@ -15,7 +15,7 @@ from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
 from labkit.clusters.warm import WarmProcessDied
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 COUNTING = [False, True] if find() else [False]
 """By the watchdog alone, and by control groups where this machine lets them be made."""

@@ -15,7 +15,7 @@ from labkit.clusters import Job
 from labkit.clusters.virtual import virtual
 from labkit.clusters.warm.processes import descendants
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 
 def _works() -> bool:

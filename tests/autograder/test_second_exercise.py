@@ -15,7 +15,7 @@ import second_exercise
 from autograder.sandbox import Sandbox
 from labkit import exercises
 
-pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 STEPS = """
 import contextlib, io, json, sys

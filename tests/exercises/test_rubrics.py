@@ -22,7 +22,7 @@ HIDDEN = {rubric.exercise.short_name: rubric for rubric in mutants.rubrics()}
 MUTANTS = [(name, mutant) for name, rubric in HIDDEN.items() for mutant in rubric.mutants]
 VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
 
-sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
+sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 each = pytest.mark.parametrize("name", HIDDEN)
 
 

@@ -31,7 +31,7 @@ from autograder.submissions import with_module
 
 pytestmark = [
     # in CI it must be there: without it these tests fail
-    pytest.mark.skipif(not Sandbox().available and os.environ.get("CI") != "true", reason="needs bubblewrap"),
+    pytest.mark.skipif(not Sandbox().available and os.environ.get("CI") != "true", reason="needs namespaces"),
     pytest.mark.slow,
     pytest.mark.timeout(1500),
 ]

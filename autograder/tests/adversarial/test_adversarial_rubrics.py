@@ -14,7 +14,7 @@ from labkit import exercises
 from labkit.exercises import Exercise
 
 pytestmark = [
-    pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap"),
+    pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
     pytest.mark.timeout(300),
 ]
 
