@@ -86,13 +86,13 @@ class Enclosed:
         """What was sent on the loopback of the sandbox so far, as the kernel counts it."""
         return self._open().usage().network_bytes
 
-    def memory_peak(self, run: Callable[[], Run]) -> tuple[Run, int]:
-        """What `run` returns, in a fresh sandbox, and how many bytes all that is in it held at most."""
+    def memory_beyond(self, before: Callable[[], Run], run: Callable[[], Run]) -> tuple[Run, int]:
+        """What `run` returns, and how much it adds to the peak memory of a fresh sandbox that has run `before`."""
         self.close()
+        before()
+        idle = self._open().usage().memory_peak_bytes
         found = run()
-        peak = self._open().usage().memory_peak_bytes
-        self.close()
-        return found, peak
+        return found, self._open().usage().memory_peak_bytes - idle
 
     def run(self, make: Callable[[WarmProcess], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""

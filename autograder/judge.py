@@ -196,7 +196,7 @@ class Judge:
             self._enclosed.virtual,
             processes=self._enclosed.processes,
             network_bytes=self._enclosed.network_bytes,
-            memory_peak=self._enclosed.memory_peak,
+            memory_beyond=self._enclosed.memory_beyond,
             patience=patience or Patience(self._timeout, self._budget),
             clock=self._enclosed.seconds,
             renew=self._enclosed.forget,

@@ -91,6 +91,8 @@ def environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        # the C library gives back at once what is freed, from so many bytes on: memory that is counted is memory in use
+        "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
     }
 
 

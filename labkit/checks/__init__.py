@@ -23,6 +23,7 @@ from labkit.checks.patience import Budget, Patience
 from labkit.checks.ranks import (
     Args,
     CannotJudge,
+    Inputs,
     MakeCluster,
     ProcessRun,
     Ranks,
@@ -47,6 +48,7 @@ __all__ = [
     "CheckResult",
     "Draw",
     "Expectation",
+    "Inputs",
     "MakeCluster",
     "Mutant",
     "NoRubric",

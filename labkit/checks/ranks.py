@@ -120,9 +120,10 @@ class Ranks:
     make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds for one call; once
     a call has used it up, later ones get a quarter, and after two none are made; `patience` says it in full. clock: the
     one on which the clusters count time limits. processes: makes real ones. network_bytes: all that they have sent over
-    a network which nobody else uses, by the kernel's count; None where there is no such network. memory_peak: runs
-    something where nothing has run before and says how much memory all of it held at most. renew: ends the virtual
-    ranks that are kept from call to call. Calls raise `CannotJudge` when no rank can be started.
+    a network which nobody else uses, by the kernel's count; None where there is no such network. memory_beyond: makes
+    two runs where nothing has run before, and returns the second one and how much more memory it took, by the kernel's
+    count; None where that cannot be measured. renew: ends the virtual ranks that are kept from call to call. Calls
+    raise `CannotJudge` when no rank can be started.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Ranks:
         *,
         processes: MakeCluster = on_local,
         network_bytes: Callable[[], int] | None = None,
-        memory_peak: Callable[[Callable[[], Run]], tuple[Run, int]] | None = None,
+        memory_beyond: Callable[[Callable[[], Run], Callable[[], Run]], tuple[Run, int]] | None = None,
         patience: Patience | None = None,
         renew: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -143,7 +144,7 @@ class Ranks:
         self._make_processes = processes
         self._idle_bytes: dict[int, int] = {}
         self.network_bytes = network_bytes
-        self.memory_peak = memory_peak
+        self.memory_beyond = memory_beyond
         self.patience = patience or Patience(timeout)
         self._renew = renew
         self.clock = clock
@@ -153,7 +154,7 @@ class Ranks:
         """The same ranks for one check, which reads no other figures of the kernel than these: see `rubric.FIGURES`."""
         one = copy.copy(self)
         one.network_bytes = self.network_bytes if "network" in figures else None
-        one.memory_peak = self.memory_peak if "memory" in figures else None
+        one.memory_beyond = self.memory_beyond if "memory" in figures else None
         one.last_run = None
         return one
 
@@ -214,6 +215,18 @@ class RankSet:
         )
         return self._run(job)
 
+    def measured(self, function: Reference, inputs: Inputs) -> tuple[Run, int]:
+        """As `call`, and how many bytes all ranks together held at most, by the kernel's count, beyond idle ranks.
+
+        Confirms what a rank says of its memory (`run.trace.peak_memory`), to some 10 MB. Raises `NotMeasurable` where
+        others use the same memory.
+        """
+        memory_beyond = self._ranks.memory_beyond
+        if memory_beyond is None:
+            raise NotMeasurable('memory is measured when graded, for a check with needs={"memory"}')
+        idle = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
+        return memory_beyond(lambda: self.run_once(idle).raise_if_failed(), lambda: self.call(function, inputs))
+
     def _run(self, job: Job) -> Run:
         return self.run_once(job)
 
@@ -266,19 +279,6 @@ class ProcessSet(RankSet):
         run = super().attempt(function, inputs)
         assert isinstance(run, ProcessRun)
         return run
-
-    def memory(self, function: Reference, inputs: Inputs) -> int:
-        """Bytes that all ranks together held at most in a call, beyond what they hold without one: the kernel's figure.
-
-        It confirms what a rank says of its memory (`run.trace.peak_memory`), to some 20 MB. Raises `RankFailed`, and
-        `NotMeasurable` where others use the same memory.
-        """
-        peak = self._ranks.memory_peak
-        if peak is None:
-            raise NotMeasurable('memory is measured when graded, for a check with needs={"memory"}')
-        nothing = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
-        without = peak(lambda: self.run_once(nothing).raise_if_failed())[1]
-        return peak(lambda: self.call(function, inputs))[1] - without
 
     def _run(self, job: Job) -> Run:
         job = replace(job, hang_timeout=_SILENT_SECONDS)

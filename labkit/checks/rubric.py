@@ -7,7 +7,7 @@
 Parameters are given by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
 
 A check that reads what the kernel has counted says so: `needs={"network"}` for `run.bytes_on_the_wire`,
-`needs={"memory"}` for `ranks.processes(n).memory(...)`. Where the judge finds that the kernel's figure is wrong on a
+`needs={"memory"}` for `ranks(n).measured(...)`. Where the judge finds that the kernel's figure is wrong on a
 machine, it leaves the check out, for every submission.
 
 Checks stand in the order in which they help: parts first, then what is made of them. Where a value is wrong that an

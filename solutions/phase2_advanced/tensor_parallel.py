@@ -262,9 +262,10 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """`F.cross_entropy` of logits whose vocabulary is dealt out: the mean over targets, the same on every rank.
 
-    logits: (..., part), this rank's part of `vocab_size` as in `part_of`. targets: (...), the same on every rank, of
-    the whole vocabulary; `ignore_index` is left out of the mean. Returns a scalar of at least float32. Two all-reduces,
-    of a number and of two numbers for each target; none backward, where each rank gets its own logits' gradient.
+    logits: (..., part), this rank's part of `vocab_size` as in `part_of`; -inf masks a token, and may mask all of a
+    rank's part. targets: (...), the same on every rank, of the whole vocabulary; `ignore_index` is left out of the
+    mean. Returns a scalar of at least float32. Two all-reduces, of a number and of two numbers for each target; none
+    backward, where each rank gets its own logits' gradient.
     Raises ValueError, before any message, when sizes do not fit or a target on the CPU is none of the vocabulary.
     """
     part = part_of(vocab_size, group, name="vocab_size")

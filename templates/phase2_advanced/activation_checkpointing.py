@@ -30,8 +30,9 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
     second time random numbers (torch's, on the CPU and on the devices of `args`) and autocast are as they were the
     first time, and then again as they would be without it. What `function` sends, it sends twice: all ranks of a group
     must checkpoint alike. Calls may be nested. Without gradients it is a plain call.
-    Raises ValueError when `function` cannot be called; RuntimeError in the backward pass when it did not do the same
-    again, or when an argument has been changed in place.
+    Raises ValueError when `function` cannot be called; RuntimeError in the backward pass when it saved fewer tensors
+    than the first time, or when an argument has been changed in place. Values are not compared: the backward pass uses
+    those of the second call.
     """
     if not callable(function):
         raise ValueError(f"function must be something to call, got {function!r}")

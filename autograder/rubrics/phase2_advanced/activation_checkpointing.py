@@ -1,15 +1,18 @@
 """Hidden rubric of activation_checkpointing: 25 points, 13 for values and 12 for what they cost.
 
-Values are compared with those of plain calls, computed here. They count only where the function was called again in the
-backward pass: each call of it does work that the judge charges and notes, so who saves everything is found out in every
-check. Memory is what the ranks' accounts say, exact and their own word; large tensors in a real process confirm it, by
-the kernel's count.
+The functions that are checkpointed add a number, which is another one by the time of the backward pass: results are
+those of the first number, gradients those of the second one, for whoever computes again what the backward pass needs.
+To call the function again and use what the first call saved gives other gradients. Each call does work that the judge
+charges and notes.
+Memory is what the ranks' accounts say, exact and their own word; the kernel's count of the same run confirms it, where
+what must not be held is more than `HOARD`. Whether a check looks at memory cannot be told from a tensor's size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +27,14 @@ BLOCK = 128
 """Float32 elements of a block of memory: tensors of whole blocks are counted to the byte."""
 SLACK = 0.2
 """Tensors: what is small beside those that are counted."""
-LARGE = 36 << 20
-"""Bytes of a tensor for which the C library always asks the kernel, and which it always gives back."""
+HOARD = 40 << 20
+"""Bytes of all that is saved where memory is measured."""
+NOISE = 16 << 20
+"""Bytes that the kernel may count beside tensors."""
+AGAIN = "what the backward pass gets: tensors of the first call, or those that the second call makes"
+"""A hint: functions read a number that has changed by then."""
+MANY = range(64 << 10, 256 << 10)
+"""Elements of a tensor where memory is measured; elsewhere a tensor has as many, or a few."""
 FORBIDDEN = {
     "torch.utils.checkpoint.checkpoint",
     "torch.utils.checkpoint.checkpoint_sequential",
@@ -37,22 +46,27 @@ FORBIDDEN = {
 # What runs on the ranks, and here with plain calls --------------------------------------------------------------------
 
 
-def computed(checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, mark: Any, inner_mark: Any) -> Any:
-    """What a case computes when its functions are called by `checkpoint`: results, and the gradients that there are."""
+def computed(
+    checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, shift: Any, later: float, mark: Any, inner_mark: Any
+) -> Any:
+    """What a case computes when its functions are called by `checkpoint`: results, and the gradients that there are.
+
+    shift: a list of the number that functions add; it becomes `later` before the backward pass.
+    """
     import torch
 
     def several(a: Any, factor: float, b: Any, c: Any, names: dict[str, float]) -> Any:
         mark()
-        h = (torch.tanh(a @ w) * factor).mul(2).add_(b)
-        return h.sin() * c, names["shift"] + b.square().sum(), h.argmax()
+        h = (torch.tanh(a @ w + shift[0]) * factor).mul(2).add_(b)
+        return h.sin() * c, names["more"] + b.square().sum(), (a > 0).sum()
 
     def tied(a: Any) -> Any:
         mark()
-        return torch.tanh(a @ w.t() + y) @ w
+        return torch.tanh(a @ w.t() + y + shift[0]) @ w
 
     def dropping(a: Any) -> Any:
         inner_mark()
-        return torch.nn.functional.dropout(torch.tanh(a @ w), 0.4)
+        return torch.nn.functional.dropout(torch.tanh(a @ w + shift[0]), 0.4)
 
     def outer(a: Any) -> Any:
         mark()
@@ -64,7 +78,7 @@ def computed(checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, mark
     torch.manual_seed(seed)
     drawn = []
     if case == "several":
-        first, second, third = checkpoint(several, 3 * x, 2.5, y.exp(), x.detach() + 1, {"shift": 1.5})
+        first, second, third = checkpoint(several, 3 * x, 2.5, y.exp(), x.detach() + 1, {"more": 1.5})
         result, found = first.sum() * second, [first, second, third]
     elif case == "tied":
         h = checkpoint(tied, checkpoint(tied, x))
@@ -80,6 +94,7 @@ def computed(checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, mark
         h = checkpoint(function, h)
         drawn.append(torch.rand(4))
         result, found = h.sum(), [h]
+    shift[0] = later
     result.backward()
     drawn.append(torch.rand(4))
     leaves = [x, y, w]
@@ -91,16 +106,22 @@ def computed(checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, mark
     }
 
 
-def called(case: str, x: Any, y: Any, w: Any, seed: int, mark: Any, inner_mark: Any) -> Any:
+def called(*args: Any) -> Any:
     """On a rank: the same with the learner's `checkpoint`."""
     from labkit.exercises import activation_checkpointing
 
-    return computed(activation_checkpointing.checkpoint, case, x, y, w, seed, mark, inner_mark)
+    return computed(activation_checkpointing.checkpoint, *args)
 
 
-def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> Any:
-    """On a rank: `count` functions, each `depth` times tanh; tensors held beside `x`: after the forward pass, after the
-    backward pass, at most, and where the backward pass of a function comes to its last tanh."""
+def held(way: str, x: Any, count: int, segments: int, depth: int, rounds: int, shifts: list[float], mark: Any) -> Any:
+    """On a rank: `count` functions, each `depth` times tanh, forward and backward, `rounds` times.
+
+    shifts: what each function adds before its first tanh, in the forward pass and in the backward pass. Returns the
+    gradient of the last round, and tensors held beside `x`: after the forward pass, after the backward
+    pass, at most, and where the backward pass of a function comes to its last tanh.
+    """
+    from contextlib import nullcontext
+
     import torch
 
     import labkit
@@ -108,81 +129,70 @@ def held(way: str, x: Any, count: int, segments: int, depth: int, mark: Any) -> 
 
     def function(t: Any) -> Any:
         mark()
-        t = t.tanh()
+        t = (t + shift[0]).tanh()
         if t.requires_grad:
             t.register_hook(lambda _: late.append(labkit.memory_allocated()))
         for _ in range(depth - 1):
             t = t.tanh()
         return t
 
+    def forward() -> Any:
+        if way == "sequential":
+            return activation_checkpointing.checkpoint_sequential([function] * count, segments, x)
+        result = x
+        with activation_checkpointing.offload_activations("cpu") if way == "offload" else nullcontext():
+            for _ in range(count):
+                result = (
+                    activation_checkpointing.checkpoint(function, result) if way == "checkpoint" else function(result)
+                )
+        return result
+
     late: list[int] = []
+    shift = [0.0]
     x.requires_grad_()
     labkit.reset_peak_memory_stats()
     before = labkit.memory_allocated()
-    if way == "checkpoint":
-        result = x
-        for _ in range(count):
-            result = activation_checkpointing.checkpoint(function, result)
-    elif way == "sequential":
-        result = activation_checkpointing.checkpoint_sequential([function] * count, segments, x)
-    else:
-        with activation_checkpointing.offload_activations("cpu"):
-            result = x
-            for _ in range(count):
-                result = function(result)
-    after_forward = labkit.memory_allocated()
-    result.backward(torch.ones_like(result))
-    del result
+    for _ in range(rounds):
+        x.grad = None
+        shift[0] = shifts[0]
+        result = forward()
+        after_forward = labkit.memory_allocated()
+        shift[0] = shifts[1]
+        result.backward(torch.ones_like(result))
+        del result
     counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated(), max(late))
     return {"grad": x.grad, "tensors": [(number - before) / x.nbytes for number in counts]}
 
 
-def held_for_real(way: str, x: Any, count: int, segments: int, depth: int, rounds: int) -> None:
-    """In a real process: the same, `rounds` times, without gradients of the result that are held beside it."""
-    from labkit.exercises import activation_checkpointing
+def in_segments(segments: Any, x: Any, shifts: list[float], *marks: Any) -> Any:
+    """On a rank: functions each of which has a mark of its own; the result and the gradient, or the error.
 
-    def function(t: Any) -> Any:
-        for _ in range(depth):
-            t = t.tanh()
-        return t
-
-    x.requires_grad_()
-    for _ in range(rounds):
-        if way == "checkpoint":
-            result = x
-            for _ in range(count):
-                result = activation_checkpointing.checkpoint(function, result)
-        else:
-            result = activation_checkpointing.checkpoint_sequential([function] * count, segments, x)
-        result.sum().backward()
-        del result
-        x.grad = None
-
-
-def in_segments(segments: Any, x: Any, *marks: Any) -> Any:
-    """On a rank: functions each of which has a mark of its own; the result and the gradient, or the error."""
+    shifts: what each function adds, in the forward pass and in the backward pass.
+    """
     from labkit.exercises import activation_checkpointing
 
     def numbered(number: int, mark: Any) -> Any:
         def function(t: Any) -> Any:
             mark()
-            return (t + number).sin()
+            return (t + number + shift[0]).sin()
 
         return function
 
+    shift = shifts[:1]
     x.requires_grad_()
     try:
         functions = [numbered(number, mark) for number, mark in enumerate(marks)]
         result = activation_checkpointing.checkpoint_sequential(functions, segments, x)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    shift[0] = shifts[1]
     result.sum().backward()
     return [result.detach(), x.grad]
 
 
 def offloaded(x: Any, w: Any) -> Any:
-    """On a rank: gradients of a function under offload_activations; what its backward pass got; memory of a linear
-    layer whose weight is large, at most, in weights."""
+    """On a rank: gradients of a function under offload_activations, whose argument is overwritten before the backward
+    pass; what that got; memory of a linear layer whose weight is large, at most, in weights."""
     import torch
 
     import labkit
@@ -203,7 +213,10 @@ def offloaded(x: Any, w: Any) -> Any:
     saved: list[Any] = []
     x.requires_grad_()
     with activation_checkpointing.offload_activations("cpu"):
-        result: Any = Cube.apply(x.t())  # type: ignore[no-untyped-call]
+        cubed = x * 1
+        result: Any = Cube.apply(cubed.t())  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        cubed.data.zero_()
     result.sum().backward()
 
     layer = torch.nn.Linear(w.shape[1], w.shape[0], bias=False)
@@ -270,9 +283,12 @@ def without_gradients(x: Any, mark: Any) -> Any:
         return activation_checkpointing.checkpoint(function, x.requires_grad_())
 
 
-def parallel(way: str, x: Any, weights: Any, group: Any, mark: Any) -> Any:
+def parallel(x: Any, weights: Any, shifts: list[float], group: Any, mark: Any) -> Any:
     """On a rank: blocks of a tensor-parallel model, one after the other: each rank has some columns of a block's first
-    weight and these rows of its second, and the ranks add up before the result is squared, and in the backward pass."""
+    weight and these rows of its second, and the ranks add up before the result is squared, and in the backward pass.
+
+    shifts: what a block adds to its product, in the forward pass and in the backward pass.
+    """
     import torch
     import torch.distributed as dist
 
@@ -302,16 +318,17 @@ def parallel(way: str, x: Any, weights: Any, group: Any, mark: Any) -> Any:
 
     def block(t: Any, up: Any, down: Any) -> Any:
         mark()
-        inner = torch.tanh(Copy.apply(t) @ up)  # type: ignore[no-untyped-call]
+        inner = torch.tanh(Copy.apply(t) @ up + shift[0])  # type: ignore[no-untyped-call]
         total: Any = Reduce.apply(inner @ down)  # type: ignore[no-untyped-call]
         return total.square()
 
-    checkpoint = activation_checkpointing.checkpoint
+    shift = shifts[:1]
     h = x.requires_grad_()
     for up, down in weights:
         up.requires_grad_()
         down.requires_grad_()
-        h = checkpoint(block, h, up, down) if way == "checkpoint" else block(h, up, down)
+        h = activation_checkpointing.checkpoint(block, h, up, down)
+    shift[0] = shifts[1]
     h.sum().backward()
     return [x.grad, *(weight.grad for pair in weights for weight in pair)]
 
@@ -319,8 +336,38 @@ def parallel(way: str, x: Any, weights: Any, group: Any, mark: Any) -> Any:
 # What is expected -----------------------------------------------------------------------------------------------------
 
 
-def plainly(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
+def replayed(shift: list[float], later: float) -> Callable[..., Any]:
+    """What `checkpoint` computes where `shift` becomes `later` before the backward pass: of the first call the results
+    and the random numbers, of the second one the gradients."""
+
+    def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
+        now, state = shift[0], torch.get_rng_state()
+        shift[0] = later
+        second = function(*args)
+        shift[0] = now
+        torch.set_rng_state(state)
+        first = function(*args)
+        if not isinstance(first, tuple):
+            return with_gradient_of(first, second)
+        return tuple(map(with_gradient_of, first, second))
+
+    return checkpoint
+
+
+def with_gradient_of(first: Tensor, second: Tensor) -> Tensor:
+    copy = second.clone()
+    copy.data.copy_(first.detach())
+    return copy
+
+
+def shifted(draw: Draw) -> list[float]:
+    """What functions add, in the forward pass and in the backward pass."""
+    return [draw.choice([-0.5, 0.5]) + draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)]
+
+
+def elements(draw: Draw, few: int) -> int:
+    """About how many a tensor has: `few`, or as many as where memory is measured."""
+    return draw.choice([few, draw.choice(MANY)])
 
 
 def nothing() -> None:
@@ -344,19 +391,24 @@ def like_plain_calls(
 ) -> dict[str, int]:
     """Compare a case with plain calls, and how often functions were called: at least once more than in the forward
     pass, where `forward` says how often they are. Returns how often."""
-    rows, width = draw.randrange(3, 9), draw.randrange(5, 12)
+    width = draw.randrange(5, 12)
+    rows = elements(draw, width * draw.randrange(3, 9)) // width
     sizes = [(rows, width), (rows, width), (width, width)]
     x, y, w = (draw.tensor(size, dtype) / 8 for size in sizes)
-    seed = draw.randrange(1 << 30)
+    seed, (shift, later) = draw.randrange(1 << 30), shifted(draw)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        wanted = computed(plainly, case, x.clone(), y.clone(), w.clone(), seed, nothing, nothing)
-    given = Args(case, x, y, w, seed, work("call outer", 1e-3), work("call inner", 1e-3))
+        now = [shift]
+        wanted = computed(
+            replayed(now, later), case, x.clone(), y.clone(), w.clone(), seed, now, later, nothing, nothing
+        )
+    given = Args(case, x, y, w, seed, [shift], later, work("call outer", 1e-3), work("call inner", 1e-3))
     run = ranks(1).call(submission.used_by(called, computed), [given])
     (value,) = run.values
     expect(value["without"], "x, y and the weight have no gradient").equals(wanted["without"])
     for name in ("results", "gradients", "random numbers"):
+        hint = AGAIN if name == "gradients" else ""
         for seen, right in zip(value[name], wanted[name], strict=True):
-            expect(seen, f"one of the {name}").close_to(right, rel=rel)
+            expect(seen, f"one of the {name}", look_at=hint).close_to(right, rel=rel)
     counts = {name: calls(run).count(name) for name in forward}
     for name, count in forward.items():
         hint = "a function whose tensors are not held must be called again"
@@ -364,49 +416,69 @@ def like_plain_calls(
     return counts
 
 
-def tensor(draw: Draw, blocks: int) -> Tensor:
+def tensor(draw: Draw, numel: int) -> Tensor:
     """Of whole blocks of memory, from -1 to 1."""
-    return draw.tensor(BLOCK * blocks) / 8
+    return draw.tensor(BLOCK * max(1, numel // BLOCK)) / 8
 
 
-def tanh_gradient(x: Tensor, times: int) -> Tensor:
-    x = x.clone().requires_grad_()
-    y = x
-    for _ in range(times):
-        y = y.tanh()
-    return torch.autograd.grad(y.sum(), x)[0]
+def tanh_gradient(x: Tensor, parts: list[int], depth: int, shifts: list[float], again: int) -> Tensor:
+    """Of functions that each add a number and are `depth` times tanh, in parts of so many; the first `again` parts are
+    computed again, with the second of `shifts`."""
+    leaf = x.clone().requires_grad_()
+    y, shift = leaf, shifts[:1]
+    for number, count in enumerate(parts):
+
+        def part(t: Tensor, count: int = count) -> Tensor:
+            for _ in range(count):
+                t = t + shift[0]
+                for _ in range(depth):
+                    t = t.tanh()
+            return t
+
+        y = replayed(shift, shifts[1])(part, y) if number < again else part(y)
+    return torch.autograd.grad(y.sum(), leaf)[0]
+
+
+class Held(NamedTuple):
+    """What a run held, in tensors: by the rank's word, and at most as the kernel has it."""
+
+    after_forward: float
+    after_backward: float
+    most: float
+    late: float
+    """At the last tanh of a function's backward pass."""
+    measured: float
+    """All memory of the run, less `NOISE`."""
 
 
 def counted(
     submission: Submission,
     ranks: Ranks,
     draw: Draw,
-    way: str,
-    count: int,
-    segments: int = 1,
-    depth: int = 1,
-    again: int = 0,
-) -> list[float]:
-    """Tensors held after the forward pass, after the backward pass, at most, late in a function's backward pass; the
-    gradient is right, and at least `again` functions were called again."""
-    x = tensor(draw, draw.randrange(150, 250))
-    given = Args(way, x, count, segments, depth, work("call", 1e-3))
-    run = ranks(1, account=True).call(submission.used_by(held), [given])
+    x: Tensor,
+    parts: list[int],
+    depth: int,
+    rounds: int = 1,
+    segments: int = 0,
+) -> Held:
+    """Checkpoint parts of so many functions each, or all but the last of `segments`, and expect the gradient."""
+    count, shifts, again = sum(parts), shifted(draw), len(parts)
+    if segments:
+        # the last one may be computed again, too: another check is about that
+        way, shifts, again = "sequential", shifts[:1] * 2, again - 1
+    else:
+        way = "checkpoint"
+    given = Args(way, x, count, segments, depth, rounds, shifts, work("call", 1e-3))
+    run, nbytes = ranks(1, account=True).measured(submission.used_by(held), [given])
     (value,) = run.values
-    expect(value["grad"], "gradient").close_to(tanh_gradient(x, count * depth), rel=CLOSE)
-    expect(len(calls(run)) - count, "functions that were called again").at_least(again)
-    found: list[float] = value["tensors"]
-    return found
-
-
-def confirmed(
-    submission: Submission, ranks: Ranks, way: str, limit: int, count: int, segments: int, depth: int, rounds: int
-) -> None:
-    """Large tensors that are held in a real process are at most `limit` with the argument, by the kernel's count."""
-    given = Args(way, torch.ones(LARGE // 4), count, segments, depth, rounds)
-    held = ranks.processes(1).memory(submission.used_by(held_for_real), [given])
-    what = f"tensors of {LARGE >> 20} MiB that {count} functions of {depth} operators hold in a real process at most"
-    expect(held / LARGE, what).at_most(limit + 0.5)
+    wanted = tanh_gradient(x, parts, depth, shifts, again)
+    expect(value["grad"], "gradient", look_at=AGAIN).close_to(wanted, rel=CLOSE)
+    called_again = len(calls(run)) - rounds * count
+    expect(called_again, "functions that were called again").at_least(rounds * sum(parts[:again]))
+    # what is sent is held by somebody else
+    expect(run.trace.bytes_told(), "bytes sent").equals(0)
+    after_forward, after_backward, most, late = value["tensors"]
+    return Held(after_forward, after_backward, most, late, (nbytes - NOISE) / x.nbytes)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -458,7 +530,7 @@ def nested(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="arguments that have changed; a graph that is gone; torch.is_grad_enabled()",
 )
 def misuse(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    x = tensor(draw, 1)
+    x = tensor(draw, 100)
     (value,) = ranks(1).call(submission.used_by(misused), [Args(x, work("call", 1e-3))]).values
     for what, seen in value.items():
         error = "ValueError" if " to " in what or "number" in what else "RuntimeError"
@@ -491,10 +563,12 @@ def offload(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, title="each call is computed again exactly once", look_at="unpack: what is there already")
 def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    count, depth = draw.randrange(2, 5), draw.randrange(3, 7)
-    x = tensor(draw, 10)
-    run = ranks(1).call(submission.used_by(held), [Args("checkpoint", x, count, 1, depth, work("call", 1e-3))])
-    expect(run.values[0]["grad"], "gradient").close_to(tanh_gradient(x, count * depth), rel=CLOSE)
+    count, depth, shifts = draw.randrange(2, 5), draw.randrange(3, 7), shifted(draw)
+    x = tensor(draw, elements(draw, 1000))
+    given = Args("checkpoint", x, count, 1, depth, 1, shifts, work("call", 1e-3))
+    run = ranks(1).call(submission.used_by(held), [given])
+    wanted = tanh_gradient(x, [1] * count, depth, shifts, again=count)
+    expect(run.values[0]["grad"], "gradient", look_at=AGAIN).close_to(wanted, rel=CLOSE)
     expect(len(calls(run)), f"calls of {count} functions of {depth} operators, both passes").equals(2 * count)
 
 
@@ -505,16 +579,18 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     needs={"memory"},
 )
 def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    count, depth = draw.randrange(3, 6), draw.randrange(5, 9)
-    forward, _, most, late = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
+    x = tensor(draw, draw.choice(MANY))
+    depth = max(draw.randrange(5, 9), math.ceil((HOARD / x.nbytes) ** 0.5))
+    count = max(draw.randrange(3, 6), math.ceil(HOARD / x.nbytes / depth))
+    found = counted(submission, ranks, draw, x, [1] * count, depth)
     what = f"tensors that {count} functions of {depth} operators hold,"
-    expect(forward, f"{what} after the forward pass").at_most(count + SLACK)
+    expect(found.after_forward, f"{what} after the forward pass").at_most(count + SLACK)
     # arguments and the result, one function's, and gradients: the result's, and those on both sides of an operator
-    expect(most, f"{what} at most").at_most(count + depth + 3 + SLACK)
+    most = count + depth + 3
+    expect(found.most, f"{what} at most").at_most(most + SLACK)
+    expect(found.measured, f"{what} at most, by the kernel's count").at_most(most)
     # of the function's tensors the first one, and at most the last one
-    expect(late, f"{what} late in the backward pass of one").at_most(count + 4 + SLACK)
-    # the argument, results and one function's, and gradients on both sides of an operator
-    confirmed(submission, ranks, "checkpoint", 3 + 4 + 2, count=3, segments=1, depth=4, rounds=1)
+    expect(found.late, f"{what} late in the backward pass of one").at_most(count + 4 + SLACK)
 
 
 @check(
@@ -524,11 +600,13 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     needs={"memory"},
 )
 def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    count, depth = draw.randrange(2, 4), draw.randrange(4, 7)
-    _, afterwards, *_ = counted(submission, ranks, draw, "checkpoint", count, depth=depth, again=count)
-    expect(afterwards, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
+    count, depth, x = draw.randrange(2, 4), draw.randrange(4, 7), tensor(draw, draw.choice(MANY))
     # what a round leaves behind the next ones hold, too
-    confirmed(submission, ranks, "checkpoint", 2 + 3 + 2, count=2, segments=1, depth=3, rounds=4)
+    rounds = math.ceil(HOARD / (count * depth * x.nbytes))
+    found = counted(submission, ranks, draw, x, [1] * count, depth, rounds)
+    expect(found.after_backward, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
+    what = f"tensors that {rounds} rounds of {count} functions of {depth} operators hold at most, by the kernel's count"
+    expect(found.measured, what).at_most(count + depth + 3)
 
 
 @check(
@@ -539,22 +617,18 @@ def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def segments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     parts = draw.randrange(3, 5)
     for count, cut in ((parts * draw.randrange(2, 4) + parts - 1, parts), (draw.randrange(3, 6), 1)):
-        x = tensor(draw, 1)
+        x, shifts = tensor(draw, elements(draw, 100)), shifted(draw)
         marks = [work(f"call {number}", 1e-3) for number in range(count)]
-        run = ranks(1).call(submission.used_by(in_segments), [Args(cut, x, *marks)])
-        leaf = x.clone().requires_grad_()
-        y = leaf
-        for number in range(count):
-            y = (y + number).sin()
-        wanted = [y.detach(), torch.autograd.grad(y.sum(), leaf)[0]]
+        run = ranks(1).call(submission.used_by(in_segments), [Args(cut, x, shifts, *marks)])
+        cuts = [part.tolist() for part in torch.arange(count).tensor_split(cut)]
+        wanted = sines(x, cuts, shifts)
         for seen, right in zip(run.values[0], wanted, strict=True):
             expect(seen, f"result or gradient of {count} functions in {cut} segments").close_to(right, rel=CLOSE)
-        cuts = torch.arange(count).tensor_split(cut)
-        again = [str(n) for part in reversed(cuts[:-1]) for n in part.tolist()]
+        again = [str(n) for part in reversed(cuts[:-1]) for n in part]
         forward = [str(n) for n in range(count)]
         expect(calls(run), f"calls of {count} functions in {cut} segments, in order").equals(forward + again)
     bad = draw.choice([0, -1, 4, 2.0])
-    (value,) = ranks(1).call(submission.used_by(in_segments), [Args(bad, x, *marks[:3])]).values
+    (value,) = ranks(1).call(submission.used_by(in_segments), [Args(bad, x, shifts, *marks[:3])]).values
     expect(value if isinstance(value, str) else "no error", f"{bad} segments of 3 functions").contains("ValueError")
 
 
@@ -565,15 +639,16 @@ def segments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     needs={"memory"},
 )
 def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    cut = draw.randrange(5, 7)
+    x = tensor(draw, draw.choice(MANY))
+    cut = max(draw.randrange(5, 7), math.ceil((HOARD / x.nbytes) ** 0.5))
     count = cut * cut + cut - 1
-    length = -(-count // cut)
-    _, _, most, _ = counted(submission, ranks, draw, "sequential", count, cut, again=count - length)
+    lengths = [len(part) for part in torch.arange(count).tensor_split(cut)]
+    found = counted(submission, ranks, draw, x, lengths, depth=1, segments=cut)
     # arguments of all segments but the first and last, a whole segment, the result, and gradients
-    limit = cut - 2 + length + 5
-    expect(most, f"tensors that {count} functions in {cut} segments hold at most").at_most(limit + SLACK)
-    # those of the last segment, which is the longest, and of what is computed again beside it
-    confirmed(submission, ranks, "sequential", 8, count=8, segments=3, depth=1, rounds=1)
+    limit = cut - 2 + lengths[0] + 5
+    what = f"tensors that {count} functions in {cut} segments hold at most"
+    expect(found.most, what).at_most(limit + SLACK)
+    expect(found.measured, f"{what}, by the kernel's count").at_most(limit)
 
 
 @check(
@@ -582,8 +657,12 @@ def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="what pack returns refers to, and where unpack leaves a tensor",
 )
 def offload_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    count = draw.randrange(8, 14)
-    forward, afterwards, most, _ = counted(submission, ranks, draw, "offload", count)
+    count, x = draw.randrange(8, 14), tensor(draw, elements(draw, 25_000))
+    given = Args("offload", x, count, 1, 1, 1, shifts := shifted(draw), work("call", 1e-3))
+    (value,) = ranks(1, account=True).call(submission.used_by(held), [given]).values
+    wanted = tanh_gradient(x, [1] * count, 1, shifts, again=0)
+    expect(value["grad"], "gradient").close_to(wanted, rel=CLOSE)
+    forward, afterwards, most, _ = value["tensors"]
     what = f"tensors that {count} offloaded functions hold,"
     expect(forward, f"{what} after the forward pass (the result)").at_most(1 + SLACK)
     expect(afterwards, f"{what} after the backward pass (the gradient)").at_most(1 + SLACK)
@@ -599,20 +678,20 @@ def offload_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def collectives(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     members = sorted(draw.sample(range(4), 3))
-    rows, widths = 3, draw.sample([8, 12, 16, 20], 2)
+    rows, widths, shifts = elements(draw, 240) // 80, draw.sample([8, 12, 16, 20], 2), shifted(draw)
     x, weights = draw.tensor((rows, 4)) / 8, _weights(draw, widths)
     given = [
-        Args("checkpoint", x, _share(weights, members.index(rank), 3), group_of(members), work("call", 1e-3))
+        Args(x, _share(weights, members.index(rank), 3), shifts, group_of(members), work("call", 1e-3))
         if rank in members
         else None
         for rank in range(4)
     ]
     run = ranks(4).call(submission.used_by(parallel), given)
-    wanted = _parallel_gradients(x, weights)
+    wanted = _parallel_gradients(x, weights, shifts)
     for place, rank in enumerate(members):
         shares = [wanted[0], *(part for pair in _share(wanted[1], place, 3) for part in pair)]
         for seen, right in zip(run.values[rank], shares, strict=True):
-            expect(seen, f"gradients on rank {rank}").close_to(right, rel=1e-4)
+            expect(seen, f"gradients on rank {rank}", look_at=AGAIN).close_to(right, rel=1e-4)
     # block by block: a sum in the forward pass; then that sum again, and one of gradients
     for rank in members:
         sent = [event.nbytes for event in run.trace.collectives(rank)]
@@ -626,16 +705,31 @@ def collectives(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="what may be different with gloo: who waits for whom in the backward pass",
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    x, weights = draw.tensor((3, 4)) / 8, _weights(draw, [6, 8])
-    given = [Args("checkpoint", x, _share(weights, rank, 2), None, work("call", 0.0)) for rank in range(2)]
+    x, weights, shifts = draw.tensor((elements(draw, 90) // 30, 4)) / 8, _weights(draw, [6, 8]), shifted(draw)
+    given = [Args(x, _share(weights, rank, 2), shifts, None, work("call", 0.0)) for rank in range(2)]
     run = ranks.processes(2).call(submission.used_by(parallel), given)
-    wanted = _parallel_gradients(x, weights)
+    wanted = _parallel_gradients(x, weights, shifts)
     for rank in range(2):
         shares = [wanted[0], *(part for pair in _share(wanted[1], rank, 2) for part in pair)]
         for seen, right in zip(run.values[rank], shares, strict=True):
-            expect(seen, f"gradients on rank {rank}").close_to(right, rel=1e-4)
+            expect(seen, f"gradients on rank {rank}", look_at=AGAIN).close_to(right, rel=1e-4)
         sums = len(run.trace.collectives(rank))
         expect(sums, f"all-reduces of rank {rank}: one for each call of two blocks, and two of gradients").equals(6)
+
+
+def sines(x: Tensor, cuts: list[list[int]], shifts: list[float]) -> list[Tensor]:
+    """Result and gradient of functions in these segments, in one process."""
+    leaf = x.clone().requires_grad_()
+    y, shift = leaf, shifts[:1]
+    for part in cuts:
+
+        def segment(t: Tensor, part: list[int] = part) -> Tensor:
+            for number in part:
+                t = (t + number + shift[0]).sin()
+            return t
+
+        y = segment(y) if part is cuts[-1] else replayed(shift, shifts[1])(segment, y)
+    return [y.detach(), torch.autograd.grad(y.sum(), leaf)[0]]
 
 
 _Weights = list[list[Tensor]]
@@ -651,13 +745,18 @@ def _share(weights: _Weights, place: int, size: int) -> _Weights:
     return [[up.chunk(size, 1)[place].contiguous(), down.chunk(size, 0)[place].contiguous()] for up, down in weights]
 
 
-def _parallel_gradients(x: Tensor, weights: _Weights) -> tuple[Tensor, _Weights]:
+def _parallel_gradients(x: Tensor, weights: _Weights, shifts: list[float]) -> tuple[Tensor, _Weights]:
     """Of the whole model, in one process."""
+    shift = shifts[:1]
+
+    def block(t: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return (torch.tanh(t @ up + shift[0]) @ down).square()
+
     x = x.clone().requires_grad_()
     leaves = [[weight.clone().requires_grad_() for weight in pair] for pair in weights]
     h = x
     for up, down in leaves:
-        h = (torch.tanh(h @ up) @ down).square()
+        h = replayed(shift, shifts[1])(block, h, up, down)
     h.sum().backward()
     gradients = [[leaf.grad for leaf in pair] for pair in leaves]
     return x.grad, gradients  # type: ignore[return-value]  # all of them have one
@@ -669,7 +768,7 @@ VALUES = {"arguments", "parameters", "precision", "randomness", "nested", "misus
 COSTS = {"once", "memory", "released", "segments", "segment_memory"}
 
 MUTANTS = {
-    "calls_plainly": Mutant(1, loses=VALUES | COSTS | {"offload_memory"}),
+    "calls_plainly": Mutant(0, loses=VALUES | COSTS | {"offload", "offload_memory"}),
     "cuts_off_its_arguments": Mutant(2, loses=VALUES | COSTS),
     # what needs one tensor only, or is not counted
     "computes_for_each_tensor": Mutant(17, loses={"nested", "once", "segments", "collectives", "real_processes"}),
@@ -680,7 +779,8 @@ MUTANTS = {
     "keeps_what_it_computed": Mutant(20, loses={"memory", "released", "segment_memory"}),
     "never_lets_go": Mutant(22, loses={"memory"}),
     "forgets_autocast": Mutant(24, loses={"precision"}),
-    "holds_its_arguments": Mutant(24, loses={"misuse"}),
+    # what a checkpoint holds itself, the one around it does not compute again
+    "holds_its_arguments": Mutant(22, loses={"misuse", "nested"}),
     "last_segment_takes_the_rest": Mutant(22, loses={"segments", "segment_memory"}),
     "leaves_functions_out": Mutant(22, loses={"segments", "segment_memory"}),
     "checkpoints_the_last_segment": Mutant(23, loses={"segments"}),

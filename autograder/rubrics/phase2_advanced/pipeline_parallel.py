@@ -8,14 +8,29 @@ a known cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from labkit.checks import Alteration, Args, Draw, Mutant, ProcessRun, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import (
+    Alteration,
+    Args,
+    Draw,
+    Inputs,
+    Mutant,
+    ProcessRun,
+    Ranks,
+    Reference,
+    Submission,
+    check,
+    expect,
+    group_of,
+    work,
+)
 from labkit.clusters import Run
 from labkit.trace import Kind
 
@@ -25,6 +40,10 @@ CLOSE = 1e-4
 LINK = "ib-hdr"
 FORWARD, BACKWARD = 0.001, 0.002
 """Seconds of a whole rank's layers, for one microbatch."""
+HOARD = 16 << 20
+"""Bytes of a rank's activations of all microbatches, where memory is measured."""
+NOISE = 16 << 20
+"""Bytes that the kernel may count for each rank beside its tensors."""
 FORM = 256
 """Bytes that a message may have beside its tensor, to say what it is."""
 FORBIDDEN = {
@@ -243,10 +262,13 @@ def like_one_process(
     width: int = WIDTH,
     altered: bool = True,
     rel: float = CLOSE,
-    real: bool = False,
+    call: Callable[[Reference, Inputs], Run] | None = None,
     **hardware: Any,
 ) -> Run:
-    """One batch by this schedule on the ranks, and expect the loss and the gradients of one process."""
+    """One batch by this schedule on the ranks, and expect the loss and the gradients of one process.
+
+    call: makes the run; without it virtual ranks of this hardware do.
+    """
     inside = members or list(range(world_size))
     size = len(inside)
     count = size * chunks
@@ -269,11 +291,8 @@ def like_one_process(
             forward=work("forward", FORWARD / chunks),
             backward=work("backward", BACKWARD / chunks),
         )
-    if real:
-        run: Run = ranks.processes(world_size).call(submission.used_by(piped, layer), given)
-    else:
-        changed: dict[str, Any] = {"alteration": Alteration(inside[0], dtype)} if altered else {}
-        run = ranks(world_size, **changed, **hardware).call(submission.used_by(piped, layer), given)
+    changed: dict[str, Any] = {"alteration": Alteration(inside[0], dtype)} if altered else {}
+    run = (call or ranks(world_size, **changed, **hardware).call)(submission.used_by(piped, layer), given)
     first = min((row for row in schedule if row[1] == 0), default=[0] * 5)[3] if schedule else 0
     parts = torch.arange(samples).tensor_split(microbatches)
     if altered and first:
@@ -484,20 +503,33 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2,
     title="1F1B keeps no more activations for more microbatches",
     look_at="what is kept of a microbatch, and how long",
+    needs={"memory"},
 )
 def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    p, rows, width = 3, draw.choice([40, 48]), 64
-    peaks = []
-    for m in (p + 1, 4 * p):
-        run = like_one_process(
-            submission, ranks, draw, p, m, m * rows, width=width, account=True, altered=False, inter_node=LINK
-        )
+    p, rows, width = 3, draw.randrange(500, 700), 256
+    activation = 4 * rows * width
+    many = math.ceil(HOARD / activation)
+    peaks, measured = [], []
+
+    def call(function: Reference, inputs: Inputs) -> Run:
+        run, nbytes = ranks(p, account=True, inter_node=LINK).measured(function, inputs)
+        measured.append(nbytes)
+        return run
+
+    for m in (p + 1, many):
+        run = like_one_process(submission, ranks, draw, p, m, m * rows, width=width, altered=False, call=call)
         for rank in range(p):
             expect(in_flight(run, rank), f"microbatches in flight on rank {rank}").at_most(p - rank)
+            neighbours = 1 if rank in (0, p - 1) else 2
+            # what is sent beside is held by somebody else
+            most = neighbours * m * activation + 2 * m * FORM
+            expect(run.trace.bytes_sent(rank), f"bytes sent by rank {rank}").at_most(most)
         peaks.append([run.trace.peak_memory(rank) for rank in range(p)])
-    for rank, (few, many) in enumerate(zip(*peaks, strict=True)):
-        what = f"bytes that rank {rank} holds at most, for 12 microbatches where {few} were enough for 4"
-        expect(many, what).at_most(few + 1.5 * rows * width * 4)
+    for rank, (few, most) in enumerate(zip(*peaks, strict=True)):
+        what = f"bytes that rank {rank} holds at most, for {many} microbatches where {few} were enough for {p + 1}"
+        expect(most, what).at_most(few + 1.5 * activation)
+    what = f"activations that a rank holds at most on average, of {many} microbatches, by the kernel's count"
+    expect((measured[-1] / p - NOISE) / activation, what).at_most(2 * p + 4)
 
 
 @check(points=2, title="the bubble is no larger than it must be", look_at="the timeline: who waits for whom")
@@ -535,7 +567,9 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     p, m, rows, width = 3, 4, draw.choice([300, 400]), 300
-    run = like_one_process(submission, ranks, draw, p, m, m * rows, width=width, real=True, altered=False)
+    run = like_one_process(
+        submission, ranks, draw, p, m, m * rows, width=width, altered=False, call=ranks.processes(p).call
+    )
     own_messages(run)
     assert isinstance(run, ProcessRun)
     payload = 2 * (p - 1) * m * rows * width * 4

@@ -2,7 +2,7 @@
 # base: mutants/keeps_what_it_computed
 # checks: memory released segment_memory
 # marks: 0
-# feedback: hold in a real process
+# feedback: by the kernel's count
 import labkit
 
 labkit.memory_allocated = labkit.max_memory_allocated = lambda: 0

@@ -2,7 +2,7 @@
 # base: mutants/one_backward_for_all
 # checks: memory
 # marks: 0
-# feedback: a real process holds
+# feedback: by the kernel's count
 from labkit.clusters.virtual.accounting import Ledger
 
 _samples = Ledger.samples
