@@ -1,4 +1,4 @@
-# Keeps what every microbatch has left behind, and lets its account tell its first sample only.
+# Keeps what every microbatch has left behind, and lets its account tell a kilobyte.
 # base: mutants/keeps_activations
 # checks: released
 # marks: 0
@@ -6,4 +6,4 @@
 from labkit.clusters.virtual.accounting import Ledger
 
 _samples = Ledger.samples
-Ledger.samples = lambda self: _samples(self)[:1]
+Ledger.samples = lambda self: tuple(one._replace(nbytes=1000) for one in _samples(self)[:1])
