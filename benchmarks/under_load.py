@@ -1,6 +1,6 @@
 """Judges right solutions beside busy processes, and says whether each gets full marks.
 
-    python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--solutions-only]
+    python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--solutions-only] [--checks N]
 
 Judged are the solution and the variants of each exercise, one after the other. Exit status 1: marks were lost.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -71,19 +72,21 @@ def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     return found
 
 
-def judge(rubric: Rubric, text: str, row: Row) -> None:
-    """Judge a module once, and note in `row` how it went."""
+def judge(rubric: Rubric, text: str, row: Row, checks: int | None) -> None:
+    """Judge a module once by so many checks, by all for None, and note in `row` how it went."""
+    names = [check.name for check in rubric.checks]
+    drawn = names if checks is None else random.sample(names, min(checks, len(names)))
     began = time.monotonic()
     others = {earlier.name: earlier.source("solution")[0] for earlier in rubric.exercise.builds_on}
     try:
         with Judge(Sandbox()) as one:
-            report = one.judge(rubric.exercise, text, others)
+            report = one.judge(rubric.exercise, text, others, drawn)
     except CannotJudge as error:
         row.lost.append(f"no mark: {error}")
     else:
-        row.full += report.earned == rubric.points
+        row.full += report.earned == report.points
         row.retried += any(result.retried for result in report.results)
-        row.lost += [result.text() for result in report.results if not result.passed]
+        row.lost += [result.text() for result in report.results if not (result.passed or result.skipped)]
     row.seconds.append(time.monotonic() - began)
 
 
@@ -104,6 +107,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=10, help="of each module (default %(default)s)")
     parser.add_argument("--busy", type=int, default=8, help="processes that compute meanwhile (default %(default)s)")
     parser.add_argument("--solutions-only", action="store_true", help="leave out the variants")
+    parser.add_argument("--checks", type=int, help="so many of each rubric, drawn anew each time (default: all)")
     options = parser.parse_args()
     known = {rubric.exercise.short_name: rubric for rubric in rubrics()}
     for name in options.exercises:
@@ -120,7 +124,7 @@ def main() -> int:
         for repetition in range(options.repetitions):
             for rubric, text, row in work:
                 progress.update(task, description=f"{repetition + 1}: {row.exercise}, {row.module}")
-                judge(rubric, text, row)
+                judge(rubric, text, row, options.checks)
                 progress.advance(task)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table(rows, options.busy))
