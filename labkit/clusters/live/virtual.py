@@ -103,7 +103,11 @@ class _LiveHost:
             self._ranks[number] = rank
             failed = False
             while True:
+                if endpoint.threads is not None:
+                    endpoint.threads.pause(failed)
                 self._threads.rest(number, failed)
+                if endpoint.threads is not None:
+                    endpoint.threads.resume()
                 result = self._outcome(rank)
                 if current.is_forked():
                     os._exit(result.exit or 0)

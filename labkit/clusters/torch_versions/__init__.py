@@ -30,6 +30,7 @@ from labkit.clusters.torch_versions.groups import (
 )
 from labkit.clusters.torch_versions.ranks import (
     checkpoints_in_own_thread,
+    hand_on_world,
     leave_uncompiled,
     refuse_cuda,
     tensor_handlers_per_thread,
@@ -67,6 +68,7 @@ __all__ = [
     "gloo_group",
     "group_count",
     "groups_of_this_rank",
+    "hand_on_world",
     "inits_of_this_rank",
     "is_coalescing",
     "leave_uncompiled",

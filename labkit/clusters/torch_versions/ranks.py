@@ -70,6 +70,15 @@ def worlds_per_thread(entered: Callable[[], object]) -> None:
     c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
+def hand_on_world() -> Callable[[], None]:
+    """What a thread that this one starts calls first, to have the same process groups."""
+    world = c10d._world
+    if not isinstance(world, _WorldPerThread):
+        return lambda: None
+    mine = world.__dict__.copy()
+    return lambda: world.__dict__.update(mine)
+
+
 def tensor_handlers_per_thread() -> None:
     """What DTensor does in a way of its own (`loss_parallel()` adds to it) is kept for each thread."""
     from torch.distributed.tensor import DTensor

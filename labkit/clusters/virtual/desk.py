@@ -9,6 +9,7 @@ every field is checked, and a rank that breaks the protocol is dropped.
 from __future__ import annotations
 
 import math
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +27,7 @@ from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.exchange import ENDED, Allowance, Line, ProtocolError, UsedUp
 from labkit.clusters.virtual.faults import Killed
 from labkit.clusters.virtual.key_values import StoreCall
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer
 
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
@@ -54,6 +55,8 @@ _MOST_ERRORS_OF_ANYBODY = 4
 """That a rank which is not trusted is told of: when it comes tells something, and no trace shows it."""
 _MOST = 1 << 62
 """Elements of a message, its tag, operators: numbers that fit where numbers of messages are kept."""
+_MOST_THREADS = 1024
+"""Of a rank, that wait at once."""
 _MOST_SECONDS = 1e9
 """That a rank sleeps at once: a clock must not come to the end of its numbers."""
 
@@ -88,6 +91,19 @@ def allowance(rules: Rules) -> Allowance:
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, allowance: Allowance) -> None:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; they are closed then."""
     desks = [_Desk(engine, rank, connection, rules, allowance) for rank, connection in enumerate(connections)]
+
+    def called_back(until_one: bool) -> int | None:
+        """A rank that sleeps and says something nevertheless."""
+        asleep = sorted(engine.several)
+        while True:
+            for rank in asleep:
+                if desks[rank].is_called_back():
+                    return rank
+            if not until_one:
+                return None
+            select.select([connections[rank] for rank in asleep], [], [])
+
+    engine.called_back = called_back
     try:
         while (rank := engine.next_rank()) is not None:
             desks[rank].turn()
@@ -121,6 +137,12 @@ class _Desk:
         """That the rank was told of."""
         self._resume: Callable[[], Any] | None = None
         """What the rank was put to sleep in: done when it has its turn again."""
+        self._called_back = False
+
+    def is_called_back(self) -> bool:
+        """Does a thread of this rank, which sleeps, want its turn?"""
+        self._called_back = self.line.has_come_in()
+        return self._called_back
 
     def turn(self) -> None:
         """It is this rank's turn: answer it until it sleeps or ends."""
@@ -182,7 +204,9 @@ class _Desk:
 
     def _needs_no_answer(self, call: list[Any]) -> bool:
         # where something goes wrong on purpose, computing may take longer than the rank thinks, or be its end
-        return call[0] in ("post", "tick", "leave_group") or (call[0] == "compute" and not self._engine.faults.any)
+        return call[0] in ("post", "tick", "leave_group", "call_back") or (
+            call[0] == "compute" and not self._engine.faults.any
+        )
 
     def _try(self, action: Callable[[], Any]) -> Any:
         """The answer, or None when the rank must sleep."""
@@ -233,6 +257,16 @@ class _Desk:
             case "wait", [int() as handle, bool() as move_clock, float() as timeout] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: self._wait(handle, request, move_clock, timeout)
+            case "wait_for_any", [[*handles], [*limits], bool() as restless] if (
+                handles
+                and len(handles) == len(limits) <= _MOST_THREADS
+                and all(type(handle) is int and handle in self._requests for handle in handles)
+                and all(isinstance(limit, float) and limit >= 0 for limit in limits)
+            ):
+                waits = {handle: (self._requests[handle], limit) for handle, limit in zip(handles, limits, strict=True)}
+                return lambda: self._wait_for_any(waits, restless)
+            case "call_back", []:
+                return lambda: None
             case "done_at", [int() as handle] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: request.done_at
@@ -307,6 +341,12 @@ class _Desk:
             self._requests.pop(handle, None)
         return result, request.source
 
+    def _wait_for_any(self, waits: dict[int, tuple[Request, float]], restless: bool) -> Any:
+        called_back, self._called_back = self._called_back, False
+        if not called_back and self._engine.must_sleep_for_any(self._rank, list(waits.values()), restless):
+            return _SLEEP
+        return [handle for handle, (request, _) in waits.items() if self._engine.is_over(self._rank, request)]
+
     def _may_write(self, call: StoreCall) -> bool:
         return self._trusting or call.name in _READING
 
@@ -317,6 +357,8 @@ class _Desk:
                 plain = all(isinstance(key, str) for key in keys) and all(isinstance(v, bytes) for v in values)
                 if name in key_values.OPERATIONS and plain and timeout < math.inf and abs(number) < 1 << 63:
                     return StoreCall("", name, line[:200], table, keys, values, number, timeout)
+            case ["timer", float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
+                return Timer("", "sleep", "", seconds)
         group = fields[1] if len(fields) > 1 else None
         if not isinstance(group, str) or not self._engine.is_in_group(self._rank, group):
             raise ProtocolError("unknown group: this rank has not joined it, or has destroyed it")

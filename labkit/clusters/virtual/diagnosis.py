@@ -10,7 +10,7 @@ from labkit.clusters.run import ranges
 from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.faults import LinkDown
 from labkit.clusters.virtual.key_values import StoreCall
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, shown
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer, shown
 
 if TYPE_CHECKING:
     from labkit.clusters.virtual.engine import Engine
@@ -44,9 +44,14 @@ def explain(engine: Engine) -> dict[int, Exception]:
     unlike = engine.meetings.unlike()
     if unlike:
         return unlike
-    waits = {rank: waited_for(engine, request) for rank, request in engine.waiting.items()}
+    waits = {
+        rank: [peer for request in engine.awaited(rank) for peer in waited_for(engine, request)]
+        for rank in engine.waiting
+    }
     report = _report(engine, waits)
-    engine.stuck = engine.stuck or [_standing(rank, request) for rank, request in sorted(engine.waiting.items())]
+    engine.stuck = engine.stuck or [
+        _standing(rank, request) for rank in sorted(engine.waiting) for request in engine.awaited(rank)
+    ]
     return {rank: DeadlockError(report) for rank in waits}
 
 
@@ -73,7 +78,7 @@ def waited_for(engine: Engine, request: Request) -> list[int]:
         if request.wanted is not None:
             return [request.wanted]
         return [rank for rank in engine.groups[request.group] if rank != request.rank]
-    if isinstance(request, StoreCall):
+    if isinstance(request, StoreCall | Timer):
         return []  # anybody could set the key
     assert isinstance(request, Collective)
     joined = engine.meetings.joined(request)
@@ -150,17 +155,16 @@ def cut_collective(name: str, request: Collective) -> LinkDown:
 
 def _report(engine: Engine, waits: dict[int, list[int]]) -> str:
     lines = ["no rank can go on:"]
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank in sorted(waits):
-        request = engine.waiting[rank]
-        alike[_general(request), request.line].append(rank)
-    for (_, line), ranks in alike.items():
-        for rank in ranks if len(waits) <= 8 else ranks[:2]:
-            request = engine.waiting[rank]
-            note = _note(engine, request, waits[rank])
-            lines.append(f"  rank {rank} waits in {request} at {line or 'an unknown line'}{note}")
-        if len(waits) > 8 and len(ranks) > 2:
-            lines.append(f"  ... and so do ranks {ranges(ranks[2:])}")
+    alike: dict[tuple[str, str], list[Request]] = defaultdict(list)
+    requests = [request for rank in sorted(waits) for request in engine.awaited(rank)]
+    for request in requests:
+        alike[_general(request), request.line].append(request)
+    for (_, line), ones in alike.items():
+        for request in ones if len(waits) <= 8 else ones[:2]:
+            note = _note(engine, request, waited_for(engine, request))
+            lines.append(f"  rank {request.rank} waits in {request} at {line or 'an unknown line'}{note}")
+        if len(waits) > 8 and len(ones) > 2:
+            lines.append(f"  ... and so do ranks {ranges([request.rank for request in ones[2:]])}")
     cycle = cycles.find(waits)
     if cycle:
         lines.append(f"  {cycles.shown(cycle)}")

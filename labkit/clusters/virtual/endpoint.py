@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, NoReturn, Protocol
 
 from labkit.clusters.virtual.in_flight import InFlight
+from labkit.clusters.virtual.rank_threads import RankThreads
 from labkit.clusters.virtual.requests import Request
 
 NO_CUDA = (
@@ -59,6 +60,9 @@ class Endpoint(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """This rank's clock moves on: it does nothing, and others run."""
+
+    def share(self) -> RankThreads:
+        """From now on several threads of the rank use it."""
 
     def cut_off(self) -> None:
         """This is a copy, in a process that the rank has forked: who uses it now gets a RuntimeError."""

@@ -37,7 +37,7 @@ from labkit.clusters.virtual.key_values import KeyValues, StoreCall
 from labkit.clusters.virtual.meetings import Meetings
 from labkit.clusters.virtual.messages import Messages
 from labkit.clusters.virtual.network import Network
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer
 from labkit.hardware import Topology
 from labkit.trace import Kind, Membership, Trace, events_from
 
@@ -57,6 +57,12 @@ class Engine:
         self.topology = topology
         self.clock = [0.0] * topology.world_size
         self.waiting: dict[int, Request] = {}
+        self.several: dict[int, list[Request]] = {}
+        """Of waiting ranks with several threads: all that these wait for, `waiting` being the first."""
+        self.restless: set[int] = set()
+        """Of these, ranks with a thread that may run on by itself, since it waits for something outside of the run."""
+        self.called_back: Callable[[bool], int | None] = lambda until_one: None
+        """A rank of `several` of which a thread runs again; None when there is none. Waits for one if asked to."""
         self.gone: int | None = None
         """Where ranks are processes: the first one that was gone in the midst of its turn."""
         self.dropped: dict[int, RankError] = {}
@@ -96,6 +102,7 @@ class Engine:
             Receive: self.messages.accept_receive,
             Collective: self.meetings.accept,
             StoreCall: KeyValues(self).accept,
+            Timer: lambda time, timer: self.complete(timer, time + timer.seconds),
         }
         self.faults.plan(self)  # first: what is broken from the start is so before anybody runs
         for rank in range(topology.world_size):
@@ -107,6 +114,9 @@ class Engine:
         """Let time pass until a rank can run, and return it; None when all have ended."""
         agenda = self._agenda
         while True:
+            if self.restless and (called := self.called_back(False)) is not None:
+                self._stop_waiting(called)
+                return called
             while agenda:
                 time, _, act, subject = heappop(agenda)
                 if act is None:
@@ -117,6 +127,9 @@ class Engine:
                     self._has_failed(error)
             if not self.waiting:
                 return None
+            if self.several and (called := self.called_back(bool(self.restless))) is not None:
+                self._stop_waiting(called)
+                return called
             now = max(self.clock)
             try:
                 errors = diagnosis.explain(self)
@@ -124,14 +137,14 @@ class Engine:
                 self._has_failed(error)
                 continue
             for rank, why in errors.items():
-                self.fail(self.waiting[rank], why, now)
+                self.fail_all(self.awaited(rank), why, now)
 
     def _has_failed(self, error: Exception) -> None:
         """All who wait hear of it, and all who will."""
         if not self.failure:
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             self.failure = f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
-        for request in list(self.waiting.values()):
+        for request in [request for rank in self.waiting for request in self.awaited(rank)]:
             self._give_up(request)
 
     def _give_up(self, request: Request) -> None:
@@ -305,6 +318,55 @@ class Engine:
             return True
         return False
 
+    def must_sleep_for_any(self, rank: int, waits: Sequence[tuple[Request, float]], restless: bool) -> bool:
+        """Several threads of a rank begin to wait, each for a request, which fails when the clock shows a limit.
+
+        False when one of these is over by the rank's clock. restless: a thread that waits for something else may run
+        on by itself (`called_back` says when). Without requests the rank sleeps until then.
+        """
+        clock = self.clock[rank]
+        requests = [request for request, _ in waits]
+        if self.failure:
+            for request in requests:
+                if request.done_at is None and request.error is None:
+                    self._give_up(request)
+        if any(self.is_over(rank, request) for request in requests):
+            return False
+        self.waiting[rank], self.several[rank] = requests[0], requests
+        if restless:
+            self.restless.add(rank)
+        for request, limit in waits:
+            if request.done_at is not None:
+                self.at(request.done_at, self._wake, request)
+            elif limit < inf:
+                self.at(max(limit, clock), self._time_out, (request, limit - request.posted))
+        return True
+
+    def is_over(self, rank: int, request: Request) -> bool:
+        """Has it failed, or is it done by the rank's clock?"""
+        return request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank])
+
+    def awaited(self, rank: int) -> list[Request]:
+        """What a waiting rank waits for: one request, or one for each of its threads."""
+        return self.several.get(rank) or [self.waiting[rank]]
+
+    def _is_awaited(self, request: Request) -> bool:
+        return self.waiting.get(request.rank) is request or request in self.several.get(request.rank, ())
+
+    def _stop_waiting(self, rank: int) -> None:
+        del self.waiting[rank]
+        self.several.pop(rank, None)
+        self.restless.discard(rank)
+
+    def _wake(self, time: float, request: Request) -> None:
+        """A request is done for which one of a rank's several threads waits."""
+        rank = request.rank
+        if request in self.several.get(rank, ()):
+            self._stop_waiting(rank)
+            self._end_computing(rank)
+            self.clock[rank] = max(time, self.clock[rank])
+            self.at(self.clock[rank], None, rank)
+
     def finish(self, rank: int, request: Request, move_clock: bool = True) -> Any:
         """End of the wait: raise the request's error or move the rank's clock and return what arrived."""
         if request.error is not None:
@@ -334,7 +396,10 @@ class Engine:
         """The request is done at `time`, now or later."""
         request.done_at = time
         rank = request.rank
-        if self.waiting.get(rank) is request:
+        if rank in self.several:
+            if request in self.several[rank]:
+                self.at(time, self._wake, request)
+        elif self.waiting.get(rank) is request:
             del self.waiting[rank]
             self._order += 1
             clock = self.clock[rank]
@@ -346,18 +411,18 @@ class Engine:
         rank = request.rank
         if isinstance(error, diagnosis.MismatchError):
             self.mismatched.setdefault(rank, error)
-        if self.waiting.get(rank) is request:
-            del self.waiting[rank]
+        if self._is_awaited(request):
+            self._stop_waiting(rank)
             self.clock[rank] = max(time, self.clock[rank])
             self.at(self.clock[rank], None, rank)
 
-    def fail_all(self, requests: Iterable[Request], error: Exception, time: float = 0.0) -> None:
+    def fail_all(self, requests: Iterable[Request], error: BaseException, time: float = 0.0) -> None:
         for request in requests:
             self.fail(request, error, time)
 
     def _time_out(self, time: float, subject: tuple[Request, float]) -> None:
         request, timeout = subject
-        if self.waiting.get(request.rank) is request:
+        if self._is_awaited(request) and request.done_at is None:
             self._withdraw(request)
             self.fail(request, RuntimeError(f"{request} timed out: not done after {timeout:g} s"), time)
 

@@ -7,6 +7,7 @@ Reading one is safe on bytes from untrusted code.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from typing import Any
@@ -98,6 +99,16 @@ class Line:
             self._share.take(text_bytes + buffer_bytes)
         body = self._reader.read(text_bytes + buffer_bytes)
         return decode(body, text_bytes) if len(body) == text_bytes + buffer_bytes else None
+
+    def has_come_in(self) -> bool:
+        """Is there something to read, or the end of the stream?"""
+        self._connection.setblocking(False)
+        try:
+            if self._reader.peek(1):
+                return True
+        finally:
+            self._connection.setblocking(True)
+        return bool(select.select([self._connection], [], [], 0)[0])
 
     def hang_up(self) -> None:
         """The other end reads an end of file."""

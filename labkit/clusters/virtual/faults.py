@@ -195,9 +195,8 @@ class Faults:
     @staticmethod
     def _kill_waiting(time: float, subject: tuple[Engine, int]) -> None:
         engine, rank = subject
-        request = engine.waiting.get(rank)
-        if request is not None:
-            engine.fail(request, Killed(), time)
+        if rank in engine.waiting:
+            engine.fail_all(engine.awaited(rank), Killed(), time)
 
     def strike(self, rank: int, clock: list[float]) -> None:
         """Raises Killed when the rank's time has come; its clock is then the time of its death."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from socket import socket
 from typing import Any, NoReturn
 
@@ -38,6 +39,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         reporter.hosts(endpoint.rank)
         with host.being(endpoint, job.environment) as rank:
             result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
+            endpoint.close(result.error is not None or result.exit != 0)
         exits.run_exit_functions(rank)
         if current.is_forked():
             os._exit(result.exit or 0)
@@ -70,6 +72,7 @@ class Host:
     def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
         """Meanwhile this thread is a rank, with `variables` beside torchrun's: what it does is charged to it."""
         rank = Rank(endpoint.rank, {**torchrun_environment(self.topology, endpoint.rank), **variables})
+        rank.in_thread = partial(random_states.Claiming, rank.number)
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
         environment.own_folder()

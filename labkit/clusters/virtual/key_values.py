@@ -113,7 +113,7 @@ class KeyValues:
 
         lost = sorted(self._engine.lost)
         failed = f"rank{'s' * (len(lost) > 1)} {ranges(lost)} failed"
-        for request in list(self._engine.waiting.values()):
+        for request in [request for rank in self._engine.waiting for request in self._engine.awaited(rank)]:
             if isinstance(request, StoreCall):
                 self._engine.fail(request, PeerFailed(f"waited in {request}: nobody has done that, and {failed}"), time)
 

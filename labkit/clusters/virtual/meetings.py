@@ -92,12 +92,14 @@ class Meetings:
     def unlike(self) -> dict[int, Exception]:
         """The error for each waiting rank whose collective cannot take place, since others called something else."""
         errors: dict[int, Exception] = {}
-        for rank, request in self._engine.waiting.items():
+        engine = self._engine
+        for request in [request for rank in engine.waiting for request in engine.awaited(rank)]:
             if isinstance(request, Collective):
                 calls = self._groups[request.group]
                 if request.number in calls.unlike:
                     joined = calls.meetings[request.number]
-                    errors[rank] = diagnosis.unlike_collectives(self._engine, request.number, calls.members, joined)
+                    error = diagnosis.unlike_collectives(engine, request.number, calls.members, joined)
+                    errors[request.rank] = error
         return errors
 
     def _give_up(self, now: float, request: Collective) -> None:

@@ -26,7 +26,6 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
     def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
         super().__init__(group_rank, len(ranks))
         self.endpoint = endpoint
-        self._post = endpoint.post
         self.ranks = ranks
         self.backend = backends.backend(backend)
         self.group_rank = group_rank
@@ -105,7 +104,7 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
         # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
-        return self._post(
+        return self.endpoint.post(
             Send(self.label, name, line, self.ranks[to], tag, tensor.dtype, tensor.numel(), tensor.nbytes,
                  snapshot(tensor))
         )  # fmt: skip
@@ -115,4 +114,4 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
         wanted = None if source is None else self.ranks[source]
-        return self._post(Receive(self.label, name, line, wanted, tag, tensor.dtype, tensor.numel()))
+        return self.endpoint.post(Receive(self.label, name, line, wanted, tag, tensor.dtype, tensor.numel()))

@@ -85,6 +85,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
     main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
         result = execute(job, index, lambda: endpoint.now, main)
+        endpoint.close(result.error is not None or result.exit != 0)
     if current.is_forked():
         os._exit(result.exit or 0)
     if job.trace:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +16,8 @@ from labkit.clusters.virtual.exchange import ENDED, Line
 from labkit.clusters.virtual.faults import Killed, LinkDown
 from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.key_values import StoreCall
-from labkit.clusters.virtual.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer
 
 _MOST_UNSAID = 64
 _MOST_UNSAID_BYTES = 64 << 10
@@ -34,7 +37,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-class SocketEndpoint:
+class SocketEndpoint(SharedEndpoint):
     """A process rank's line to the scheduler.
 
     What needs no answer goes out with the next call that does: the scheduler would serve nobody else meanwhile.
@@ -74,6 +77,8 @@ class SocketEndpoint:
                 fields = ("collective", *common, tensors, op, root, *more)
             case StoreCall(store=table, keys=keys, values=values, number=number, timeout=timeout):
                 fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
+            case Timer(seconds=seconds):
+                fields = ("timer", float(seconds))
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
         self._posted += 1
@@ -87,6 +92,13 @@ class SocketEndpoint:
         arrived, source = self._ask("wait", handle, move_clock, timeout)
         return arrived, source
 
+    def sleep_for_any(self, waits: Sequence[tuple[int, float]], restless: bool) -> Collection[int]:
+        over: list[int] = self._ask("wait_for_any", [handle for handle, _ in waits], [at for _, at in waits], restless)
+        return over
+
+    def call_back(self) -> None:
+        self._line.send([("call_back",)])
+
     def done_at(self, handle: int) -> float:
         return float(self._ask("done_at", handle))
 
@@ -95,8 +107,10 @@ class SocketEndpoint:
 
     def compute(self, seconds: float, operations: int = 1) -> None:
         if self._trusted:
-            self.now += seconds
-            self._computed += operations
+            # who counts operators has found this method before there were several threads
+            with nullcontext() if self.threads is None else self.threads.turn():
+                self.now += seconds
+                self._computed += operations
 
     def work(self, name: str, seconds: float) -> None:
         self._ask("work", name, seconds)
@@ -111,6 +125,7 @@ class SocketEndpoint:
             self._send()
 
     def cut_off(self) -> None:
+        self.share_no_longer(refuse_after_fork)
         self._ask = self._say = refuse_after_fork  # type: ignore[method-assign]
 
     def end(self, failed: bool) -> None:

@@ -95,6 +95,16 @@ class Collective(Request):
         return f"{self.name}({', '.join(parts)})"
 
 
+@dataclass(slots=True, eq=False)
+class Timer(Request):
+    """Be done after so many seconds: how one of a rank's several threads sleeps."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"sleep({self.seconds:g})"
+
+
 def shown(dtype: torch.dtype, numel: int) -> str:
     """`float32[12]`."""
     return f"{str(dtype).removeprefix('torch.')}[{numel}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ import torch
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
 from labkit.clusters.virtual.in_flight import InFlight
+from labkit.clusters.virtual.rank_threads import SharedEndpoint
 from labkit.clusters.virtual.requests import Request
 
 # Python and autograd recurse deeply in large models; the memory is reserved, not used
@@ -31,6 +32,9 @@ class ThreadRanks:
         world_size = engine.topology.world_size
         self._batons = [threading.Lock() for _ in range(world_size)]
         self._all_ended = threading.Event()
+        self._calls: set[int] = set()
+        self._called = threading.Event()
+        engine.called_back = self._called_back
 
     def run(self) -> None:
         """Return when all ranks have ended."""
@@ -58,8 +62,25 @@ class ThreadRanks:
             self._batons[following].release()
             self._batons[rank].acquire()
 
+    def call_back(self, rank: int) -> None:
+        """Another thread of a rank that sleeps wants its turn."""
+        self._calls.add(rank)
+        self._called.set()
+
+    def _called_back(self, until_one: bool) -> int | None:
+        while True:
+            self._called.clear()
+            for rank in sorted(self._calls & self._engine.several.keys()):
+                self._calls.discard(rank)
+                return rank
+            if not until_one:
+                return None
+            self._called.wait()
+
     def _main(self, rank: int) -> None:
         self._batons[rank].acquire()
+        # threads that the rank starts are daemons only when it says so
+        threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the property is fixed by now
         # a backward pass must stay in its rank's thread
         with torch.autograd.set_multithreading_enabled(False):
             failed = self._program(ThreadEndpoint(self, self._engine, rank))
@@ -95,7 +116,7 @@ class ThreadRanks:
             self._batons[following].release()
 
 
-class ThreadEndpoint:
+class ThreadEndpoint(SharedEndpoint):
     """A thread rank's line to the scheduler: it calls the engine itself, since it holds the baton."""
 
     def __init__(self, ranks: ThreadRanks, engine: Engine, rank: int) -> None:
@@ -124,6 +145,14 @@ class ThreadEndpoint:
             self._ranks.switch(self.rank)
         return self._engine.finish(self.rank, request, move_clock), request.source
 
+    def sleep_for_any(self, waits: Sequence[tuple[Request, float]], restless: bool) -> Collection[Request]:
+        if self._engine.must_sleep_for_any(self.rank, waits, restless):
+            self._ranks.switch(self.rank)
+        return [request for request, _ in waits if self._engine.is_over(self.rank, request)]
+
+    def call_back(self) -> None:
+        self._ranks.call_back(self.rank)
+
     def is_done(self, request: Request) -> bool:
         self._step_aside()
         return self._engine.is_done(self.rank, request)
@@ -143,6 +172,7 @@ class ThreadEndpoint:
         self._engine.clock[self.rank] += seconds
 
     def cut_off(self) -> None:
+        self.share_no_longer(refuse_after_fork)
         self._ranks.switch = refuse_after_fork  # type: ignore[assignment,method-assign]
 
     def leave(self, failed: bool) -> NoReturn:

@@ -79,21 +79,21 @@ time.time() - began, time.perf_counter()
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_the_real_clock_stays_with_threads_and_the_standard_library() -> None:
+def test_threads_have_their_ranks_clock_and_the_standard_library_the_real_one() -> None:
     source = (
         HEAD
         + """
 import asyncio, subprocess, threading, timeit
-real = []
+began = time.perf_counter()
 def work():
-    began = time.perf_counter(); time.sleep(0.02); real.append(time.perf_counter() - began)
+    time.sleep(20)
 thread = threading.Thread(target=work); thread.start(); thread.join()
 asyncio.run(asyncio.sleep(0.01)); subprocess.run(["true"], timeout=20); threading.Event().wait(0.01)
-real[0] >= 0.019, time.perf_counter() < 0.001, abs(time.time() - BEGAN) < 60, timeit.timeit("pass", number=9) < 1e-3
+20 <= time.perf_counter() - began < 20.001, abs(time.time() - BEGAN) < 80, timeit.timeit("pass", number=9) < 1e-3
 """
     )
     run = virtual(nproc_per_node=2).run(Job(source=source.replace("BEGAN", str(time.time())))).raise_if_failed()
-    assert run.values == [(True, True, True, True)] * 2
+    assert run.values == [(True, True, True)] * 2
 
 
 def test_a_negative_sleep_is_refused_as_ever() -> None:

@@ -189,7 +189,7 @@ def test_what_a_thread_rank_cannot_do_says_so() -> None:
 import os, signal, threading
 said = []
 def work():
-    for action in (lambda: dist.barrier(), lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    for action in (lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)):
         try: action()
         except RuntimeError as error: said.append(str(error))
 thread = threading.Thread(target=work); thread.start(); thread.join()
@@ -201,9 +201,8 @@ said
 """
     for said in values(source):
         assert isinstance(said, list)
-        assert "own thread only, not in one that it started" in said[0]
-        assert "would end all ranks" in said[1] and "would end all ranks" in said[2]
-        assert "signal.alarm is not possible" in said[3] and said[4] == "no input"
+        assert "would end all ranks" in said[0] and "would end all ranks" in said[1]
+        assert "signal.alarm is not possible" in said[2] and said[3] == "no input"
 
 
 def test_a_process_that_a_rank_forks_is_outside_the_cluster() -> None:

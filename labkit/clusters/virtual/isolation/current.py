@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from labkit import exercises
+from labkit.clusters import torch_versions
 
 if TYPE_CHECKING:
     import random
@@ -34,6 +38,8 @@ class Rank:
     numpy_random: numpy.random.RandomState | None = None
     handlers: dict[int, Any] = field(default_factory=dict)
     """Signal handlers, by number."""
+    in_thread: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Around what a thread does that the rank starts."""
     exit_functions: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
 
@@ -41,9 +47,11 @@ class _Here(threading.local):
     rank: Rank | None = None
     """Whose thread this is: the rank's own, or one that it started."""
     endpoint: Endpoint | None = None
-    """Line to the scheduler, in the rank's own thread only: there alone it is known who runs when."""
+    """Its line to the scheduler."""
     clock: RankClock | None = None
     """As `endpoint`."""
+    is_started: bool = False
+    """Is this a thread that a rank has started?"""
 
 
 here = _Here()
@@ -56,17 +64,30 @@ def follow_threads() -> None:
     start = threading.Thread.start
 
     def start_for_rank(self: threading.Thread) -> None:
-        rank = here.rank
-        if rank is not None:
-            run, adopt_exercises = self.run, exercises.hand_on()
+        rank, endpoint, clock = here.rank, here.endpoint, here.clock
+        if endpoint is None:
+            start(self)
+            return
+        run, adopt_exercises, adopt_world = self.run, exercises.hand_on(), torch_versions.hand_on_world()
+        threads = endpoint.share()
 
-            def run_for_rank() -> None:
-                here.rank = rank
-                adopt_exercises()
-                run()
+        def run_for_rank() -> None:
+            here.rank, here.endpoint, here.clock, here.is_started = rank, endpoint, clock, True
+            adopt_exercises()
+            adopt_world()
+            try:
+                with torch.autograd.set_multithreading_enabled(False), rank.in_thread() if rank else nullcontext():
+                    run()
+            finally:
+                threads.end(self)
 
-            self.run = run_for_rank  # type: ignore[method-assign]
-        start(self)
+        self.run = run_for_rank  # type: ignore[method-assign]
+        threads.begin(self)
+        try:
+            start(self)
+        except BaseException:
+            threads.end(self)
+            raise
 
     threading.Thread.start = start_for_rank  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=_leave_scheduler)
@@ -92,5 +113,5 @@ def is_forked() -> bool:
 def endpoint() -> Any:
     """The running rank's line to the scheduler. Raises RuntimeError where there is none."""
     if here.endpoint is None:
-        raise RuntimeError("torch.distributed can be used in a rank's own thread only, not in one that it started")
+        raise RuntimeError("torch.distributed can be used in threads of a rank only, started by threading.Thread")
     return here.endpoint

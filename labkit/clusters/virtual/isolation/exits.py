@@ -28,7 +28,7 @@ def separate(leave: Callable[[int], NoReturn]) -> None:
     def exit_(status: int) -> NoReturn:
         if here.rank is None or is_forked():
             real_exit(status)
-        if here.endpoint is None:
+        if here.endpoint is None or here.is_started:
             raise RuntimeError("os._exit in a thread that a virtual rank started would end all ranks")
         leave(status & 0xFF)
 
@@ -99,7 +99,7 @@ def _deliver(rank: Rank, number: signal.Signals, leave: Callable[[int], NoReturn
     if callable(handler):
         handler(int(number), sys._getframe(2))
     elif handler == signal.SIG_DFL and number not in _IGNORED:
-        if here.endpoint is None:
+        if here.endpoint is None or here.is_started:
             raise RuntimeError(f"{number.name} from a thread that a virtual rank started would end all ranks")
         leave(-number)
 

@@ -1,0 +1,151 @@
+"""Threads that a rank starts communicate as its own: on threads, on processes, and where calls are judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit import Job, Run, virtual
+
+HEAD = """\
+import queue, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+right, left = (rank + 1) % n, (rank - 1) % n
+"""
+KINDS: dict[str, dict[str, Any]] = {
+    "threads": {},
+    "processes": {"ranks": "processes"},
+    "judged": {"ranks": "processes", "trusting": False, "account": False},
+}
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def ran(kind: str, source: str, ranks: int = 2) -> Run:
+    return virtual(nproc_per_node=ranks, **KINDS[kind]).run(Job(source=HEAD + source, timeout=60))
+
+
+RING = """
+tensor = torch.full((5,), float(rank))
+for _ in range(n):
+    arriving = torch.empty(5)
+    sender = threading.Thread(target=dist.send, args=(tensor, right))
+    sender.start()
+    dist.recv(arriving, left)
+    sender.join()
+    tensor = arriving
+tensor.tolist()
+"""
+
+
+def test_one_thread_sends_while_another_receives(kind: str) -> None:
+    runs = [ran(kind, RING, ranks=3).raise_if_failed() for _ in range(2)]
+    assert [run.values for run in runs] == [[[float(rank)] * 5 for rank in range(3)]] * 2
+    assert runs[0].trace.seconds == pytest.approx(runs[1].trace.seconds, rel=1e-3)
+
+
+def test_two_groups_are_used_in_two_threads(kind: str) -> None:
+    source = """
+one, two = torch.ones(3), torch.full((3,), 2.0)
+reducers = [
+    threading.Thread(target=dist.all_reduce, args=(tensor,), kwargs={"group": dist.new_group(range(n))})
+    for tensor in (one, two)
+]
+for reducer in reducers if rank else reversed(reducers):
+    reducer.start()
+for reducer in reducers:
+    reducer.join()
+one.tolist(), two.tolist()
+"""
+    assert ran(kind, source, ranks=3).raise_if_failed().values == [([3.0] * 3, [6.0] * 3)] * 3
+
+
+def test_time_goes_on_while_the_main_thread_waits_for_a_queue(kind: str) -> None:
+    source = """
+results = queue.Queue()
+
+def exchange():
+    for number in range(4):
+        arriving = torch.empty(1)
+        receiving = dist.irecv(arriving, left)
+        dist.send(torch.tensor([10.0 * number + rank]), right)
+        receiving.wait()
+        time.sleep(0.5)
+        results.put(arriving.item())
+    results.put(None)
+
+began = time.time()
+threading.Thread(target=exchange).start()
+list(iter(results.get, None)), time.time() - began >= 2
+"""
+    for rank, value in enumerate(ran(kind, source).raise_if_failed().values):
+        assert value == ([10.0 * number + 1 - rank for number in range(4)], True)
+
+
+def test_a_pool_that_does_not_communicate_is_no_hindrance(kind: str) -> None:
+    source = """
+total = torch.zeros(1)
+with ThreadPoolExecutor(2) as pool:
+    for batch in pool.map(lambda number: torch.full((1,), float(number)), range(5)):
+        total += batch
+        dist.all_reduce(total)
+total.item()
+"""
+    assert ran(kind, source).raise_if_failed().values == [52.0] * 2
+
+
+def test_a_deadlock_names_what_each_thread_waits_for(kind: str) -> None:
+    source = """
+threading.Thread(target=dist.recv, args=(torch.ones(1), left), daemon=True).start()
+dist.recv(torch.ones(2), right, tag=3)
+"""
+    run = ran(kind, source)
+    for rank in run.ranks:
+        assert rank.error is not None and rank.error.type == "DeadlockError"
+        for waiting in range(2):
+            assert f"rank {waiting} waits in recv(from rank {1 - waiting}, float32[1])" in rank.error.message
+            assert f"rank {waiting} waits in recv(from rank {1 - waiting}, float32[2], tag 3)" in rank.error.message
+
+
+def test_a_wait_that_times_out_on_the_machines_clock_is_no_deadlock(kind: str) -> None:
+    source = """
+def wait_then_send():
+    try:
+        queue.Queue().get(timeout=0.2)
+    except queue.Empty:
+        dist.send(torch.ones(1), left)
+
+received = torch.zeros(1)
+if rank:
+    sender = threading.Thread(target=wait_then_send)
+    sender.start()
+    dist.recv(received, left)
+    sender.join()
+else:
+    dist.recv(received, right)
+    dist.send(received + 1, right)
+received.item()
+"""
+    assert ran(kind, source).raise_if_failed().values == [1.0, 2.0]
+
+
+def test_threads_that_are_left_behind_end_with_the_rank(kind: str) -> None:
+    source = """
+def tick():
+    while True:
+        time.sleep(0.1)
+
+for leaves in (lambda: dist.recv(torch.ones(1), left, tag=9), queue.Queue().get, tick):
+    threading.Thread(target=leaves, daemon=True).start()
+last = threading.Thread(target=lambda: (time.sleep(1), dist.all_reduce(total)))
+total = torch.ones(1)
+last.start()
+"""
+    run = ran(kind, source).raise_if_failed()
+    assert [rank.output for rank in run.ranks] == ["", ""]
+    assert {event.operation for event in run.trace.collectives()} == {"all_reduce"}
+    assert all(event.start >= 1 for event in run.trace.collectives())
