@@ -200,7 +200,7 @@ def is_learners(filename: str) -> bool:
     `<eval_with_key>.0` (torch.fx). What counts then is the learner's line that called it.
     """
     if filename.startswith("<"):
-        return filename.startswith("<ipython-input-")
+        return filename.startswith(("<ipython-input-", "<cell>"))
     return not (
         filename.startswith(_FOREIGN_FOLDERS) or filename.endswith(_COMPILED) or _FOREIGN_PARTS.search(filename)
     )
