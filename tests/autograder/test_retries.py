@@ -170,9 +170,9 @@ def test_what_a_measurement_is_compared_with_may_be_too_slow_as_well() -> None:
     exercise = Exercise("phase1_data_parallel/trainer")
 
     def measures(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-        ranks.processes(1).memory(submission.used_by(check), [None])
+        ranks.processes(1).measured(submission.used_by(check), [None])
 
     rubric = Rubric(exercise, [Check("memory", "memory", 1.0, "", measures, frozenset({"memory"}))], Path("rubric.py"))
-    ranks = Ranks(TooSlow, processes=TooSlow, memory_peak=lambda run: (run(), 0))
+    ranks = Ranks(TooSlow, processes=TooSlow, memory_beyond=lambda idle, run: (idle(), 0))
     [result] = run_checks(rubric, Submission(exercise, ""), ranks).results
     assert not result.passed and may_be_chance(result)
