@@ -138,8 +138,9 @@ def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Path) -> None:
-    request = tmp_path / "plan"
-    asked = Plan("once", RANK, Job(source="import time\nprint('on', flush=True)\ntime.sleep(600)"), 1, 1)
+    request, begun = tmp_path / "plan", tmp_path / "begun"
+    source = f"import pathlib, time\nprint('on', flush=True)\npathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
+    asked = Plan("once", RANK, Job(source=source), 1, 1)
     request.write_bytes(pickle.dumps(asked))
     agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None
@@ -148,8 +149,9 @@ def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Pat
     for line in agent.stdout:
         nodes.feed(0, line)
         if '"frames"' in line:
-            time.sleep(1)
             break
+    while not begun.exists():
+        time.sleep(0.01)
     os.kill(agent.pid, signal.SIGTERM)
     for line in agent.stdout:
         nodes.feed(0, line)

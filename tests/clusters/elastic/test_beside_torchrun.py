@@ -41,7 +41,7 @@ def save(number, frame):
 signal.signal(signal.SIGTERM, save)
 tell("started")
 if os.environ["RANK"] == "1":
-    while not Path(os.environ["TOLD"], "0-0").exists():
+    while not Path(os.environ["TOLD"], f"{os.environ['TORCHELASTIC_RESTART_COUNT']}-0").exists():
         time.sleep(0.01)
     sys.exit(5)
 time.sleep(600)
