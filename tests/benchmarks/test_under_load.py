@@ -18,6 +18,7 @@ CHECKS = "2"
 """Of each, so that it takes less than a minute."""
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(not Sandbox().available, reason="needs bubblewrap")
 def test_three_exercises_get_full_marks_beside_eight_busy_processes() -> None:
