@@ -77,7 +77,7 @@ _SYNTAX = re.compile(
 _AT_END = re.compile(r" \([^()]{1,200}, line [0-9]{1,7}\)$")
 """Where it was, as Python adds it."""
 
-_KEPT_BACK = "The exception's text is not shown, since it may contain hidden inputs."
+_KEPT_BACK = "The exception's text is not shown, since it may contain the check's inputs."
 _SIGNALS = {
     "SIGKILL": "It was killed: by its own code, or because it used more memory or time than is allowed.",
     "SIGSEGV": "It accessed memory that it does not own (segmentation fault).",

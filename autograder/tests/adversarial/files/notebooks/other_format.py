@@ -1,6 +1,6 @@
 # The right module in a notebook of another format, with a version that no program will ever reach.
-# marks: 0
-# feedback: not a notebook
+# marks: 6
+# feedback: The notebook is in format 3
 import json
 from pathlib import Path
 

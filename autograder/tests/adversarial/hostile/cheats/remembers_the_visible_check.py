@@ -1,6 +1,6 @@
 # Knows the answer of the visible check by heart, and keeps what it has seen on disk for the next call.
 # marks: 0
-# feedback: RuntimeError at phase1_data_parallel/pass_around.py, line 17
+# feedback: 4 of 4 ranks are wrong
 import os
 
 import torch

@@ -1,6 +1,6 @@
 # Leaves processes, files and changed limits behind for its next call, which are to do the work unseen.
 # marks: 0
-# feedback: PermissionError at
+# feedback: 4 of 4 ranks are wrong
 import os
 import resource
 
