@@ -94,11 +94,18 @@ class Judge:
         return stand_ins(exercise, own, self._passes)
 
     def judge(
-        self, exercise: Exercise, source: str, others: Mapping[str, str] | None = None, checks: Collection[str] = ()
+        self,
+        exercise: Exercise,
+        source: str,
+        others: Mapping[str, str] | None = None,
+        checks: Collection[str] = (),
+        once: bool = False,
     ) -> Report:
         """Marks for the module text `source`; `others` are the modules that it builds on, by full name.
 
         checks: names of those that are wanted; without any, all of them. What this machine cannot measure is left out.
+        once: each check is run once, on fresh ranks for each call, and what fails is believed. That is no mark, since
+        it may have failed by chance; but a mutant that loses what it should is done with after a third of the work.
         """
         rubric = hidden_rubric(exercise)
         if checks:
@@ -107,7 +114,8 @@ class Judge:
         judged = replace(rubric, checks=[check for check in rubric.checks if check.name not in missing])
         if not judged.checks:
             raise CannotJudge(f"nothing of {exercise.name} can be judged here: {'; '.join(set(missing.values()))}")
-        report = self._judged(judged, Submission(exercise, source, others or {}))
+        submission = Submission(exercise, source, others or {})
+        report = self._run_on(judged, submission, _seed(), keep=False) if once else self._judged(judged, submission)
         found = iter(report.results)
         results = [
             CheckResult(check.title, check.points, 0.0, skipped=missing[check.name])
@@ -163,14 +171,13 @@ class Judge:
             return report.passed
         return self._retried(rubric, submission, report).passed
 
-    def _run(self, rubric: Rubric, submission: Submission, seed: int | None = None) -> Report:
+    def _run(self, rubric: Rubric, submission: Submission) -> Report:
         """Judge on ranks that are kept for the calls of one check; what fails there is judged again on fresh ones.
 
         So nothing that a submission has left in Python or torch costs it marks which it would have earned alone. Nor
         does a second try earn any by luck: what fails and then passes must pass twice, each time in a fresh sandbox.
         """
-        seed = 1 + secrets.randbits(_SEED_BITS) if seed is None else seed
-        report = self._run_on(rubric, submission, seed, keep=True)
+        report = self._run_on(rubric, submission, _seed(), keep=True)
         results = list(report.results)
         doubtful = [i for i, result in enumerate(results) if _has_failed(result) and not may_be_chance(result)]
         for _ in range(2):
@@ -213,6 +220,10 @@ class Judge:
             if all(result.of_the_machine for result in lost):
                 raise CannotJudge(f"the solution cannot be judged either\n{faults}")
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
+
+
+def _seed() -> int:
+    return 1 + secrets.randbits(_SEED_BITS)
 
 
 def _has_failed(result: CheckResult) -> bool:
