@@ -23,8 +23,6 @@ def begin() -> None:
 
     Where it cannot be started, the worker that needs it says so.
     """
-    # jsonschema would build a grammar of internationalised addresses, which takes a second and checks nothing here
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: an import of it fails
     with suppress(OSError):
         template().start()
     # else Python goes through all of torch and nbgrader once more, which takes up to two seconds after Ctrl-C
