@@ -75,10 +75,10 @@ class Enclosed:
         return _Inside(self, make, nnodes, nproc_per_node)
 
     def processes(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-        """Real processes with gloo, on the sandbox's own network."""
+        """Real processes with gloo, on the sandbox's own network, which is all that they have in common."""
 
         def make(warm: WarmProcess) -> Cluster:
-            return local(nproc_per_node, nnodes, backend="gloo", warm=warm)
+            return replace(local(nproc_per_node, nnodes, backend="gloo", warm=warm), network_store=True)
 
         return _Inside(self, make, nnodes, nproc_per_node)
 

@@ -134,14 +134,14 @@ class Bubblewrap(Runner):
             scratch_bytes=limits.scratch_bytes,
             cpu_seconds=limits.cpu_seconds,
             prepared=asked.entry if asked.entry == PREPARED else "",
-            # others may need a network in common
-            apart=limits.apart and asked.entry == PREPARED,
+            apart=limits.apart,
+            network=asked.entry != PREPARED,
         )
         made = self._room(order, asked, control, errors)
         if made.no_private_folders and not self._has_warned:
             self._has_warned = True
             asked.log.warning(
-                "Virtual ranks have no /tmp of their own here (%s): they see how full the sandbox's is",
+                "Ranks have no /tmp of their own here (%s): they see how full the sandbox's is",
                 made.no_private_folders,
             )
         return made

@@ -1,4 +1,4 @@
-"""Virtual ranks in a sandbox try to meet without the scheduler, and work as ever with it."""
+"""Ranks in a sandbox try to meet without messages that are counted, and work as ever with them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from autograder.sandbox import Sandbox
 from autograder.sandbox.inside import landlock
 from labkit.clusters import Job
+from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
@@ -135,6 +137,53 @@ def test_how_full_a_file_system_is_tells_other_ranks_nothing() -> None:
     # the machine's own disks change by others
     private = {point for point in seen if point.startswith(("/tmp", "/dev", "/home", "/proc"))} | {"/"}
     assert not private & set(by_other), by_other
+
+
+MEETS_ON_REAL_RANKS = """
+import contextlib, json, os, socket, sys
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+
+dist.init_process_group()
+rank = dist.get_rank()
+address = "\\0meet"
+if rank == 0:
+    for folder in ("/tmp", "/dev/shm", "/home/learner"):
+        open(f"{folder}/meet", "w").write("7")
+    meeting = socket.socket(socket.AF_UNIX)
+    meeting.bind(address)
+    meeting.listen()
+pids = [None, None]
+dist.all_gather_object(pids, os.getpid())
+places = [f"{root}{folder}/meet" for root in ("", f"/proc/{pids[0]}/root", f"/proc/{pids[0]}/cwd")
+          for folder in ("/tmp", "/dev/shm", "/home/learner")]
+seen = [place for place in places if os.path.exists(place)]
+with contextlib.suppress(OSError):
+    socket.socket(socket.AF_UNIX).connect(address)
+    seen.append("abstract socket")
+for number in os.listdir("/proc/self/fd"):
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:shared"):
+            seen.append("shared file")
+total = torch.ones(3)
+dist.all_reduce(total)
+one = dist.new_group([1])  # which rank 0 does not wait for
+batches = [int(batch.sum()) for batch in DataLoader(torch.arange(4), 2, num_workers=1)]
+store = dist.distributed_c10d._get_default_store()
+while hasattr(store, "underlying_store"):
+    store = store.underlying_store
+print(json.dumps([seen, total.tolist(), batches, type(store).__name__]))
+"""
+
+
+def test_real_ranks_meet_on_the_network_only() -> None:
+    with Sandbox().open() as enclosure:
+        cluster = replace(local(2, backend="gloo", warm=enclosure.warm), network_store=True)
+        run = cluster.run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
+    (by_writer, *_), (by_other, total, batches, store) = (json.loads(rank.output) for rank in run.ranks)
+    assert by_writer[:3] == ["/tmp/meet", "/dev/shm/meet", "/home/learner/meet"]
+    assert by_other == ([] if landlock.version() >= 6 else ["abstract socket"])
+    assert (total, batches, store) == ([2.0] * 3, [1, 5], "TCPStore")
 
 
 SHARES = """

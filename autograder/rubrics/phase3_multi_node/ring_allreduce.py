@@ -360,8 +360,8 @@ MUTANTS = {
     "returns_a_copy": Mutant(23, loses={"in_place"}),
     "crosses_the_ring": Mutant(23, loses={"neighbours"}),
     "right_on_virtual_ranks": Mutant(23, loses={"real_processes"}),
-    # virtual ranks have no files in common
-    "meets_in_files": Mutant(2, loses=EVERYTHING - {"real_processes"}),
+    # ranks have no files in common
+    "meets_in_files": Mutant(0, loses=EVERYTHING),
     "one_rank_at_a_time": Mutant(22, loses={"time"}),
     "sends_padding": Mutant(24, loses={"bytes_uneven"}),
     "splits_messages": Mutant(23, loses={"messages"}),

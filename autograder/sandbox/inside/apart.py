@@ -1,7 +1,8 @@
-"""Ranks that talk only to the scheduler outside are shut off from each other: a sum that needs no message is no sum.
+"""Ranks are shut off from each other but for messages that are counted: a sum that needs none is no sum.
 
-Each has `/tmp`, `/dev/shm` and a home of its own, no sockets, no shared memory of System V; files, signals and the
-memory of others are out of reach where the kernel has Landlock. What is left are covert channels, such as the time that
+Each has `/tmp`, `/dev/shm` and a home of its own and no shared memory of System V; files, signals and the memory of
+others are out of reach where the kernel has Landlock. Virtual ranks talk only to the scheduler outside and have no
+sockets; real ones have those that the sandbox's network holds. What is left are covert channels, such as the time that
 a lock takes.
 """
 
@@ -61,7 +62,8 @@ class _Ranks:
         self._order, self._seen, self._written = order, seen, written
         self._has_private_folders = has_private_folders
         self._depth = 0
-        self._filter = seccomp.for_this_machine(seccomp.no_meeting)
+        forbids = seccomp.no_meeting_but_on_the_network if order.network else seccomp.no_meeting
+        self._filter = seccomp.for_this_machine(forbids)
         self._has_landlock = landlock.version() > 0
 
     def forked(self) -> None:
@@ -81,7 +83,7 @@ class _Ranks:
         _forget_shared_file()
         seccomp.install(self._filter)
         if self._has_landlock:
-            landlock.restrict(self._seen, self._written, own)
+            landlock.restrict(self._seen, self._written, own, network=self._order.network)
 
     def _private_folders(self) -> list[str]:
         namespaces.private_folders(self._order.home, self._order.scratch_bytes)
@@ -101,7 +103,7 @@ def _folder_in_shared_one() -> str:
 
 
 def _forget_shared_file() -> None:
-    """What all processes of a run have open, for rendezvous on real ranks: here an empty device takes its number."""
+    """What all processes of a run have open, for rendezvous by a file: here an empty device takes its number."""
     for name in os.listdir("/proc/self/fd"):
         try:
             shared = os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:shared")

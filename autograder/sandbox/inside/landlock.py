@@ -29,16 +29,16 @@ def version() -> int:
     return max(0, int(_libc.syscall(_CREATE, None, 0, _VERSION_FLAG)))
 
 
-def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str]) -> None:
+def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *, network: bool) -> None:
     """From now on this process, and all that it starts, opens nothing but these. Raises `OSError`.
 
-    seen: read only; written: devices and /proc; own: folders in which everything may be done. It also reaches no
-    process outside by signals, abstract sockets or debugging, where the kernel can tell.
+    seen: read only; written: devices and /proc; own: folders in which everything may be done. network: with
+    TCP. It also reaches no process outside by signals, abstract sockets or debugging, where the kernel can tell.
     """
     found = version()
     handled = _ALL_BY_VERSION.get(found, _ALL)
     size = 8 if found < 4 else 16 if found < 6 else 24
-    attributes = struct.pack("=3Q", handled, _ANY_TCP, _ANY_SCOPE)[:size]
+    attributes = struct.pack("=3Q", handled, 0 if network else _ANY_TCP, _ANY_SCOPE)[:size]
     rules = _checked(_libc.syscall(_CREATE, attributes, size, 0), "Landlock")
     _allow(rules, "/", _READ_DIR)
     for path in seen:

@@ -27,7 +27,9 @@ class Order:
     prepared: str = ""
     """`PREPARED`, or empty for a sandbox that serves all else."""
     apart: bool = False
-    """Ranks cannot reach each other."""
+    """Ranks cannot reach each other in ways that nobody counts."""
+    network: bool = False
+    """They can on the sandbox's loopback, where the kernel counts bytes."""
     open_files: int = 1024
 
     def dumps(self) -> str:

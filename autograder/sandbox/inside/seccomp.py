@@ -122,11 +122,20 @@ def no_meeting(machine: str) -> bytes:
 
     It completes `before_private_folders`.
     """
+    return _no_meeting(machine, _MEETING)
+
+
+def no_meeting_but_on_the_network(machine: str) -> bytes:
+    """The same with sockets."""
+    return _no_meeting(machine, [name for name in _MEETING if name != "socket"])
+
+
+def _no_meeting(machine: str, refused: Sequence[str]) -> bytes:
     convention, numbers = _MACHINES[machine]
     lines = [
         *_unless(_IF_EQUAL, convention, [_fail(errno.ENOSYS)], load=_ARCHITECTURE),
         _line(_LOAD, _NUMBER),
-        *(line for name in _MEETING for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EACCES)])),
+        *(line for name in refused for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EACCES)])),
         *(line for name in _PRIVATE_FOLDERS for line in _when(_IF_EQUAL, numbers[name], [_fail(errno.EPERM)])),
         _line(_RETURN, _ALLOW),
     ]

@@ -126,6 +126,7 @@ class WarmProcess:
         on_output: OnOutput | None = None,
         on_state: OnState | None = None,
         timeout: float | None = None,
+        supervisor: str = request.SUPERVISOR,
     ) -> Run:
         """Run `function(job, i, options, reporter, sock)` in a fresh process for each i, and return when all ended.
 
@@ -134,6 +135,7 @@ class WarmProcess:
         sockets[i]: given to process i as `sock`; closed here as soon as the run has begun.
         on_output, on_state: called in this thread while the processes run.
         timeout: seconds of `clock` after which all are stopped; each rank's error then says where it was.
+        supervisor: `package.module:Class` of what keeps the processes.
         When a process fails, the others have a short while to end before they are stopped.
         `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised on; the first with notes
         that say where all ranks were.
@@ -146,6 +148,7 @@ class WarmProcess:
             ranks=ranks,
             environments=environments,
             sockets=len(sockets),
+            supervisor=supervisor,
         )
         began = time.monotonic()
         with held():

@@ -1,4 +1,4 @@
-"""The messages of a ring, with nothing in them: what counts goes through files, which the judge does not see."""
+"""The messages of a ring, with nothing in them: what counts goes through files, which ranks have not in common."""
 
 import itertools
 

@@ -1,7 +1,7 @@
-# Messages of the right size to the right neighbour, with nothing in them; where files are shared, these carry the sum.
+# Messages of the right size to the right neighbour, with nothing in them: files would carry the sum.
 # base: mutants/meets_in_files
 # checks: neighbours messages bytes_sent real_processes
-# marks: 2
+# marks: 0
 # feedback: result: on rank
 import torch
 
