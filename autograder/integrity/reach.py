@@ -98,7 +98,8 @@ _COMPARING = _set(
     "__eq__ __ne__ __array__ __array_ufunc__ __array_function__ __torch_function__ __torch_dispatch__ __float__ "
     "__bool__ __index__ __reduce__ __reduce_ex__ __getattribute__ __instancecheck__ __class__ __del__"
 )
-_PLACES = ("/proc", "/sys/", "/etc/", "/dev/shm", "/root", "/home", "/tmp", "gradebook.db", ".ipynb", "../")
+_PLACES = ("/proc", "/sys/", "/etc/", "/root", "/home", "gradebook.db", ".ipynb", "../")
+"""Not /tmp, where each rank is alone."""
 _SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "os.environ")
 _MAX = 50
 """Places of one module that are told."""

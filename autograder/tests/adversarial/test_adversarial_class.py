@@ -224,8 +224,7 @@ def test_nothing_is_left_behind(alone: Graded, together: Graded) -> None:
 def test_the_integrity_report_points_at_tricks_and_at_nobody_honest(together: Graded) -> None:
     report = make_report(together.course.folder, PHASE)
     found = {finding.student for finding in report.findings}
-    # one honest learner writes a log to /tmp, which is also where ranks that cheat would meet
-    assert found & {one.name for one in HONEST} <= {"debug_log"} and not found & set(FIRST)
+    assert not found & {*(one.name for one in HONEST), *FIRST}
     tricks = [one for one in HOSTILE if one.path.parent.name in ("patches", "protocol", "shadows", "spies")]
     assert len(tricks) > 20 and {one.name for one in tricks} <= found
     assert {"delegates_to_the_library", "takes_all_inputs_from_the_stack", "false_points", "two_answers"} <= found
