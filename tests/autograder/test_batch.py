@@ -180,8 +180,16 @@ def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Cou
 
 def _workers(known: Sequence[int]) -> list[psutil.Process]:
     """The workers of this process, but those that are known."""
-    nurseries = [child for child in psutil.Process().children() if "autograder.batch.nursery" in child.cmdline()]
+    nurseries = [child for child in psutil.Process().children() if "autograder.batch.nursery" in words(child)]
     return [worker for nursery in nurseries for worker in nursery.children() if worker.pid not in known]
+
+
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; empty for one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # a zombie, too
+        return []
 
 
 def autograding() -> subprocess.Popen[str]:
@@ -192,7 +200,7 @@ def autograding() -> subprocess.Popen[str]:
 
 def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Those that run, or could."""
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if words(one)]
 
 
 @pytest.fixture
@@ -232,7 +240,7 @@ def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(course: Course, sta
 def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
     with autograding() as run:
         command = psutil.Process(run.pid)
-        eventually(lambda: any("template" in child.cmdline() for child in command.children(recursive=True)))
+        eventually(lambda: any("template" in words(child) for child in command.children(recursive=True)))
         below = command.children(recursive=True)
         for one in below:
             one.suspend()  # as if it took for ever
