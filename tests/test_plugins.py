@@ -91,3 +91,13 @@ def test_slowest_sums_up_seconds_by_folder_over_all_runs(tmp_path: Path) -> None
     (total,) = (line.split() for line in lines if line.endswith("in all"))
     assert float(total[0]) >= 0.4 and total[1] == "4"
     assert "2 passed" in lines[-1]
+
+
+def test_the_tests_of_a_module_stay_on_one_worker(tmp_path: Path) -> None:
+    source = "\n".join(f"def test_{number}(): pass" for number in range(12))
+    (tmp_path / "test_another.py").write_text(source)
+    done = run(tmp_path, source, "-p", "xdist", "-n", "2", "--dist", "loadgroup", "-v")
+    workers: dict[str, set[str]] = {}
+    for worker, module in re.findall(r"^\[(gw\d)\] .* PASSED (?:.*/)?(test_\w+)\.py::", done.stdout, re.MULTILINE):
+        workers.setdefault(module, set()).add(worker)
+    assert len(workers) == 2 and all(len(on) == 1 for on in workers.values()), done.stdout

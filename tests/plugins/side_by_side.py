@@ -8,6 +8,7 @@ load it on purpose: `./lab test` runs them by themselves.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: nothing else may run beside it")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if name := group(item.path.relative_to(config.rootpath)):
-            item.add_marker(pytest.mark.xdist_group(name))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Not by pytest-xdist's own marker, which pytest 9.2 does not let it read."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(Path(nodeid.partition("::")[0])) or nodeid
+
+    return ByGroup(config, log)
 
 
 def group(path: Path) -> str:
