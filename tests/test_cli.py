@@ -23,7 +23,6 @@ def labkit(*arguments: str | Path, **environment: str) -> subprocess.CompletedPr
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 
@@ -49,7 +48,7 @@ def test_wrong_request_gets_one_clear_line(arguments: list[str], message: str) -
 
 def test_the_module_is_the_command_too() -> None:
     """It says nothing and returns 0 otherwise, as if all were well."""
-    done = subprocess.run([sys.executable, "-m", "labkit.cli", "chekc"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "labkit.cli", "chekc"], capture_output=True, text=True)
     assert done.returncode == 2 and "invalid choice: 'chekc'" in done.stderr
 
 
@@ -63,7 +62,7 @@ def test_check_of_a_file(tmp_path: Path) -> None:
 
 def test_help_does_not_load_torch() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "labkit", "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-X", "importtime", "-m", "labkit", "--help"], capture_output=True, text=True
     )
     assert "run an exercise's visible checks" in done.stdout
     assert not re.search(r"\| +(torch|IPython|matplotlib)$", done.stderr, re.MULTILINE)
@@ -72,7 +71,7 @@ def test_help_does_not_load_torch() -> None:
 def test_demo_without_the_autograder_says_how_to_get_it() -> None:
     """Learners' machines have labkit alone."""
     program = "import sys; sys.modules['autograder'] = None\nfrom labkit.cli import main\nsys.exit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert "pip install ./autograder" in done.stderr
     assert "Traceback" not in done.stderr
@@ -201,7 +200,7 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
             time.sleep(0.1)
         assert f"/lab/tree/workspace/{name}?token=" in address.group()
         assert own.is_file(), "a copy of the learner's own is opened, not the solved notebook"
-        with urllib.request.urlopen(address.group(), timeout=30) as page:
+        with urllib.request.urlopen(address.group(), timeout=120) as page:
             assert page.status == 200
             assert b"JupyterLab" in page.read()
     finally:

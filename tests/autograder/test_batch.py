@@ -220,7 +220,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: su
         grade(course, PHASE)
     below = psutil.Process(started.pid).children(recursive=True)
     started.kill()
-    assert len(below) >= 2 and psutil.wait_procs(below, timeout=30)[1] == []
+    assert len(below) >= 2 and psutil.wait_procs(below, timeout=60)[1] == []
     lines = {line.work.student: line for line in grade(course, PHASE, workers=2)}
     assert marks(course) == {"a_right": 3.0, "b_slow": 3.0, "c_right": 3.0}
     assert not lines["a_right"].judged and lines["b_slow"].judged

@@ -52,8 +52,8 @@ def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Pa
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page()
-            page.set_default_timeout(60_000)
-            expect.set_options(timeout=60_000)
+            page.set_default_timeout(240_000)
+            expect.set_options(timeout=240_000)
             page.goto(address.group())
             expect(page.locator("h1").nth(1)).to_have_text("Manage Assignments")
             row = page.locator("tr", has_text=PHASE)

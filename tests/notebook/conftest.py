@@ -72,7 +72,7 @@ class Kernel:
     def collect(self, request: str) -> Outputs:
         outputs = Outputs()
         while True:
-            message = self._client.get_iopub_msg(timeout=60)
+            message = self._client.get_iopub_msg(timeout=280)
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -80,16 +80,16 @@ class Kernel:
                 break
             if kind != "status":
                 outputs.messages.append((kind, content))
-        reply = self._client.get_shell_msg(timeout=60)
+        reply = self._client.get_shell_msg(timeout=280)
         while reply["parent_header"].get("msg_id") != request:  # one that came late, to an earlier question
-            reply = self._client.get_shell_msg(timeout=60)
+            reply = self._client.get_shell_msg(timeout=280)
         outputs.payload = reply["content"].get("payload", [])
         return outputs
 
     def wait_for_display(self, request: str, text: str) -> None:
         """Return once the running cell shows `text`; raises `queue.Empty` when it does not within a minute."""
         while True:
-            message = self._client.get_iopub_msg(timeout=60)
+            message = self._client.get_iopub_msg(timeout=280)
             content = message["content"]
             if message["parent_header"].get("msg_id") == request and text in str(
                 content.get("data")
@@ -97,7 +97,7 @@ class Kernel:
                 return
 
     def complete(self, text: str) -> list[str]:
-        reply = self._client.complete(text, len(text), reply=True, timeout=60)
+        reply = self._client.complete(text, len(text), reply=True, timeout=280)
         return list(reply["content"]["matches"])
 
 
@@ -110,7 +110,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=280)
         started = Kernel(manager, client)
         assert started.run("%load_ext labkit").messages[-1][0] == "execute_input"
         yield started

@@ -40,8 +40,8 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
             page = browser.new_page(viewport={"width": 1250, "height": 1400})
-            page.set_default_timeout(60_000)
-            expect.set_options(timeout=60_000)
+            page.set_default_timeout(240_000)
+            expect.set_options(timeout=240_000)
             page.goto(f"http://127.0.0.1:{port}/lab/tree/cells.ipynb?reset")
             page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()
             page.locator("#jupyterlab-splash").wait_for(state="detached")

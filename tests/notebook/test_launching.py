@@ -92,7 +92,6 @@ def test_a_saved_cell_does_the_same_under_plain_torchrun(kernel, folder: Path) -
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert there.returncode == 0, there.stderr
     assert there.stdout == "2 [2.0, 2.0, 2.0] 2\n"

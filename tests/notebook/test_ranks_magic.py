@@ -192,7 +192,7 @@ def test_ranks_end_with_stop_and_with_the_kernel(ranks):
     assert len(running) == 4, "a supervisor and three ranks"
     assert ranks.run("%ranks stop").stdout == "the ranks have ended\n"
     assert ranks.run("%ranks stop").stdout == "there were no live ranks\n"
-    _, alive = psutil.wait_procs(running, timeout=10)
+    _, alive = psutil.wait_procs(running, timeout=60)
     assert not alive
 
 

@@ -19,7 +19,7 @@ def client(tmp_path, monkeypatch):
 
     def make(*cells: str) -> NotebookClient:
         notebook = new_notebook(cells=[new_code_cell(cell) for cell in ("%load_ext labkit", *cells)])
-        return NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+        return NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}})
 
     return make
 
@@ -63,6 +63,5 @@ def test_a_stored_notebook_compares_equal_when_run_again(client, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert compared.returncode == 0, compared.stdout

@@ -60,7 +60,7 @@ folder, phase, options, limit = json.loads(sys.argv[1])
 adopt_orphans()  # so that whatever is left behind becomes a child of this process
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 lines = grade(Course(Path(folder), Config(options)), phase, workers=2)
-left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)[1]
+left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)[1]
 print(json.dumps({
     "states": {line.work.student: [line.state, line.reason] for line in lines},
     "seconds": {line.work.student: line.seconds for line in lines},

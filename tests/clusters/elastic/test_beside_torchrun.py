@@ -70,7 +70,6 @@ def with_torchrun(script: str, ranks: int, restarts: int, folder: Path) -> Ended
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
     )
     codes = {int(code) for code in re.findall(r"exitcode +: (-?\d+)", done.stderr)}
     assert bool(codes) == (done.returncode != 0), done.stderr

@@ -156,7 +156,7 @@ def test_interrupting_ends_every_node_and_all_below() -> None:
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(KeyboardInterrupt):
         local(nproc_per_node=1, nnodes=2).run(Job(source=source, min_nnodes=1, max_restarts=1), interrupt)
-    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)
+    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=60)
     assert not alive
 
 
@@ -176,7 +176,7 @@ def test_nothing_is_left_when_the_program_is_killed() -> None:
     assert len(below) == 7, "the warm process, and of each node its supervisor, its agent and one rank"
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(below, timeout=10)
+    _, alive = psutil.wait_procs(below, timeout=60)
     assert not alive
 
 

@@ -31,7 +31,6 @@ def _notebook(*cells: str) -> list[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=250,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout.split(_NEXT)[: len(cells)]

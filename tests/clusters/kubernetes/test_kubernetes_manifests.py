@@ -165,7 +165,7 @@ def test_the_real_kubectl_takes_a_dry_run(standin: StandInCluster, tmp_path: Pat
 
     def run(*words: str) -> str:
         done = subprocess.run(
-            ["kubectl", "--kubeconfig", str(standin.kubeconfig), *words], capture_output=True, text=True, timeout=60
+            ["kubectl", "--kubeconfig", str(standin.kubeconfig), *words], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

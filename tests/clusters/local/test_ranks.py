@@ -78,7 +78,6 @@ def test_call_of_an_exercise_finds_the_process_group_and_gives_its_arguments_bac
         call=("ring_allreduce", "double"),
         modules={"phase3_multi_node/ring_allreduce": module},
         arguments=tuple(((torch.full((2,), float(rank + 1)),), {}) for rank in range(2)),
-        timeout=60,
     )
     result = local(nproc_per_node=2).run(job).raise_if_failed().ranks[1]
     assert torch.equal(result.value, torch.full((2,), 3.0))

@@ -81,7 +81,7 @@ class SlurmRig:
     def ask(self, *command: str) -> str:
         """What a Slurm client prints."""
         done = subprocess.run(
-            command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+            command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, capture_output=True
         )
         return (done.stdout + done.stderr).decode().strip()
 
@@ -271,7 +271,7 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
         return process
 
     def _command(self, *command: str) -> None:
-        done = subprocess.run(command, env={**os.environ, "PATH": _search_path()}, capture_output=True, timeout=30)
+        done = subprocess.run(command, env={**os.environ, "PATH": _search_path()}, capture_output=True)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode().strip()}")
 

@@ -42,7 +42,7 @@ class Kernel:
             shown.append(content.get("data", {}).get("text/plain", "") if "data" in content else "")
             shown.extend(content.get("traceback", []))
 
-        self.client.execute_interactive(cell, timeout=180, output_hook=take, allow_stdin=False)
+        self.client.execute_interactive(cell, timeout=280, output_hook=take, allow_stdin=False)
         return re.sub(r"\x1b\[[0-9;]*m", "", "".join(shown))
 
     def kill(self) -> None:
@@ -57,7 +57,7 @@ def kernel(rig: SlurmRig, tmp_path: Path) -> Iterator[Kernel]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=280)
         started = Kernel(manager, client)
         started.run("%load_ext labkit")
         yield started

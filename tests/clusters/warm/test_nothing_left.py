@@ -186,7 +186,7 @@ def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
     assert below
     kernel.kill()
     kernel.wait()
-    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=20)
+    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=60)
     assert not still_there
 
 
