@@ -47,7 +47,6 @@ def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # each of its sandboxes imports torch
 def test_the_demo_goes_through_where_no_sandbox_can_be_made(tmp_path: Path) -> None:
     for part in ("solutions", "templates", "notebooks", "autograder"):
         (tmp_path / part).symlink_to(exercises.root() / part)

@@ -24,7 +24,6 @@ from labkit import exercises
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
 

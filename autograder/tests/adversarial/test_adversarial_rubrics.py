@@ -15,7 +15,6 @@ from labkit.exercises import Exercise
 
 pytestmark = [
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
-    pytest.mark.timeout(900),
 ]
 
 FILES = sorted((Path(__file__).parent / "rubrics").glob("*/*.py"))
