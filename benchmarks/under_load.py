@@ -1,8 +1,9 @@
 """Judges right solutions beside busy processes, and says whether each gets full marks.
 
-    python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--solutions-only] [--checks N]
+    python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--judges 1] [--solutions-only]
+                                    [--checks N]
 
-Judged are the solution and the variants of each exercise, one after the other. Exit status 1: marks were lost.
+Judged are the solution and the variants of each exercise. Exit status 1: marks were lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -25,7 +27,7 @@ from rich.table import Table
 from autograder.judge import Judge
 from autograder.mutants import rubrics
 from autograder.sandbox import Sandbox
-from labkit.checks import CannotJudge, Rubric
+from labkit.checks import CannotJudge, Report, Rubric
 
 BUSY = """
 import os, sys
@@ -63,6 +65,15 @@ class Row:
     lost: list[str] = field(default_factory=list)
     """What was lost, or why there was no mark."""
 
+    def note(self, came: Report | CannotJudge, seconds: float) -> None:
+        self.seconds.append(seconds)
+        if isinstance(came, CannotJudge):
+            self.lost.append(f"no mark: {came}")
+            return
+        self.full += came.earned == came.points
+        self.retried += any(result.retried for result in came.results)
+        self.lost += [result.text() for result in came.results if not (result.passed or result.skipped)]
+
 
 def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     """Texts of right modules, by name."""
@@ -72,26 +83,24 @@ def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     return found
 
 
-def judge(rubric: Rubric, text: str, row: Row, checks: int | None) -> None:
-    """Judge a module once by so many checks, by all for None, and note in `row` how it went."""
+def judge(rubric: Rubric, text: str, checks: int | None) -> tuple[Report | CannotJudge, float]:
+    """What comes of judging a module by so many checks, by all for None, and the seconds that it took."""
     names = [check.name for check in rubric.checks]
     drawn = names if checks is None else random.sample(names, min(checks, len(names)))
     began = time.monotonic()
     others = {earlier.name: earlier.source("solution")[0] for earlier in rubric.exercise.builds_on}
+    came: Report | CannotJudge
     try:
         with Judge(Sandbox()) as one:
-            report = one.judge(rubric.exercise, text, others, drawn)
+            came = one.judge(rubric.exercise, text, others, drawn)
     except CannotJudge as error:
-        row.lost.append(f"no mark: {error}")
-    else:
-        row.full += report.earned == report.points
-        row.retried += any(result.retried for result in report.results)
-        row.lost += [result.text() for result in report.results if not (result.passed or result.skipped)]
-    row.seconds.append(time.monotonic() - began)
+        came = error
+    return came, time.monotonic() - began
 
 
-def table(rows: list[Row], processes: int) -> Table:
-    title = f"right modules beside {processes} busy processes, {len(os.sched_getaffinity(0))} cores"
+def table(rows: list[Row], processes: int, judges: int) -> Table:
+    cores = len(os.sched_getaffinity(0))
+    title = f"right modules beside {processes} busy processes, {judges} judged at a time, {cores} cores"
     found = Table(title=title, title_justify="left")
     for heading in ("exercise", "module", "full marks", "run again in", "median (s)", "longest (s)"):
         found.add_column(heading, justify="left" if heading in ("exercise", "module") else "right", no_wrap=True)
@@ -106,6 +115,7 @@ def main() -> int:
     parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="short names (default: all)")
     parser.add_argument("--repetitions", type=int, default=10, help="of each module (default %(default)s)")
     parser.add_argument("--busy", type=int, default=8, help="processes that compute meanwhile (default %(default)s)")
+    parser.add_argument("--judges", type=int, default=1, help="that judge side by side (default %(default)s)")
     parser.add_argument("--solutions-only", action="store_true", help="leave out the variants")
     parser.add_argument("--checks", type=int, help="so many of each rubric, drawn anew each time (default: all)")
     options = parser.parse_args()
@@ -119,15 +129,20 @@ def main() -> int:
         for module, text in modules(known[name], options.solutions_only).items():
             rows.append(Row(name, module))
             work.append((known[name], text, rows[-1]))
-    with busy(options.busy), Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=options.repetitions * len(work))
-        for repetition in range(options.repetitions):
-            for rubric, text, row in work:
-                progress.update(task, description=f"{repetition + 1}: {row.exercise}, {row.module}")
-                judge(rubric, text, row, options.checks)
-                progress.advance(task)
+    with (
+        busy(options.busy),
+        ThreadPoolExecutor(options.judges) as pool,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        judged = {
+            pool.submit(judge, rubric, text, options.checks): row
+            for _ in range(options.repetitions)
+            for rubric, text, row in work
+        }
+        for done in progress.track(as_completed(judged), total=len(judged), description="judging"):
+            judged[done].note(*done.result())
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table(rows, options.busy))
+    console.print(table(rows, options.busy, options.judges))
     lost = [(row, text) for row in rows for text in row.lost]
     for row, text in lost:
         console.print(f"{row.exercise}, {row.module}:\n{text}", markup=False)
