@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def one_thread() -> None:
     """Sums are the same to the last bit on machines with any number of cores."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts() -> None:
+    """A shell starts what runs in the background with Ctrl-C ignored; some tests send it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -180,7 +180,6 @@ def test_of_all_modules_of_the_course_only_those_that_cheat_are_pointed_at() -> 
     assert {text.strip('"').split(":")[0]: rules for text, rules in found.items()} == {
         "The library does the work": {"forbidden"},
         "A ring where the judge routes the messages; anywhere else the library does it.": {"forbidden"},
-        "The messages of a ring, with nothing in them": {"surroundings"},
     }
 
 

@@ -166,7 +166,7 @@ return tensor"""
         source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
         found = ranks.processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), inputs)
         assert [value[0].item() for value in found.values] == [3.0, 3.0]
-        assert nbytes <= found.bytes_on_the_wire <= 1.05 * nbytes + 20_000
+        assert nbytes <= found.bytes_on_the_wire <= 1.1 * nbytes + 20_000  # TCP sends some again
     enclosed.close()
 
 
