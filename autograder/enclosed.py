@@ -78,7 +78,7 @@ class Enclosed:
         """Real processes with gloo, on the sandbox's own network, which is all that they have in common."""
 
         def make(warm: WarmProcess) -> Cluster:
-            return replace(local(nproc_per_node, nnodes, backend="gloo", warm=warm), network_store=True)
+            return local(nproc_per_node, nnodes, backend="gloo", warm=warm)
 
         return _Inside(self, make, nnodes, nproc_per_node)
 

@@ -105,7 +105,7 @@ class _Warm(WarmProcess):
     def __init__(self, launch: Callable[[str, socket.socket, IO[bytes]], Started], clock: Callable[[], float]) -> None:
         def made(entry: str) -> dict[str, Any]:
             options = {"environment": environment(), "max_bytes": _MAX_RUN_BYTES, "patience": _PATIENCE_SECONDS}
-            return {**options, "launch": partial(launch, entry), "clock": clock}
+            return {**options, "launch": partial(launch, entry), "clock": clock, "shares_files": False}
 
         super().__init__(**made(PREPARED))
         self._others = WarmProcess(**made(""))

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,8 +177,7 @@ print(json.dumps([seen, total.tolist(), batches, type(store).__name__]))
 
 def test_real_ranks_meet_on_the_network_only() -> None:
     with Sandbox().open() as enclosure:
-        cluster = replace(local(2, backend="gloo", warm=enclosure.warm), network_store=True)
-        run = cluster.run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
+        run = local(2, backend="gloo", warm=enclosure.warm).run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
     (by_writer, *_), (by_other, total, batches, store) = (json.loads(rank.output) for rank in run.ranks)
     assert by_writer[:3] == ["/tmp/meet", "/dev/shm/meet", "/home/learner/meet"]
     assert by_other == ([] if landlock.version() >= 6 else ["abstract socket"])

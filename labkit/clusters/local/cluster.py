@@ -32,8 +32,6 @@ class LocalCluster:
     warm: WarmProcess | None
     lose_node: tuple[float, ...] = ()
     join_node: tuple[float, ...] = ()
-    network_store: bool = False
-    """Ranks meet at a store on loopback; else in a file that they have in common, which is quicker."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +54,7 @@ class LocalCluster:
         if job.max_restarts or job.min_nnodes is not None or self.lose_node or self.join_node:
             return self._run_elastic(warm, job, timeout, on_output, on_state)
         processes = self._processes(job)
-        if self.network_store:
+        if not warm.shares_files:
             processes["supervisor"] = "labkit.clusters.local.network_store:StoreHost"
         if job.call is not None:
             return _call(warm, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)

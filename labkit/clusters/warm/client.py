@@ -63,6 +63,7 @@ class WarmProcess:
         the warm process is killed, and whatever the supervisor has left goes with a sandbox that it is in.
     launch: starts it in a way of its own; is given the socket that server.py's `serve` needs there, and a file for what
         it prints.
+    shares_files: the processes of a run have a file in common, in which ranks can meet; else they meet on loopback.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class WarmProcess:
         patience: float = 10.0,
         launch: Callable[[socket.socket, IO[bytes]], Launched] | None = None,
         clock: Clock = time.monotonic,
+        shares_files: bool = True,
     ) -> None:
+        self.shares_files = shares_files
         self._command_prefix = list(command_prefix)
         self._environment = environment
         self.max_bytes = max_bytes

@@ -45,7 +45,7 @@ def pair() -> Iterator[Agents]:
 
 
 def run(started: Agents, source: str, on_output: Any = None, states: list[State] | None = None, **options: Any) -> Run:
-    port = started.nodes.wait_until_ready(60)[0].port
+    port = started.nodes.wait_until_ready(600)[0].port
     timeout = options.pop("timeout", 60.0)
     job = Job(source=HEAD + source, filename="Cell In[3]", **options)
     plan = Plan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout)

@@ -33,7 +33,7 @@ class Cluster:
 
     def __init__(self, started: Agents) -> None:
         self.nodes = started.nodes
-        self.ready = self.nodes.wait_until_ready(60)
+        self.ready = self.nodes.wait_until_ready(600)
         self.line: NodesLine | None = None
 
     def plan(self, job: Job, **options: Any) -> Plan:

@@ -33,7 +33,7 @@ def pair() -> Iterator[Agents]:
 
 
 def plan(started: Agents, source: str, **options: Any) -> Plan:
-    ready = started.nodes.wait_until_ready(60)
+    ready = started.nodes.wait_until_ready(600)
     job = Job(source=source, filename="Cell In[1]")
     return Plan(f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options)
 
@@ -107,7 +107,7 @@ def test_a_node_that_is_lost_is_named_with_its_ranks() -> None:
 
 def test_an_agent_ends_when_its_client_is_silent() -> None:
     with agents(1, silence=2) as started:
-        started.nodes.wait_until_ready(60)
+        started.nodes.wait_until_ready(600)
         agent = psutil.Process(started.processes[0].pid)
         below = agent.children(recursive=True)
         assert below, "its warm process"
