@@ -205,7 +205,7 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
             assert b"JupyterLab" in page.read()
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(300)
 
 
 def test_start_without_its_notebook(tmp_path: Path) -> None:

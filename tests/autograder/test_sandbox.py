@@ -20,6 +20,7 @@ import autograder
 import labkit
 from autograder.sandbox import Enclosure, Sandbox
 from autograder.sandbox.bwrap import bwrap
+from autograder.sandbox.inside import landlock
 from labkit import exercises
 from labkit.clusters import Job, torchrun
 from labkit.clusters.local import local
@@ -50,7 +51,7 @@ def written(path):
 
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 first_seen = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-os.kill(1, signal.SIGKILL)
+tried(lambda: os.kill(1, signal.SIGKILL))
 child = multiprocessing.get_context("fork").Process(target=print)
 child.start()
 child.join()
@@ -146,7 +147,9 @@ def check_report(report: dict[str, Any]) -> None:
     for place in ("system", "labkit", "devices", "etc"):
         answer = report[f"write {place}"]
         assert answer.startswith("OSError") or "Permission" in answer, (place, answer)
-    assert report["terminals"] == ["ptmx"] and report["terminal"] == "None"
+    assert report["terminals"] == ["ptmx"] and report["terminal"].startswith(
+        "OSError" if landlock.version() else "None"
+    )
     assert (report["write home"], report["home"]) == ("1", ["x"])
     assert report["shared memory"] == []
     assert report["too much memory"].startswith("MemoryError")
@@ -158,11 +161,13 @@ def check_report(report: dict[str, Any]) -> None:
     denied = {name: "Operation not permitted" for name in CALLS} | {"clone3": "Function not implemented"}
     assert report["calls"] == denied
     assert (report["child"], report["torch"]) == (0, "3.0")
-    # the supervisor of this run and this one; the one that serves is not seen, or may not be looked into
-    assert 2 <= len(report["processes"]) <= 3 and report["still there"] == "None"
+    # this one; others are not seen, or may not be looked into
+    assert len(report["processes"]) <= 3 and report["still there"].startswith(("None", "PermissionError"))
     assert "Error" in report["files of the first"] and "Error" in report["memory of the first"]
     # pipes to the supervisor, and files without names; no socket leads anywhere
-    assert all(name.startswith(("pipe:", "/memfd:", "/proc/")) for name in report["open files"]), report["open files"]
+    assert all(name.startswith(("pipe:", "/memfd:", "/proc/", "/dev/null")) for name in report["open files"]), report[
+        "open files"
+    ]
 
 
 def test_a_sandbox_shows_python_and_labkit_and_nothing_else(tmp_path: Path) -> None:
@@ -309,7 +314,7 @@ def test_a_template_that_dies_is_started_anew() -> None:
         assert printed(enclosure, "print(1)") == "1\n"
         killed = template()
         killed.kill()
-        killed.wait(10)
+        killed.wait(100)
         # what was forked from it has gone with it, and is there again when it is needed
         assert printed(enclosure, "print(2)") == "2\n"
     with Sandbox().open() as enclosure:

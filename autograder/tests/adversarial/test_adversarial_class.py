@@ -33,7 +33,7 @@ pytestmark = [
     # in CI it must be there: without it these tests fail
     pytest.mark.skipif(not Sandbox().available and os.environ.get("CI") != "true", reason="needs namespaces"),
     pytest.mark.slow,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(3600),
 ]
 
 PHASE, NOTEBOOK = pass_around.PHASE, pass_around.NOTEBOOK

@@ -57,4 +57,4 @@ def agents(nnodes: int, silence: float = 60.0) -> Iterator[Agents]:
             assert process.stdin is not None
             process.stdin.close()
         for process in started.processes:
-            process.wait(20)
+            process.wait(200)

@@ -111,7 +111,7 @@ def test_an_agent_ends_when_its_client_is_silent() -> None:
         agent = psutil.Process(started.processes[0].pid)
         below = agent.children(recursive=True)
         assert below, "its warm process"
-        assert started.processes[0].wait(30) == 0
+        assert started.processes[0].wait(300) == 0
         assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
@@ -155,6 +155,6 @@ def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Pat
     os.kill(agent.pid, signal.SIGTERM)
     for line in agent.stdout:
         nodes.feed(0, line)
-    assert agent.wait(20) == 0
+    assert agent.wait(200) == 0
     run = nodes.run(asked)
     assert not run.ok and run.ranks[0].error is not None and run.ranks[0].error.where == "<cell>, line 3"
