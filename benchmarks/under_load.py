@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import random
 import statistics
@@ -17,17 +18,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from autograder.judge import Judge
+from autograder.judge import Judge, hidden_rubric
 from autograder.mutants import rubrics
 from autograder.sandbox import Sandbox
 from labkit.checks import CannotJudge, Report, Rubric
+from labkit.exercises import find
 
 BUSY = """
 import os, sys
@@ -83,8 +85,12 @@ def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     return found
 
 
-def judge(rubric: Rubric, text: str, checks: int | None) -> tuple[Report | CannotJudge, float]:
-    """What comes of judging a module by so many checks, by all for None, and the seconds that it took."""
+def judge(exercise: str, text: str, checks: int | None) -> tuple[Report | CannotJudge, float]:
+    """What comes of judging a module by so many checks, by all for None, and the seconds that it took.
+
+    In a process of its own: a rubric computes what is right with torch's one generator of random numbers.
+    """
+    rubric = hidden_rubric(find(exercise))
     names = [check.name for check in rubric.checks]
     drawn = names if checks is None else random.sample(names, min(checks, len(names)))
     began = time.monotonic()
@@ -128,16 +134,16 @@ def main() -> int:
     for name in options.exercises or known:
         for module, text in modules(known[name], options.solutions_only).items():
             rows.append(Row(name, module))
-            work.append((known[name], text, rows[-1]))
+            work.append((text, rows[-1]))
     with (
         busy(options.busy),
-        ThreadPoolExecutor(options.judges) as pool,
+        ProcessPoolExecutor(options.judges, multiprocessing.get_context("spawn")) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         judged = {
-            pool.submit(judge, rubric, text, options.checks): row
+            pool.submit(judge, row.exercise, text, options.checks): row
             for _ in range(options.repetitions)
-            for rubric, text, row in work
+            for text, row in work
         }
         for done in progress.track(as_completed(judged), total=len(judged), description="judging"):
             judged[done].note(*done.result())
