@@ -23,6 +23,7 @@ from traitlets.config import Config
 from autograder.course import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
 from autograder.measurable import left_out
+from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox, SandboxUnavailable, template
 from autograder.submissions import with_module
 from labkit import exercises
@@ -122,6 +123,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     console.rule("The course: release, submissions, autograde, feedback", align="left")
     exercise = exercises.find(EXERCISE)
     rubric = hidden_rubric(exercise)
+    mutants = Mutants(exercise, rubric.path)
     options = Config()
     try:
         Sandbox().check()
@@ -133,7 +135,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     sandbox = Sandbox(config=course.config)
     with _step(console, "what this machine can measure"):
         missing = left_out(rubric, sandbox)
-    full, wrong = (_expected(rubric, loses, missing) for loses in (frozenset(), rubric.mutants[WRONG].loses))
+    full, wrong = (_expected(rubric, loses, missing) for loses in (frozenset(), mutants[WRONG].loses))
     if full.left_out:
         console.print(escape(f"{full.left_out}. The other points count for them."), style="yellow", soft_wrap=True)
     with _step(console, "nbgrader generate_assignment: the release, without solutions"):
@@ -141,7 +143,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     released = course.released(exercise.phase, EXERCISE)
     submissions = {
         "right": (exercise.source("solution")[0], full.marks),
-        "wrong": (rubric.mutant_path(WRONG).read_text(), wrong.marks),
+        "wrong": (mutants.text(WRONG), wrong.marks),
     }
     for student, (module, _) in submissions.items():
         course.submit(student, exercise.phase, EXERCISE, with_module(released, exercise.name, module))

@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from autograder.judge import Judge, hidden_rubric
-from autograder.mutants import rubrics
+from autograder.mutants.judging import rubrics
 from autograder.sandbox import Sandbox
 from labkit.checks import CannotJudge, Report, Rubric
 from labkit.exercises import find

@@ -115,6 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     grades.add_argument("--course", type=Path, metavar="DIR", help=course)
     grades.set_defaults(run=_grades)
 
+    mutants = commands.add_parser("mutants", help="wrong solutions that test the rubrics, and what they earn")
+    mutants.add_argument("what", choices=("show", "diff"), help="the module, or what differs from a right one")
+    mutants.add_argument("exercise", metavar="EXERCISE", help="ring_allreduce, say")
+    mutants.add_argument("name", metavar="NAME", nargs="?", help="the mutant (default: list all)")
+    mutants.set_defaults(run=_mutants)
+
     commands.add_parser("predict", help="how long a step takes, what it holds, the best layout", add_help=False)
     commands.add_parser("calibrate", help="measure this machine, and write it down for predictions", add_help=False)
     commands.add_parser("start", help="open JupyterLab; what follows is passed on to it", add_help=False)
@@ -209,6 +215,13 @@ def _grades(options: argparse.Namespace) -> int:
     from autograder.batch import command
 
     return command.grades(options.assignment, options.to, options.lms or "csv", options.course)
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    _require_autograder("showing wrong solutions")
+    from autograder.mutants import command
+
+    return command.main(options.what, options.exercise, options.name)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -31,8 +31,8 @@ from labkit.checks.rubric import visible_path
 
 _SILENT = {
     "autograder": {
-        *("batch", "desk", "integrity", "intake", "marks", "rubrics", "tests"),
-        *("course.py", "demo.py", "formgrader.py", "mutants.py", "submissions.py"),
+        *("batch", "desk", "integrity", "intake", "marks", "mutants", "rubrics", "tests"),
+        *("course.py", "demo.py", "formgrader.py", "submissions.py"),
     },
     "labkit": {"notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"},
 }

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.mutants import Mutants
 from labkit.exercises import Exercise, root
 
 FORBIDDEN = "FORBIDDEN"
@@ -24,14 +25,18 @@ class Material:
 
 
 def material(exercise: Exercise) -> Material:
-    """Read it. Nothing is run. Raises ValueError when `FORBIDDEN` is not a set of names that is written out."""
+    """Read it. Of what is read, the table of mutants alone is run.
+
+    Raises ValueError when `FORBIDDEN` is not a set of names that is written out, and when a mutant cannot be made.
+    """
     rubric = rubric_path(exercise)
     paths = [exercise.paths["template"], exercise.paths["solution"]]
-    for folder in ("variants", "mutants"):
-        paths += sorted((rubric.parent / folder / rubric.stem).glob("*.py"))
+    paths += sorted((rubric.parent / "variants" / rubric.stem).glob("*.py"))
     texts = {path: path.read_text() for path in paths if path.is_file()}
+    mutants = Mutants(exercise, rubric)
+    known = (*texts.values(), *(mutants.text(name) for name in sorted(mutants)))
     forbidden = _forbidden(rubric) if rubric.is_file() else frozenset()
-    return Material(exercise, texts.get(paths[0], ""), tuple(texts.values()), forbidden)
+    return Material(exercise, texts.get(paths[0], ""), known, forbidden)
 
 
 def rubric_path(exercise: Exercise) -> Path:

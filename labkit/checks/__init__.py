@@ -32,7 +32,7 @@ from labkit.checks.ranks import (
     Submission,
 )
 from labkit.checks.report import CheckResult, Report
-from labkit.checks.rubric import Check, Mutant, NoRubric, Rubric, check, load_rubric, visible_rubric
+from labkit.checks.rubric import Check, NoRubric, Rubric, check, load_rubric, visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.session import check_exercise, grade
 from labkit.clusters.arguments import group_of, reduce_op, transposed, work
@@ -50,7 +50,6 @@ __all__ = [
     "Expectation",
     "Inputs",
     "MakeCluster",
-    "Mutant",
     "NoRubric",
     "NotMeasurable",
     "Patience",

@@ -13,17 +13,16 @@ machine, it leaves the check out, for every submission.
 Checks stand in the order in which they help: parts first, then what is made of them. Where a value is wrong that an
 easier check is about, `expect(values, "result", easier=["values"])` sends the learner to that check.
 
-A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. A hidden one states what wrong
-solutions earn, `MUTANTS = {"returns_a_copy": Mutant(23, loses={"in_place"})}`: the modules stand beside it, in
-`mutants/EXERCISE/NAME.py`, and other right solutions, which earn everything, in `variants/EXERCISE/NAME.py`. It may
-have `FORBIDDEN = {"torch.distributed.all_reduce"}` too, written out: what `labkit integrity` points at, without marks.
+A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. Beside a hidden one are other
+right solutions, which earn everything, in `variants/EXERCISE/NAME.py`, and wrong ones in `mutants/EXERCISE.py`. It may
+have `FORBIDDEN = {"torch.distributed.all_reduce"}`, written out: what `labkit integrity` points at, without marks.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,14 +77,6 @@ def check(
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """What a wrong or fake solution earns, and the names of the checks that it loses; it keeps all others."""
-
-    marks: float
-    loses: Set[str]
-
-
-@dataclass(frozen=True)
 class Rubric:
     """The checks of one exercise, in the order in which they stand in their file."""
 
@@ -93,15 +84,10 @@ class Rubric:
     checks: Sequence[Check]
     path: Path
     hints: Sequence[str] = ()
-    mutants: Mapping[str, Mutant] = field(default_factory=dict)
 
     @property
     def points(self) -> float:
         return sum(check.points for check in self.checks)
-
-    def mutant_path(self, name: str) -> Path:
-        """The module of a mutant."""
-        return self.path.parent / "mutants" / self.path.stem / f"{name}.py"
 
     @property
     def variant_paths(self) -> list[Path]:
@@ -119,7 +105,7 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
     checks = [value for value in vars(module).values() if isinstance(value, Check)]
     if not checks:
         raise NoRubric(f"{exercise.name} has no checks: {path} defines none with @check")
-    return Rubric(exercise, checks, path, tuple(getattr(module, "HINTS", ())), getattr(module, "MUTANTS", {}))
+    return Rubric(exercise, checks, path, tuple(getattr(module, "HINTS", ())))
 
 
 def visible_path(exercise: Exercise) -> Path:

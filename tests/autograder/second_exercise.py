@@ -8,6 +8,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from autograder.mutants.edits import edited, parsed
+
 NAME = "phase1_data_parallel/pass_it_on"
 
 SOLUTION = '''"""Each rank hands its tensor to its right neighbour."""
@@ -55,7 +57,7 @@ def arrives(submission, ranks):
 
 RUBRIC = '''"""Hidden rubric of pass_it_on."""
 
-from labkit.checks import Mutant, check, expect
+from labkit.checks import check, expect
 
 
 @check(points=2, title="the tensor of the neighbour is returned", look_at="the rank that is received from")
@@ -71,16 +73,27 @@ def messages(submission, ranks, draw):
     run = ranks(3).call(submission.pass_it_on, inputs)
     expect(run.values, "returned").equals([inputs[rank - 1] for rank in range(3)])
     expect([run.trace.messages_sent(rank) for rank in range(3)], "messages").equals([1, 1, 1])
-
-
-MUTANTS = {"sends_twice": Mutant(2, loses={"messages"})}
 '''
 
-SENDS_TWICE = SOLUTION.replace(
-    "    sending.wait()\n",
-    "    sending.wait()\n    again = dist.isend(tensor, (rank + 1) % size)\n"
-    "    dist.recv(received, (rank - 1) % size)\n    again.wait()\n",
-)
+TWICE = """
+        Each rank sends its tensor twice.
+
+          sending.wait()
+        + again = dist.isend(tensor, (rank + 1) % size)
+        + dist.recv(received, (rank - 1) % size)
+        + again.wait()
+"""
+
+MUTANTS = f'''"""Mutants of pass_it_on."""
+
+from autograder.mutants import Mutant
+
+MUTANTS = {{
+    "sends_twice": Mutant(2, loses={{"messages"}}).edited("""{TWICE}"""),
+}}
+'''
+
+SENDS_TWICE = edited(SOLUTION, parsed(TWICE)[1])
 
 
 FAR = "phase1_data_parallel/pass_it_far"
@@ -107,7 +120,7 @@ def pass_it_far(tensor: Tensor, steps: int) -> Tensor:
 
 FAR_CHECKS = '''"""Checks of pass_it_far."""
 
-from labkit.checks import Args, Mutant, check, expect
+from labkit.checks import Args, check, expect
 
 
 @check(points=2, title="two steps", look_at="how often it is passed on")
@@ -116,8 +129,6 @@ def two_steps(submission, ranks, draw):
     run = ranks(3).call(submission.pass_it_far, [Args(tensor, 2) for tensor in inputs])
     expect(run.values, "returned").equals([inputs[rank - 2] for rank in range(3)])
 
-
-MUTANTS = {}
 '''
 
 
@@ -155,7 +166,7 @@ def add_to(tree: Path) -> None:
         f"solutions/{NAME}.py": SOLUTION,
         f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
         f"autograder/rubrics/{NAME}.py": RUBRIC,
-        f"autograder/rubrics/{NAME.replace('/', '/mutants/')}/sends_twice.py": SENDS_TWICE,
+        f"autograder/rubrics/{NAME.replace('/', '/mutants/')}.py": MUTANTS,
     }
     for name, text in files.items():
         path = tree / name

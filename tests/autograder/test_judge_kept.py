@@ -56,8 +56,6 @@ def same(submission, ranks, draw):
 def fresh(submission, ranks, draw):
     expect(calls(submission, ranks, torch.arange(3.0), torch.arange(4.0))).equals(1)
 
-
-MUTANTS = {}
 '''
 
 

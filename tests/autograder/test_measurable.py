@@ -22,15 +22,14 @@ from labkit.checks import CannotJudge
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = NAME.split("/")
 MEASURED = """
+
 @check(points=2, title="no more bytes than the tensors", needs={"network"})
 def wire(submission, ranks, draw):
     inputs = draw.tensors(2, 100_000)
     run = ranks.processes(2).call(submission.pass_it_on, inputs)
     expect(run.bytes_on_the_wire, "bytes").at_most(1.1 * 2 * 400_000)
-
-
 """
-RUBRIC = second_exercise.RUBRIC.replace("\nMUTANTS =", f"{MEASURED}MUTANTS =")
+RUBRIC = second_exercise.RUBRIC + MEASURED
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from autograder.cells import exercise_cell, graded_exercise, module_text
 from autograder.course import CONFIG_FILE, Course
 from autograder.grading import EMPTY, UNTOUCHED
 from autograder.judge import hidden_rubric
+from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from labkit import exercises
@@ -30,6 +31,7 @@ pytestmark = [
 PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"
 EXERCISE = exercises.find(NOTEBOOK)
 RUBRIC = hidden_rubric(EXERCISE)
+MUTANTS = Mutants(EXERCISE, RUBRIC.path)
 SOLUTION = EXERCISE.source("solution")[0]
 NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', file=sys.stderr)\n"
 
@@ -45,7 +47,7 @@ def command(course: Path, *words: str) -> str:
 
 def mutants() -> dict[str, float]:
     """One of the least marks, of the middle ones, of the most; tests/exercises/test_rubrics.py judges all of them."""
-    of_marks = {mutant.marks: name for name, mutant in reversed(RUBRIC.mutants.items())}
+    of_marks = {mutant.marks: name for name, mutant in reversed(list(MUTANTS.items()))}
     marks = sorted(of_marks)
     return {of_marks[one]: one for one in (marks[0], marks[len(marks) // 2], marks[-1])}
 
@@ -59,7 +61,7 @@ def submissions(released: NotebookNode) -> Iterator[tuple[str, NotebookNode, flo
         ("only_spaces", "\n   \n", 0.0),
         ("template_with_a_comment", module_text(exercise_cell(released, EXERCISE.name).source) + "\n# hello", 0.0),
         *((path.stem, path.read_text(), RUBRIC.points) for path in RUBRIC.variant_paths[:1]),
-        *((name, RUBRIC.mutant_path(name).read_text(), marks) for name, marks in mutants().items()),
+        *((name, MUTANTS.text(name), marks) for name, marks in mutants().items()),
     ):
         yield name, with_module(released, EXERCISE.name, module), marks
     yield "untouched", released, 0.0

@@ -63,7 +63,8 @@ def test_a_new_exercise_needs_no_change_to_the_lab(tmp_path: Path) -> None:
     environment |= {"PYTHONPATH": str(tree), "LABKIT_WORKSPACE": str(tmp_path / "workspace")}
 
     solution = tree / "solutions" / f"{name}.py"
-    mutant = tree / "autograder" / "rubrics" / f"{name.replace('/', '/mutants/')}" / "sends_twice.py"
+    mutant = tmp_path / "sends_twice.py"
+    mutant.write_text(second_exercise.SENDS_TWICE)
     command = [sys.executable, "-c", STEPS, tree, tmp_path / "course", name, solution, mutant]
     done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

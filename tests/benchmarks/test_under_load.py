@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.mutants import rubrics
+from autograder.mutants.judging import rubrics
 from autograder.sandbox import Sandbox
 
 UNDER_LOAD = Path(__file__).parents[2] / "benchmarks" / "under_load.py"

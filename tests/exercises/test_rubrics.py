@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder import mutants
 from autograder.judge import Judge
+from autograder.mutants import judging
 from autograder.sandbox import Sandbox
 from labkit import exercises
 from labkit.checks import Ranks, Report, Submission, run_checks, visible_rubric
@@ -18,8 +18,8 @@ ENOUGH_MUTANTS = 6
 ENOUGH_HINTS = 3
 
 
-HIDDEN = {rubric.exercise.short_name: rubric for rubric in mutants.rubrics()}
-MUTANTS = [(name, mutant) for name, rubric in HIDDEN.items() for mutant in rubric.mutants]
+HIDDEN = {rubric.exercise.short_name: rubric for rubric in judging.rubrics()}
+MUTANTS = {name: judging.mutants_of(rubric) for name, rubric in HIDDEN.items()}
 VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
 
 sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
@@ -78,15 +78,17 @@ def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
 
 
 @sandboxed
-@pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[f"{name}-{mutant}" for name, mutant in MUTANTS])
+@pytest.mark.parametrize(
+    ("name", "mutant"), [pytest.param(name, one, id=f"{name}-{one}") for name in MUTANTS for one in MUTANTS[name]]
+)
 def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str) -> None:
     rubric = HIDDEN[name]
-    checks = mutants.telling_checks(rubric, mutant)
+    checks = judging.telling_checks(rubric, mutant)
     for once in (True, False):  # what fails by chance, the judge tries again
-        report = graded(name, rubric.mutant_path(mutant).read_text(), checks, once)
+        report = graded(name, MUTANTS[name].text(mutant), checks, once)
         judged = {check: result for check, result in zip(checks, report.results, strict=True) if not result.skipped}
         lost = {check for check, result in judged.items() if not result.passed}
-        if lost == rubric.mutants[mutant].loses & judged.keys():
+        if lost == MUTANTS[name][mutant].loses & judged.keys():
             return
     pytest.fail(report.text())
 
@@ -94,23 +96,27 @@ def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str
 @each
 def test_each_check_is_seen_to_fail_some_mutant_and_to_pass_others(name: str) -> None:
     rubric = HIDDEN[name]
-    judged_by = {mutant: mutants.telling_checks(rubric, mutant) for mutant in rubric.mutants}
+    judged_by = {mutant: judging.telling_checks(rubric, mutant) for mutant in MUTANTS[name]}
     for check in rubric.checks:
         passes = [
             mutant
             for mutant, checks in judged_by.items()
-            if check.name in checks and check.name not in rubric.mutants[mutant].loses
+            if check.name in checks and check.name not in MUTANTS[name][mutant].loses
         ]
-        assert passes and any(check.name in mutant.loses for mutant in rubric.mutants.values()), check.name
+        assert passes and any(check.name in mutant.loses for mutant in MUTANTS[name].values()), check.name
 
 
 @each
 def test_every_mutant_is_named_and_there(name: str) -> None:
-    rubric = HIDDEN[name]
-    assert sorted(rubric.mutants) == sorted(path.stem for path in rubric.mutant_path("any").parent.glob("*.py"))
-    assert len(rubric.mutants) >= ENOUGH_MUTANTS
+    """Each edit fits; each whole module is listed."""
+    rubric, mutants = HIDDEN[name], MUTANTS[name]
+    whole = sorted(mutant for mutant in mutants if not mutants[mutant].change)
+    assert whole == sorted(path.stem for path in mutants.folder.glob("*.py"))
+    assert len(mutants) >= ENOUGH_MUTANTS
     names = {check.name for check in rubric.checks}
-    for mutant, stated in rubric.mutants.items():
+    for mutant, stated in mutants.items():
+        compile(mutants.text(mutant), mutant, "exec")
+        assert mutants.text(mutant) != mutants.base(mutant) and mutants.says(mutant), mutant
         assert stated.loses and stated.loses <= names, mutant
         assert stated.marks == sum(c.points for c in rubric.checks if c.name not in stated.loses), mutant
 
@@ -126,7 +132,7 @@ def test_both_rubrics_are_on_one_scale(name: str) -> None:
 @each
 def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
     """What it says is what the rubric states, which the tests above compare with a run of each."""
-    section = mutants.section(HIDDEN[name])
+    section = judging.section(HIDDEN[name])
     assert section in (exercises.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"
 
 

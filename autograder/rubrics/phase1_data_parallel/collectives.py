@@ -13,7 +13,6 @@ from labkit.checks import (
     Alteration,
     Args,
     Draw,
-    Mutant,
     Ranks,
     Reference,
     Submission,
@@ -383,38 +382,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         what = f"{name}: bytes that all ranks sent, as the kernel counts them"
         expect(run.bytes_on_the_wire, what).at_least(tensors * nbytes)
         expect(run.bytes_on_the_wire, what).at_most(HEADERS * tensors * nbytes)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-VALUES = {
-    "broadcasts", "reduces", "gathers", "all_reduces", "tiny", "dtypes", "operations", "in_place", "groups",
-    "bad_arguments",
-}  # fmt: skip
-EVERYTHING = VALUES | {"tree_messages", "tree_rounds", "gather_rounds", "doubling", "time", "real_processes"}
-
-MUTANTS = {
-    "calls_the_library": Mutant(0, loses=EVERYTHING),
-    "does_nothing": Mutant(0, loses=EVERYTHING),
-    # as many messages, and the same bytes in all
-    "root_serves_all": Mutant(17, loses={"tree_rounds", "time"}),
-    "root_is_rank_0": Mutant(12, loses={"broadcasts", "reduces", "in_place", "groups", "tree_messages", "tree_rounds"}),
-    "doubling_is_a_tree": Mutant(16, loses={"doubling", "time", "real_processes"}),
-    "doubling_gathers_all": Mutant(16, loses={"doubling", "time", "real_processes"}),
-    "powers_of_two_only": Mutant(
-        12, loses={"all_reduces", "tiny", "dtypes", "operations", "in_place", "groups", "doubling"}
-    ),
-    "last_row_missing": Mutant(14, loses={"gathers", "tiny", "dtypes", "groups", "gather_rounds"}),
-    "rows_not_turned": Mutant(
-        12, loses={"gathers", "tiny", "dtypes", "groups", "gather_rounds", "time", "real_processes"}
-    ),
-    "gathers_in_a_ring": Mutant(18, loses={"gather_rounds"}),
-    "takes_turns": Mutant(15, loses={"gather_rounds", "doubling", "time"}),
-    "right_on_virtual_ranks": Mutant(19, loses={"real_processes"}),
-    "ignores_group": Mutant(19, loses={"groups"}),
-    "src_within_group": Mutant(19, loses={"groups"}),
-    "returns_a_copy": Mutant(19, loses={"in_place"}),
-    "casts_to_float32": Mutant(19, loses={"dtypes"}),
-    "always_sums": Mutant(19, loses={"operations"}),
-    "checks_nothing": Mutant(19, loses={"bad_arguments"}),
-}

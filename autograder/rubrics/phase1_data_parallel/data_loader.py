@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect
 from labkit.trace import Trace
 
 FORBIDDEN = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
@@ -574,34 +574,3 @@ def leaves(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50, 0.0)]).values[0]
     expect(found["threads"], "threads that go on after `break`").equals(0)
     expect(found["later"], "batches read after it").equals(0)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-REPEATS = {"once", "one_order", "resume", "resume_elsewhere", "ends"}
-"""What is lost where samples come twice."""
-
-MUTANTS = {
-    "calls_the_library": Mutant(9, loses=REPEATS | {"no_messages", "epochs", "unshuffled", "share_in_memory", "ahead"}),
-    "each_rank_its_own_order": Mutant(11, loses=REPEATS - {"ends"} | {"no_messages", "epochs", "mixed", "drop_last"}),
-    "deals_out_blocks": Mutant(16, loses={"one_order", "no_messages", "unshuffled", "resume", "resume_elsewhere"}),
-    "shuffles_its_own_part": Mutant(19, loses={"one_order", "mixed", "resume_elsewhere"}),
-    "set_epoch_loses_the_place": Mutant(19, loses={"no_messages", "resume", "resume_elsewhere"}),
-    "forgets_the_epoch": Mutant(20, loses={"epochs", "mixed", "drop_last"}),
-    "every_epoch_is_cut_short": Mutant(21, loses={"resume", "ends"}),
-    # right on as many ranks as before
-    "counts_its_own_samples": Mutant(22, loses={"resume_elsewhere"}),
-    # what is sent lies in memory, too
-    "asks_rank_0": Mutant(22, loses={"no_messages", "share_in_memory"}),
-    "seeds_for_everybody": Mutant(23, loses={"undisturbed"}),
-    "makes_numbers_of_all": Mutant(23, loses={"share_in_memory"}),
-    "checks_nothing": Mutant(23, loses={"bad_arguments"}),
-    # what is in its buffer when the loader breaks is lost
-    "reads_ahead_without_a_thread": Mutant(22, loses={"ahead", "errors"}),
-    "reads_without_end": Mutant(23, loses={"bounded"}),
-    "reads_one_too_many": Mutant(23, loses={"bounded"}),
-    "takes_0_for_none": Mutant(23, loses={"read_ahead"}),
-    "forgets_dicts": Mutant(23, loses={"batches"}),
-    "swallows_errors": Mutant(23, loses={"errors"}),
-    "leaves_its_thread": Mutant(23, loses={"leaves"}),
-}

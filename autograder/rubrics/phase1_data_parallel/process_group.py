@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.trace import Kind
 
@@ -418,32 +418,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = ranks.processes(2).call(submission.used_by(whole_script, joined=False), lambda rank: Args(numbers[rank]))
     wanted = {"loss": sum(numbers) / 2, "more": 1.0}
     expect(run.values, "is main, metrics").equals([[False, wanted], [True, wanted]])
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-READS = {"from_env", "missing", "no_number"}
-GROUP = {"setup", "backend", "cleanup", "kept"}
-TURNS = {"order", "failing", "groups"}
-METRICS = {"groups", "means", "precision", "names_in_any_order", "weights"}
-
-MUTANTS = {
-    "says_what_python_says": Mutant(21, loses={"missing", "no_number"}),
-    "names_every_variable": Mutant(22, loses={"missing"}),
-    "local_rank_is_rank": Mutant(14, loses=READS | GROUP),
-    "always_env": Mutant(23, loses={"backend", "real_processes"}),
-    "remembers_the_group": Mutant(23, loses={"cleanup"}),
-    "keeps_any_group": Mutant(24, loses={"kept"}),
-    "cleans_up_once": Mutant(21, loses={"cleanup", "alone", "real_processes"}),
-    "barrier_before_the_block": Mutant(20, loses=TURNS),
-    "leaves_them_waiting": Mutant(23, loses={"failing"}),
-    "sums": Mutant(16, loses=METRICS | {"one_collective", "bad_arguments", "real_processes"}),
-    "one_collective_each": Mutant(23, loses={"one_collective"}),
-    "gathers_objects": Mutant(23, loses={"one_collective"}),
-    "keeps_its_order": Mutant(24, loses={"names_in_any_order"}),
-    "even_world_sizes_only": Mutant(20, loses=METRICS),
-    "ignores_group": Mutant(24, loses={"groups"}),
-    "multiplies_nan": Mutant(24, loses={"weights"}),
-    # what needs no other rank it may keep
-    "does_nothing": Mutant(6, loses=GROUP | TURNS | METRICS | {"one_collective", "bad_arguments", "real_processes"}),
-}

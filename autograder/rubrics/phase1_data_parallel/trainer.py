@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.hardware import LINKS
 from labkit.trace import SIGNAL_BYTES, Event, Kind
@@ -553,36 +553,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # an all-reduce for each step, and one at the start at most
     wanted = (1 + len(batches)) * 2 * (world_size - 1) * nbytes
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-ALL = {
-    "steps", "uneven", "empty", "parameters", "dtypes", "groups", "loss", "bad_arguments", "flat", "per_parameter",
-    "gather_scatter", "tree", "times", "real_processes",
-}  # fmt: skip
-"""Checks that compare a step: all but those of the start and of the learning rate."""
-
-MUTANTS = {
-    "does_nothing": Mutant(2, loses=ALL | {"start"}),
-    "gathers_the_batch": Mutant(4, loses=ALL),
-    "works_on_the_first_rank": Mutant(4, loses=ALL),
-    "weights_start_apart": Mutant(3, loses=ALL - {"times"} | {"start"}),
-    "forgets_to_divide": Mutant(4, loses=ALL),
-    # equal shares are right, and that is what some checks have
-    "wraps_torch_s_ddp": Mutant(7, loses=ALL - {"steps", "bad_arguments"}),
-    "mean_of_means": Mutant(8, loses=ALL - {"steps", "bad_arguments", "times"}),
-    # a step without Adam is linear in the gradient
-    "averages_weights": Mutant(6, loses=ALL - {"tree"}),
-    # where there is only one step
-    "keeps_old_gradients": Mutant(8, loses=ALL - {"bad_arguments", "tree", "times"}),
-    "always_flat": Mutant(21, loses={"per_parameter", "gather_scatter", "tree"}),
-    "counts_in_a_second_message": Mutant(22, loses={"flat"}),
-    "first_rank_is_rank_0": Mutant(24, loses={"groups"}),
-    "skips_empty_batches": Mutant(24, loses={"empty"}),
-    "unused_get_zeros": Mutant(23, loses={"parameters"}),
-    "casts_to_float32": Mutant(24, loses={"dtypes"}),
-    "own_metrics": Mutant(23, loses={"loss", "times"}),
-    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
-    "warms_up_from_0": Mutant(23, loses={"learning_rate"}),
-}

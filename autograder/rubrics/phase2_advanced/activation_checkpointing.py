@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.trace import Kind
 
@@ -760,33 +760,3 @@ def _parallel_gradients(x: Tensor, weights: _Weights, shifts: list[float]) -> tu
     h.sum().backward()
     gradients = [[leaf.grad for leaf in pair] for pair in leaves]
     return x.grad, gradients  # type: ignore[return-value]  # all of them have one
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-VALUES = {"arguments", "parameters", "precision", "randomness", "nested", "misuse", "collectives", "real_processes"}
-COSTS = {"once", "memory", "released", "segments", "segment_memory"}
-
-MUTANTS = {
-    "calls_plainly": Mutant(0, loses=VALUES | COSTS | {"offload", "offload_memory"}),
-    "cuts_off_its_arguments": Mutant(2, loses=VALUES | COSTS),
-    # what needs one tensor only, or is not counted
-    "computes_for_each_tensor": Mutant(17, loses={"nested", "once", "segments", "collectives", "real_processes"}),
-    "parameters_without_gradients": Mutant(23, loses={"parameters"}),
-    "gradient_of_the_first_only": Mutant(19, loses={"arguments", "precision", "collectives", "real_processes"}),
-    "draws_another_mask": Mutant(20, loses={"randomness", "nested"}),
-    "rewinds_random_numbers": Mutant(20, loses={"randomness", "nested"}),
-    "keeps_what_it_computed": Mutant(20, loses={"memory", "released", "segment_memory"}),
-    "never_lets_go": Mutant(22, loses={"memory"}),
-    "forgets_autocast": Mutant(24, loses={"precision"}),
-    # what a checkpoint holds itself, the one around it does not compute again
-    "holds_its_arguments": Mutant(22, loses={"misuse", "nested"}),
-    "last_segment_takes_the_rest": Mutant(22, loses={"segments", "segment_memory"}),
-    "leaves_functions_out": Mutant(22, loses={"segments", "segment_memory"}),
-    "checkpoints_the_last_segment": Mutant(23, loses={"segments"}),
-    "offloads_a_copy": Mutant(24, loses={"offload_memory"}),
-    "leaves_them_on_the_host": Mutant(24, loses={"offload_memory"}),
-    "offloads_parameters": Mutant(24, loses={"offload"}),
-    "offloads_in_bfloat16": Mutant(23, loses={"offload", "offload_memory"}),
-    "checks_nothing": Mutant(22, loses={"misuse", "segments"}),
-}

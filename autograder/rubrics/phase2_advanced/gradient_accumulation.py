@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.trace import Event, Kind
 
@@ -522,33 +522,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     nbytes = 4 * sum(tensor.numel() for tensor in weights)
     wanted = 2 * (world_size - 1) * nbytes
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-ALL = {
-    "windows", "uneven", "empty", "partial", "returns", "clipping", "finite", "parameters", "dtypes", "groups",
-    "bad_arguments", "communication", "memory", "real_processes",
-}  # fmt: skip
-
-MUTANTS = {
-    "works_alone": Mutant(0, loses=ALL),  # memory, too, is measured where values are right
-    "forgets_to_divide": Mutant(0, loses=ALL),
-    # one window is right
-    "keeps_gradients": Mutant(8, loses=ALL - {"clipping", "groups", "bad_arguments", "memory", "real_processes"}),
-    # windows that are full, of microbatches that are equal, are right
-    "divides_by_steps": Mutant(17, loses={"uneven", "empty", "partial", "returns", "real_processes"}),
-    "short_windows_count_as_full": Mutant(21, loses={"partial", "returns", "real_processes"}),
-    "drops_the_last_window": Mutant(21, loses={"partial", "returns", "real_processes"}),
-    "counts_backward_calls": Mutant(23, loses={"empty"}),
-    "clips_each_rank_s_gradient": Mutant(22, loses={"clipping"}),
-    "clips_the_sum": Mutant(22, loses={"clipping"}),
-    "says_always_that_it_stepped": Mutant(23, loses={"returns", "finite"}),
-    "skips_alone": Mutant(24, loses={"finite"}),
-    "unused_get_zeros": Mutant(23, loses={"parameters"}),
-    "ignores_the_group": Mutant(24, loses={"groups"}),
-    "sends_every_microbatch": Mutant(21, loses={"communication", "real_processes"}),
-    "a_message_for_each_parameter": Mutant(22, loses={"communication"}),
-    "one_backward_for_all": Mutant(23, loses={"memory"}),
-    "keeps_every_gradient": Mutant(23, loses={"memory"}),
-}

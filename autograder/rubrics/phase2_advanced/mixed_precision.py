@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.trace import SIGNAL_BYTES, Event, Kind
 
@@ -635,32 +635,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     numel = sum(p.numel() for p in net("net", hidden, features).parameters())
     wanted = len(shares) * 2 * (world_size - 1) * 2 * numel
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-STEPS = {"steps", "clip", "travel", "bad_arguments"}
-"""Checks that compare a step with float32's, without an overflow, on virtual ranks."""
-
-MUTANTS = {
-    "decides_alone": Mutant(21, loses={"one_rank", "one_message"}),
-    "looks_before_adding_up": Mutant(22, loses={"skip"}),
-    "grows_on_every_step": Mutant(18, loses={"scale_history", "restored", "skip"}),
-    "keeps_counting": Mutant(22, loses={"scale_history"}),
-    "never_backs_off": Mutant(19, loses={"scale_history", "skip"}),
-    "leaves_float32": Mutant(22, loses={"scale_history"}),
-    # where clipping has the last word, a factor does not show
-    "forgets_to_unscale": Mutant(15, loses={"unscale", "underflow"} | STEPS),
-    "unscales_twice": Mutant(17, loses={"underflow"} | STEPS),
-    "clips_scaled_gradients": Mutant(22, loses={"clip", "real_processes"}),
-    "puts_zeros_for_infinities": Mutant(22, loses={"skip"}),
-    "steps_without_gradients": Mutant(22, loses={"skip"}),
-    "masters_in_16_bits": Mutant(13, loses={"masters", "underflow", "real_processes"} | STEPS),
-    "returns_the_scaled_loss": Mutant(22, loses={"steps"}),
-    "unscales_in_16_bits": Mutant(22, loses={"underflow", "bad_arguments"}),
-    "one_collective_each": Mutant(20, loses={"one_rank", "one_message", "travel"}),
-    "sums_to_find_out": Mutant(23, loses={"unscale"}),
-    "computes_in_float32": Mutant(19, loses={"skip", "travel", "real_processes"}),
-    "ignores_group": Mutant(20, loses={"one_rank", "skip"}),
-    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
-}

@@ -21,7 +21,6 @@ from labkit.checks import (
     Args,
     Draw,
     Inputs,
-    Mutant,
     ProcessRun,
     Ranks,
     Reference,
@@ -575,33 +574,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     payload = 2 * (p - 1) * m * rows * width * 4
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_least(payload)
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * payload)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-VALUES = {
-    "values", "uneven", "few", "chunks", "any_schedule", "frozen", "dtypes", "groups", "bad_arguments",
-}  # fmt: skip
-COSTS = {"released", "bubble", "traffic", "real_processes"}
-
-MUTANTS = {
-    "works_on_the_first_rank": Mutant(8, loses=VALUES | COSTS),
-    # a broadcast is no message that is altered on its way; what is kept is right
-    "broadcasts_results": Mutant(10, loses=VALUES | COSTS - {"released"}),
-    "finishes_sends_first": Mutant(8, loses=VALUES | COSTS),
-    "adds_up_means": Mutant(8, loses=VALUES | COSTS),
-    # where all worlds are even
-    "even_numbers_of_ranks_only": Mutant(11, loses=VALUES - {"few", "bad_arguments"} | COSTS - {"traffic"}),
-    "keeps_gpipe_s_warm_up": Mutant(20, loses={"one_f_one_b", "released"}),
-    "one_forward_too_many": Mutant(20, loses={"one_f_one_b", "released"}),
-    "needs_as_many_microbatches_as_ranks": Mutant(21, loses={"one_f_one_b", "few"}),
-    "interleaved_keeps_everything": Mutant(23, loses={"interleaved"}),
-    "follows_its_own_order": Mutant(22, loses={"any_schedule", "released"}),
-    "keeps_activations": Mutant(23, loses={"released"}),
-    "mean_of_means": Mutant(23, loses={"uneven"}),
-    "counts_layers": Mutant(22, loses={"balanced"}),
-    "sends_unwanted_gradients": Mutant(24, loses={"frozen"}),
-    "travels_as_float32": Mutant(24, loses={"dtypes"}),
-    "ignores_group": Mutant(24, loses={"groups"}),
-    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
-}

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.checks import Args, Draw, Mutant, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.models.gpt import Block, GPTConfig
 from labkit.trace import Event, Kind
@@ -547,27 +547,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     whole.compared(run, range(3))
     wanted = 4 * 2 * (3 - 1) * 4 * whole.x.numel()
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
-
-
-BLOCK = {"block", "groups", "block_messages", "block_memory", "real_processes"}
-"""Where a block's values are compared."""
-MUTANTS = {
-    "input_gradient_not_summed": Mutant(11, loses=BLOCK | {"copies", "columns"}),
-    "bias_n_times": Mutant(13, loses=BLOCK | {"rows"}),
-    "works_alone": Mutant(15, loses=BLOCK),
-    "calls_parallelize_module": Mutant(15, loses=BLOCK),
-    "forgets_the_sum_before_the_mlp": Mutant(15, loses=BLOCK),
-    "equal_shares_only": Mutant(16, loses={"cuts", "columns", "rows", "embedding", "loss", "beginnings"}),
-    # with one head on each rank there is nothing to mix up
-    "heads_mixed_up": Mutant(19, loses={"block", "block_messages"}),
-    "gathers_after_columns": Mutant(21, loses={"block_messages", "real_processes"}),
-    "one_more_sum": Mutant(21, loses={"block_messages", "real_processes"}),
-    "keeps_the_whole_layers": Mutant(23, loses={"block_memory"}),
-    "sums_in_place": Mutant(23, loses={"copies"}),
-    "works_in_the_world": Mutant(24, loses={"groups"}),
-    "divides_by_all_targets": Mutant(24, loses={"ignored"}),
-    "without_the_largest_logit": Mutant(24, loses={"stable"}),
-    "gathers_the_logits": Mutant(24, loses={"loss_messages"}),
-    "draws_its_own": Mutant(24, loses={"beginnings"}),
-    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
-}

@@ -16,7 +16,6 @@ from labkit.checks import (
     Alteration,
     Args,
     Draw,
-    Mutant,
     Ranks,
     Submission,
     check,
@@ -335,42 +334,3 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     payload = 2 * (world_size - 1) * inputs[0].numel() * 4
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_least(payload)
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(HEADERS * payload)
-
-
-# Wrong solutions, what they earn, and the checks that they lose -------------------------------------------------------
-
-VALUES = {
-    "values", "reduce_scatter", "all_gather", "uneven", "tiny", "dtypes", "operations", "in_place", "large", "groups",
-    "bad_arguments",
-}  # fmt: skip
-TRAFFIC = {"bytes_sent", "bytes_uneven", "neighbours", "messages"}
-HOW = TRAFFIC | {"time", "real_processes"}
-EVERYTHING = VALUES | HOW
-
-MUTANTS = {
-    "calls_all_reduce": Mutant(0, loses=EVERYTHING),
-    # one element: the other shards are empty, so there is no cycle of senders
-    "everybody_sends_first": Mutant(1, loses=EVERYTHING - {"tiny"}),
-    "one_round_short": Mutant(0, loses=EVERYTHING),
-    # the same bytes in all, so the kernel sees no difference
-    "gathers_to_rank_0": Mutant(14, loses=TRAFFIC | {"time"}),
-    "sends_whole_tensor": Mutant(16, loses={"bytes_sent", "bytes_uneven", "time", "real_processes"}),
-    "wrong_when_uneven": Mutant(22, loses={"uneven", "tiny", "bytes_uneven"}),
-    "wrong_for_one_element": Mutant(24, loses={"tiny"}),
-    "returns_a_copy": Mutant(23, loses={"in_place"}),
-    "crosses_the_ring": Mutant(23, loses={"neighbours"}),
-    "right_on_virtual_ranks": Mutant(23, loses={"real_processes"}),
-    # ranks have no files in common
-    "meets_in_files": Mutant(0, loses=EVERYTHING),
-    "one_rank_at_a_time": Mutant(22, loses={"time"}),
-    "sends_padding": Mutant(24, loses={"bytes_uneven"}),
-    "splits_messages": Mutant(23, loses={"messages"}),
-    "shards_shifted": Mutant(23, loses={"reduce_scatter", "uneven"}),
-    "ignores_group": Mutant(24, loses={"groups"}),
-    "always_sums": Mutant(24, loses={"operations"}),
-    "casts_to_float32": Mutant(24, loses={"dtypes"}),
-    "checks_nothing": Mutant(24, loses={"bad_arguments"}),
-    "four_ranks_only": Mutant(0, loses=EVERYTHING),
-    "prints_the_answer": Mutant(0, loses=EVERYTHING),
-    "does_nothing": Mutant(0, loses=EVERYTHING),
-}

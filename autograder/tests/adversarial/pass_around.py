@@ -59,7 +59,7 @@ def sums(submission, ranks):
 
 RUBRIC = '''"""Hidden rubric of pass_around."""
 
-from labkit.checks import Alteration, Mutant, check, expect
+from labkit.checks import Alteration, check, expect
 from labkit.hardware import LINKS
 
 LINK = "ethernet-10g"
@@ -106,12 +106,7 @@ def time(submission, ranks, draw):
     expect(run.trace.seconds, "seconds on the virtual clock").at_most(
         2.5 * 3 * LINKS[LINK].seconds(4 * inputs[0].numel())
     )
-
-
-MUTANTS = {"returns_a_copy": Mutant(5, loses={"in_place"})}
 '''
-
-RETURNS_A_COPY = SOLUTION.replace("    outgoing = tensor.clone()\n", "    outgoing = tensor = tensor.clone()\n")
 
 
 def notebook(module: str) -> NotebookNode:
@@ -145,7 +140,6 @@ def add_to(tree: Path) -> None:
         f"solutions/{NAME}.py": SOLUTION,
         f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
         f"autograder/rubrics/{NAME}.py": RUBRIC,
-        f"autograder/rubrics/{NAME.replace('/', '/mutants/')}/returns_a_copy.py": RETURNS_A_COPY,
     }
     for name, text in files.items():
         path = tree / name

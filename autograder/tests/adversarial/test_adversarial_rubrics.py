@@ -9,6 +9,7 @@ import pytest
 
 from autograder.feedback import for_learner
 from autograder.judge import Judge, hidden_rubric
+from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
 from labkit import exercises
 from labkit.exercises import Exercise
@@ -30,7 +31,7 @@ def handed_in(exercise: Exercise, text: str) -> str:
     """The module: `text`, after the solution or one of the rubric's wrong solutions if it builds on it."""
     kind, _, name = told(text, "base").partition("/")
     if kind == "mutants":
-        return hidden_rubric(exercise).mutant_path(name).read_text() + text
+        return Mutants(exercise, hidden_rubric(exercise).path).text(name) + text
     return (exercise.source("solution")[0] if kind == "solution" else "") + text
 
 

@@ -1,0 +1,24 @@
+"""Wrong solutions that test the rubrics: each is a right one with a small edit, and states its marks.
+
+`rubrics/PHASE/mutants/EXERCISE.py` lists those of an exercise:
+
+    MUTANTS = {
+        "bias_n_times": Mutant(13, loses=BLOCK | {"rows"}, base="megatron").edited(\"\"\"
+            Each rank's product has the bias in it, so the sum has it N times.
+
+            - out = reduce_from_group(F.linear(x, self.weight), self.group)
+            + out = reduce_from_group(F.linear(x, self.weight, self.bias), self.group)
+        \"\"\"),
+        "does_nothing": Mutant(0, loses=EVERYTHING),
+    }
+
+`base` is a right variant, `variants/EXERCISE/megatron.py`; by default the solution is edited. edits.py describes edits.
+A mutant without one is a whole module, `mutants/EXERCISE/does_nothing.py`, and its first line says what it does.
+
+`python -m autograder.mutants` judges them, `labkit mutants` shows them. Grading needs none of this.
+"""
+
+from autograder.mutants.edits import Edit, WrongEdit, edited
+from autograder.mutants.table import Mutant, Mutants, UnknownMutant
+
+__all__ = ["Edit", "Mutant", "Mutants", "UnknownMutant", "WrongEdit", "edited"]

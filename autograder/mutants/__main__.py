@@ -1,0 +1,48 @@
+"""What wrong solutions earn, as a table: every mutant of every exercise is judged, and rubrics/README.md written.
+
+    python -m autograder.mutants [EXERCISE ...]
+
+Without names: all exercises. Nothing is written for an exercise in which a mutant earns other than is stated.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.progress import track
+
+from autograder.judge import hidden_rubric
+from autograder.mutants.judging import judged, page, rubrics, stated
+from labkit.checks import NoRubric
+from labkit.exercises import UnknownExercise, find, root
+
+
+def main(names: Sequence[str]) -> int:
+    """Judge and write. Returns 0 when all earned what is stated, 1 when one did not, 2 for an unknown name."""
+    try:
+        chosen = [hidden_rubric(find(name)) for name in names] or list(rubrics())
+    except (UnknownExercise, NoRubric) as error:
+        print(error, file=sys.stderr)
+        return 2
+    rows = [(rubric, row) for rubric in chosen for row in stated(rubric)]
+    wrong = 0
+    for rubric, row in track(rows, description="judging"):
+        seen = judged(rubric, row)
+        if seen != row:
+            wrong += 1
+            differ = ", ".join(sorted(seen.loses ^ row.loses))
+            print(
+                f"{rubric.exercise.short_name} {row.name}: {seen.marks:g}, stated {row.marks:g}; differs in: {differ}"
+            )
+    if wrong:
+        print(f"{wrong} of {len(rows)} are not as stated: nothing written")
+        return 1
+    path = root() / "autograder" / "rubrics" / "README.md"
+    path.write_text(page())
+    print(f"{len(rows)} judged, all as stated; wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

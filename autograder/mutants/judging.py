@@ -1,0 +1,122 @@
+"""What wrong solutions earn, as stated and as judged, and the page that says so, rubrics/README.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.judge import Judge, hidden_rubric
+from autograder.mutants import Mutants
+from autograder.sandbox import Sandbox
+from labkit.checks import NoRubric, Rubric
+from labkit.exercises import catalogue
+
+KEPT_SHARE = 3
+"""Of the checks that a mutant keeps, tests judge it by one in so many."""
+
+HEAD = """# What wrong solutions earn
+
+Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
+that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
+`python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by the
+checks that it loses and by a third of those that it keeps.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solution and what it earns."""
+
+    name: str
+    says: str
+    """What it does: the first line of its text."""
+    marks: float
+    loses: frozenset[str]
+    """Names of checks."""
+
+
+def stated(rubric: Rubric) -> list[Row]:
+    """As the rubric says: the solution and its variants lose nothing, the template everything."""
+    every = frozenset(check.name for check in rubric.checks)
+    right = [("the solution", ""), *((path.stem, _cell(_first_line(path))) for path in rubric.variant_paths)]
+    rows = [Row(name, says, rubric.points, frozenset()) for name, says in right]
+    mutants = mutants_of(rubric)
+    wrong = [
+        Row(name, _cell(mutants.says(name)), mutant.marks, frozenset(mutant.loses)) for name, mutant in mutants.items()
+    ]
+    return [*rows, *sorted(wrong, key=lambda row: -row.marks), Row("the template", "", 0, every)]
+
+
+def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
+    """Names of the checks that a test judges a mutant by: all that it loses, and every third of those that it keeps.
+
+    Which third differs from mutant to mutant, so that each check is seen to pass about a third of the mutants that keep
+    it. Most of a mutant's cost is in what it keeps; `main` judges by all checks.
+    """
+    mutants = mutants_of(rubric)
+    loses, turn = mutants[mutant].loses, sorted(mutants).index(mutant)
+    numbered = enumerate(check.name for check in rubric.checks)
+    return [name for number, name in numbered if name in loses or (number + turn) % KEPT_SHARE == 0]
+
+
+def judged(rubric: Rubric, row: Row) -> Row:
+    """What that one earns, by a run."""
+    exercise = rubric.exercise
+    paths = {path.stem: path for path in rubric.variant_paths}
+    paths |= {"the solution": exercise.paths["solution"], "the template": exercise.paths["template"]}
+    text = paths[row.name].read_text() if row.name in paths else mutants_of(rubric).text(row.name)
+    with Judge(Sandbox()) as judge:
+        others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
+        report = judge.judge(exercise, text, others)
+    pairs = zip(rubric.checks, report.results, strict=True)
+    lost = frozenset(check.name for check, result in pairs if not result.passed)
+    return Row(row.name, row.says, report.earned, lost)
+
+
+def section(rubric: Rubric) -> str:
+    """The table of one exercise, in Markdown."""
+    titles = {check.name: check.title for check in rubric.checks}
+    lines = [f"## {rubric.exercise.name}: {rubric.points:g} points", "", "| | | marks | loses |", "|---|---|---|---|"]
+    for row in stated(rubric):
+        kept = [title for name, title in titles.items() if name not in row.loses]
+        lost = [title for name, title in titles.items() if name in row.loses]
+        if not kept:
+            loses = "everything"
+        elif len(kept) < len(lost):
+            loses = f"everything but: {'; '.join(kept)}"
+        else:
+            loses = "; ".join(lost)
+        name = row.name if row.name.startswith("the ") else f"`{row.name}`"
+        lines.append(
+            "|".join(f" {cell} " if cell else " " for cell in (name, row.says, f"{row.marks:g}", loses)).join("||")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """rubrics/README.md, all exercises."""
+    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
+
+
+def mutants_of(rubric: Rubric) -> Mutants:
+    """The mutants of a rubric."""
+    return Mutants(rubric.exercise, rubric.path)
+
+
+def rubrics() -> Iterator[Rubric]:
+    """The hidden rubrics of all exercises that have one."""
+    for exercise in catalogue():
+        try:
+            yield hidden_rubric(exercise)
+        except NoRubric:
+            continue
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,117 @@
+"""The mutants of an exercise: what each earns, and its text."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from autograder.mutants.edits import WrongEdit, edited, parsed
+from labkit.exercises import Exercise
+
+SOLUTION = "solution"
+
+
+class UnknownMutant(KeyError):
+    """No mutant of that name; the message offers the nearest ones."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What a wrong solution earns, and the names of the checks that it loses; it keeps all others."""
+
+    marks: float
+    loses: Set[str]
+    base: str = SOLUTION
+    """The right module that is edited: `SOLUTION`, or the name of a variant."""
+    change: str = ""
+    """Description and edits, in the form that edits.py describes; empty for a whole module."""
+
+    def edited(self, change: str) -> Mutant:
+        """The same, made by edits. `change`: what is wrong, then the edits, in the form that edits.py describes."""
+        return replace(self, change=change)
+
+
+class Mutants(Mapping[str, Mutant]):
+    """The mutants of one exercise by name, as the table beside its rubric lists them.
+
+    Raises `WrongEdit`, which names exercise and mutant, where an edit does not fit.
+    """
+
+    def __init__(self, exercise: Exercise, rubric: Path) -> None:
+        self._exercise, self._rubric = exercise, rubric
+
+    @property
+    def path(self) -> Path:
+        """Path of the table."""
+        return self._rubric.parent / "mutants" / self._rubric.name
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the whole modules."""
+        return self.path.with_suffix("")
+
+    def __getitem__(self, name: str) -> Mutant:
+        if name not in self._table:
+            near = difflib.get_close_matches(name, self._table, n=3, cutoff=0.5)
+            offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self._table) or 'none'}"
+            raise UnknownMutant(f"no mutant of {self._exercise.short_name} is called {name!r}; {offer}")
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def text(self, name: str) -> str:
+        """Text of the module."""
+        mutant = self[name]
+        if not mutant.change:
+            return (self.folder / f"{name}.py").read_text()
+        base = self.base(name)
+        with self._named(name):
+            return edited(base, parsed(mutant.change)[1])
+
+    def base(self, name: str) -> str:
+        """Text of the right module that is edited; for a whole module, the solution."""
+        base = self[name].base
+        if base == SOLUTION:
+            return self._exercise.source("solution")[0]
+        path = self._rubric.parent / "variants" / self._rubric.stem / f"{base}.py"
+        if not path.is_file():
+            raise WrongEdit(f"{self._exercise.name}, mutant {name}: no variant is called {base!r}")
+        return path.read_text()
+
+    def says(self, name: str) -> str:
+        """One line: what is wrong."""
+        change = self[name].change
+        with self._named(name):
+            said = parsed(change)[0] if change else ast.get_docstring(ast.parse(self.text(name))) or ""
+        return said.partition("\n")[0]
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Put the names of exercise and mutant before what `WrongEdit` says."""
+        try:
+            yield
+        except WrongEdit as error:
+            raise WrongEdit(f"{self._exercise.name}, mutant {name}: {error}") from None
+
+    @cached_property
+    def _table(self) -> Mapping[str, Mutant]:
+        if not self.path.is_file():
+            return {}
+        module = ModuleType(f"mutants of {self._exercise.name}")
+        module.__file__ = str(self.path)
+        exec(compile(self.path.read_text(), str(self.path), "exec"), module.__dict__)
+        table: Mapping[str, Mutant] = module.__dict__["MUTANTS"]
+        return table
