@@ -204,8 +204,9 @@ def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
 
 
 def without_numbers(text: str) -> str:
-    """Feedback without what is drawn afresh each time, and without whether a check had to be run again."""
-    return re.sub(r"-?\d[\d.e-]*", "#", re.sub(r"(?m)^ +retried .*\n", "", text))
+    """Feedback without what is drawn afresh each time, and without whether a slow machine had a check run again."""
+    once = re.sub(r"retried\s+failed at first, then passed twice: it counts", "", text)
+    return re.sub(r"-?\d[\d.e-]*", "#", " ".join(once.split()))
 
 
 def test_honest_marks_and_feedback_are_those_of_a_class_of_their_own(alone: Graded, together: Graded) -> None:

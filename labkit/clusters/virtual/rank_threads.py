@@ -106,7 +106,8 @@ class RankThreads:
         self._turn = threading.Condition(threading.Lock())
         self._asleep = False
         self._paused = False
-        self._ended = False
+        self._ended_by: threading.Thread | None = None
+        """The rank's own thread, once its program is over."""
         self._waits: dict[threading.Thread, _Wait | None] = {}
         """What threads of this rank wait for here; None: until others have ended."""
         self._entering: set[threading.Thread] = set()
@@ -138,7 +139,7 @@ class RankThreads:
                     self._call_back()
                 self._turn.wait()
             self._entering.discard(me)
-            if self._ended:
+            if self._ended_by not in (None, me):
                 raise SystemExit  # the rank's program is over: what it has left behind ends here
             yield
 
@@ -147,9 +148,9 @@ class RankThreads:
         me = threading.current_thread()
         mine = self._waits[me] = _Wait(handle, limit)
         try:
-            while not mine.over and not self._ended:
+            while not mine.over and self._ended_by is None:
                 self._let_others_run()
-            if self._ended:
+            if self._ended_by is not None:
                 raise SystemExit
         finally:
             del self._waits[me]
@@ -162,7 +163,7 @@ class RankThreads:
         if not failed:
             self._wait_for_others()
         with self.turn():
-            self._ended = True
+            self._ended_by = threading.current_thread()
             self._turn.notify_all()
 
     def pause(self, failed: bool) -> None:

@@ -23,6 +23,17 @@ if rank in (0, size - 1):
 (os.getpid(), os.environ["WORLD_SIZE"], mine)"""
 
 
+IN_A_THREAD = """import os, threading, torch, torch.distributed as dist
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+got = torch.zeros(1)
+sender = threading.Thread(target=dist.send, args=(torch.ones(1), (rank + 1) % size))
+sender.start()
+dist.recv(got, (rank - 1) % size)
+sender.join()
+os.getpid()"""
+
+
 DEADLOCK = """import torch, torch.distributed as dist
 dist.init_process_group()
 dist.recv(torch.ones(1), 1 - dist.get_rank())"""
@@ -56,6 +67,11 @@ def test_calls_of_any_size_are_as_on_fresh_processes(warm: WarmProcess, kept: Ke
             assert value[1] == expected[1] == str(size) and value[2].equal(expected[2])
             assert pids.setdefault(rank, value[0]) == value[0] != expected[0]
     assert kept.calls == 6
+
+
+def test_a_rank_that_had_threads_stays_though_it_has_not_left_its_group(warm: WarmProcess, kept: KeptRanks) -> None:
+    first, *others = [run(IN_A_THREAD, 3, warm, kept).raise_if_failed().values for _ in range(5)]
+    assert others == [first] * 4
 
 
 def test_modules_and_names_of_an_earlier_call_are_gone(warm: WarmProcess, kept: KeptRanks) -> None:
