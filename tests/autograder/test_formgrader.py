@@ -65,4 +65,8 @@ def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Pa
             browser.close()
     finally:
         server.terminate()
-        server.wait(60)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()

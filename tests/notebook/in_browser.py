@@ -49,7 +49,11 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
             browser.close()
     finally:
         server.terminate()
-        server.wait()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:  # it may wait for a kernel that is just being restarted
+            server.kill()
+            server.wait()
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
