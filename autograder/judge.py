@@ -105,7 +105,7 @@ class Judge:
 
         checks: names of those that are wanted; without any, all of them. What this machine cannot measure is left out.
         once: each check is run once, on fresh ranks for each call, and what fails is believed. That is no mark, since
-        it may have failed by chance; but a mutant that loses what it should is done with after a third of the work.
+        it may have failed by chance; it is enough to see that a mutant loses what it should.
         """
         rubric = hidden_rubric(exercise)
         if checks:

@@ -139,7 +139,7 @@ def test_how_full_a_file_system_is_tells_other_ranks_nothing() -> None:
 
 
 MEETS_ON_REAL_RANKS = """
-import contextlib, json, os, socket, sys
+import contextlib, json, os, socket
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader
 

@@ -32,8 +32,9 @@ def version() -> int:
 def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *, network: bool) -> None:
     """From now on this process, and all that it starts, opens nothing but these. Raises `OSError`.
 
-    seen: read only; written: devices and /proc; own: folders in which everything may be done. network: with
-    TCP. It also reaches no process outside by signals, abstract sockets or debugging, where the kernel can tell.
+    seen: read only; written: devices and /proc; own: folders in which everything may be done;
+    network: TCP is left. It also reaches no process outside by signals, abstract sockets or debugging, where the kernel
+    can tell.
     """
     found = version()
     handled = _ALL_BY_VERSION.get(found, _ALL)

@@ -204,9 +204,8 @@ def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
 
 
 def without_numbers(text: str) -> str:
-    """Feedback without what is drawn afresh each time, and without whether a slow machine had a check run again."""
-    once = re.sub(r"retried\s+failed at first, then passed twice: it counts", "", text)
-    return re.sub(r"-?\d[\d.e-]*", "#", " ".join(once.split()))
+    """Feedback without what is drawn afresh each time."""
+    return re.sub(r"-?\d[\d.e-]*", "#", text)
 
 
 def test_honest_marks_and_feedback_are_those_of_a_class_of_their_own(alone: Graded, together: Graded) -> None:
