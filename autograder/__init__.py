@@ -1,1 +1,1 @@
-"""The grader, for instructors: nbgrader keeps the course, this package executes and scores what learners hand in."""
+"""The autograder, for instructors: nbgrader manages the course; this package runs and scores submissions."""

@@ -1,4 +1,4 @@
-"""The two cells that grading is about: the exercise cell, which is a module, and the locked `grade("NAME")`."""
+"""The two cells that matter for grading: the exercise cell, which is a module, and the locked `grade("NAME")`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ MAGIC = "%%exercise"
 
 
 def exercise_of(source: str) -> str:
-    """Full name of the exercise whose module a cell holds, by its magic; empty for any other cell."""
+    """Return the full name of the exercise in a cell's `%%exercise` magic; empty for any other cell."""
     first = next((line for line in source.splitlines() if line.strip()), "")
     words = first.split()
     return words[1] if len(words) > 1 and words[0] == MAGIC else ""
 
 
 def exercise_cell(notebook: NotebookNode, exercise: str) -> NotebookNode | None:
-    """The cell that holds the module `exercise`; None when there is none."""
+    """Return the cell that holds the module `exercise`, or None."""
     return next((cell for cell in notebook.cells if is_solution(cell) and exercise_of(cell.source) == exercise), None)
 
 
 def module_text(source: str) -> str:
-    """The module that an exercise cell holds. The magic becomes an empty line, so lines count as in the cell."""
+    """Return the module in an exercise cell. The magic becomes an empty line, so line numbers match the cell."""
     lines = source.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if line.strip()), 0)
     if exercise_of(source):
@@ -32,12 +32,12 @@ def module_text(source: str) -> str:
 
 
 def graded_exercise(cell: NotebookNode) -> str | None:
-    """`ring_allreduce` for the graded cell `grade("ring_allreduce")`, imports before it or not; None for any other."""
+    """Return `ring_allreduce` for the cell `grade("ring_allreduce")`, with or without imports; None for other cells."""
     if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
         return None
     try:
         *before, last = ast.parse(cell.source).body
-    except (SyntaxError, ValueError):  # no statement at all is a ValueError
+    except (SyntaxError, ValueError):  # an empty cell raises ValueError
         return None
     match last:
         case ast.Expr(ast.Call(ast.Name("grade"), [ast.Constant(str() as name)], [])):

@@ -1,6 +1,6 @@
-"""A course in a folder, worked by nbgrader inside this process: release, hand in, autograde, feedback, gradebook.
+"""A course in a folder, driven by nbgrader in this process: release, submit, autograde, feedback, gradebook.
 
-The commands `nbgrader generate_assignment`, `autograde`, ... do the same; they need two seconds each only to start.
+The commands `nbgrader generate_assignment`, `autograde`, ... do the same, but each takes two seconds just to start.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
 
 class CourseFailed(RuntimeError):
-    """nbgrader could not do a step; the message is its log."""
+    """An nbgrader step failed; the message is its log."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What the gradebook says about one graded cell of one submission."""
+    """The gradebook entry for one graded cell of one submission."""
 
     student: str
     notebook: str
@@ -47,15 +47,15 @@ class Mark:
     score: float
     max_score: float
     judged: bool = False
-    """Has the judge given one?"""
+    """Whether the judge has given a mark."""
     by_hand: bool = False
-    """Has somebody set it, whatever the judge says?"""
+    """Whether someone has set the mark by hand, overriding the judge."""
     look_again: bool = False
-    """Has it been judged anew since then, so that nbgrader asks for a look?"""
+    """Whether the cell was judged again after the manual mark, so that nbgrader asks for a review."""
 
 
 class Course:
-    """One course. `folder` takes all that grading makes; `options` go on top of nbgrader_config.py."""
+    """One course. `folder` holds everything that grading produces; `options` override nbgrader_config.py."""
 
     def __init__(self, folder: Path, options: Config | None = None) -> None:
         self.folder = folder.resolve()
@@ -68,18 +68,18 @@ class Course:
         self.config.merge(self.options)
 
     def release(self, assignment: str) -> Path:
-        """Strip the solutions from the notebooks of `assignment`; returns the folder that holds what learners get."""
+        """Strip the solutions from the notebooks of `assignment`; return the folder of the release."""
         self._convert(GenerateAssignment, assignment, force=True)
         return self.folder / "release" / assignment
 
     def released(self, assignment: str, notebook: str) -> NotebookNode:
-        """A notebook as it was released."""
+        """Return a notebook as it was released."""
         path = self.folder / "release" / assignment / f"{notebook}.ipynb"
         found: NotebookNode = nbformat.read(path, as_version=4)
         return found
 
     def submit(self, student: str, assignment: str, notebook: str, submission: NotebookNode) -> Path:
-        """Put `submission` where `nbgrader collect` puts what learners hand in."""
+        """Put `submission` where `nbgrader collect` puts submissions."""
         folder = self.folder / "submitted" / student / assignment
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{notebook}.ipynb"
@@ -88,11 +88,11 @@ class Course:
         return path
 
     def autograde(self, assignment: str, student: str = "*") -> str:
-        """Grade what was handed in and is not graded yet; returns the log. Raises `CourseFailed` otherwise."""
+        """Grade submissions that are not graded yet; return the log. Raises `CourseFailed`."""
         return self._convert(AutogradeReceived, assignment, student)
 
     def record(self, assignment: str, student: str, notebooks: Sequence[str]) -> None:
-        """Grade these notebooks of one learner, handed in or not, graded already or not. Raises `CourseFailed`."""
+        """Grade these notebooks of one learner, even if missing or already graded. Raises `CourseFailed`."""
         student = glob.escape(student)
         if sorted(notebooks) == self.notebooks(assignment):
             self._convert(AutogradeReceived, assignment, student, force=True)
@@ -101,34 +101,34 @@ class Course:
             self._convert(AutogradeReceived, assignment, student, glob.escape(name), force=True)
 
     def penalise(self, assignment: str, student: str, notebook: str) -> None:
-        """Set the penalty for lateness anew for what is graded: the due date or an extension may have changed."""
+        """Recompute the late penalty for graded notebooks: the due date or an extension may have changed."""
         ids = {"student": student, "assignment": assignment, "notebook": notebook}
         database = CourseDirectory(config=self.config).db_url
         penalties = LatePenalties(config=self.config, log=_silent())
         penalties.preprocess(new_notebook(), {"nbgrader": {**ids, "db_url": database}})
 
     def nobody(self, assignment: str) -> list[str]:
-        """Folders of submissions that are left out, since no learner can have such a name."""
+        """Return submission folders that are skipped because their names cannot be learner names."""
         return sorted({path.parent.name for path in self._handed_in(assignment)} - set(self.students(assignment)))
 
     def _handed_in(self, assignment: str) -> list[Path]:
         return list((self.folder / "submitted").glob(f"*/{glob.escape(assignment)}"))
 
     def sources(self) -> list[str]:
-        """What can be released, in order."""
+        """Return the assignments that can be released, sorted."""
         source = Path(CourseDirectory(config=self.config).source_directory)
         return sorted({path.parent.name for path in (self.folder / source).glob("*/*.ipynb")})
 
     def assignments(self) -> list[str]:
-        """What is released, in order."""
+        """Return the released assignments, sorted."""
         return sorted({path.parent.name for path in (self.folder / "release").glob("*/*.ipynb")})
 
     def notebooks(self, assignment: str) -> list[str]:
-        """The notebooks of a release."""
+        """Return the notebooks of a release."""
         return sorted(path.stem for path in (self.folder / "release" / assignment).glob("*.ipynb"))
 
     def students(self, assignment: str) -> list[str]:
-        """Who handed something in for `assignment`, whatever it is. Names that no learner can have are left out."""
+        """Return the learners who submitted anything for `assignment`, without folders that cannot be learner names."""
         return sorted(name for path in self._handed_in(assignment) if is_student(name := path.parent.name))
 
     def feedback(self, assignment: str, student: str = "*") -> None:
@@ -136,7 +136,7 @@ class Course:
         self._convert(GenerateFeedback, assignment, student)
 
     def marks(self, assignment: str) -> list[Mark]:
-        """All marks of an assignment, as they stand in the gradebook. A cell that nobody has judged has no mark."""
+        """Return all marks of an assignment from the gradebook. A cell that was never judged has no mark."""
         with self._gradebook() as gradebook:
             return [
                 Mark(
@@ -156,7 +156,7 @@ class Course:
             ]
 
     def export(self, path: Path, assignments: Sequence[str] = (), kind: type[Table] = Table) -> list[Grade]:
-        """Write grades of `assignments`, all when none is named, as a file of that kind; returns what is in it."""
+        """Export the grades of `assignments` (all by default) to a file of that kind; return the exported grades."""
         with self._gradebook() as gradebook:
             exporter = kind(config=self.config, to=str(path), assignment=list(assignments))
             exporter.export(gradebook)
@@ -184,7 +184,7 @@ class Course:
 
 
 def _silent() -> logging.Logger:
-    """A logger of its own: what nbgrader says is shown when something went wrong."""
+    """Return a separate logger: nbgrader's output is shown only when a step fails."""
     log = logging.Logger("nbgrader", logging.INFO)
     log.addHandler(logging.NullHandler())
     return log

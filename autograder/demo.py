@@ -1,4 +1,4 @@
-"""`./lab demo`: one exercise, from a notebook cell on real processes to a line in the gradebook. One minute at most."""
+"""`./lab demo`: one exercise, from a notebook cell on real processes to a gradebook entry, in at most one minute."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from autograder.course import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
 from autograder.measurable import left_out
 from autograder.mutants import Mutants
-from autograder.sandbox import Sandbox, SandboxUnavailable, template
+from autograder.sandbox import Sandbox, SandboxUnavailable, forkserver
 from autograder.submissions import with_module
 from labkit import exercises
 from labkit.checks import CannotJudge, CheckResult, Report, Rubric
 
 EXERCISE = "ring_allreduce"
 WRONG = "sends_whole_tensor"
-"""The mutant that hands in the wrong submission: right sums, too many bytes."""
+"""The mutant used as the wrong submission: correct sums, too many bytes."""
 
 RING_ON_PROCESSES = """%%torchrun -o mine --timeout 60
 import torch, torch.distributed as dist
@@ -44,7 +44,7 @@ print(f"the sum is {tensor[0]:g}")"""
 
 
 def main() -> int:
-    """Run the demo; returns 0 when the check passes and both submissions get the marks that they must."""
+    """Run the demo; return 0 when the check passes and both submissions get the expected marks."""
     console = Console(highlight=False)
     results = exercises.root() / "demo"
     results.mkdir(exist_ok=True)
@@ -59,12 +59,12 @@ def main() -> int:
             console.print("stopped")
             return 130
         finally:
-            template.close_all()
+            forkserver.close_all()
     return 0 if passed and marked else 1
 
 
 def _notebook(console: Console, folder: Path, results: Path) -> bool:
-    """A learner's notebook: the exercise cell, four processes, the check, the picture. Did the check pass?"""
+    """Run a learner's notebook (exercise cell, four processes, check, plot); return whether the check passed."""
     console.rule("A learner's notebook, on 4 real processes", align="left")
     picture = results / "timeline.png"
     picture.unlink(missing_ok=True)
@@ -91,9 +91,10 @@ def _notebook(console: Console, folder: Path, results: Path) -> bool:
 
 
 def _execute(notebook: NotebookNode, folder: Path) -> str:
-    """Run the cells in a kernel whose working directory is `folder`, outputs go into the notebook; returns its error.
+    """Run the cells in a kernel with working directory `folder`, storing outputs in the notebook; return the kernel's
+    error.
 
-    nbclient would do it too, but makes an assertion error of Ctrl-C.
+    nbclient would do the same, but turns Ctrl-C into an assertion error.
     """
     environment = {**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")}
     kernel = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json"))
@@ -119,7 +120,7 @@ def _execute(notebook: NotebookNode, folder: Path) -> str:
 
 
 def _round_trip(console: Console, folder: Path, results: Path) -> bool:
-    """Release, two submissions, autograde, feedback, gradebook. Are the marks as they must be?"""
+    """Release, submit twice, autograde, write feedback, read the gradebook; return whether the marks are right."""
     console.rule("The course: release, submissions, autograde, feedback", align="left")
     exercise = exercises.find(EXERCISE)
     rubric = hidden_rubric(exercise)
@@ -165,7 +166,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
 
 
 def _expected(rubric: Rubric, loses: Set[str], missing: Mapping[str, str]) -> Report:
-    """The report on a submission that loses these checks, where others are missing for a reason."""
+    """Return the expected report for a submission that fails these checks; others are missing for the given reasons."""
     results = [
         CheckResult(
             check.title,
@@ -191,7 +192,7 @@ def _gradebook(assignment: str, marks: list[Mark]) -> Table:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
-    """Show that something is under way, then how long it took."""
+    """Show that a step is running, then how long it took."""
     began = time.perf_counter()
     with console.status(what):
         yield
@@ -199,7 +200,7 @@ def _step(console: Console, what: str) -> Iterator[None]:
 
 
 def _shown(cell: NotebookNode) -> str:
-    """What a cell printed and displayed, as text."""
+    """Return a cell's output as text."""
     parts = []
     for output in cell.outputs:
         parts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))

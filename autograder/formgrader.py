@@ -1,7 +1,7 @@
-"""`labkit formgrader`: JupyterLab on a course, opened on nbgrader's formgrader.
+"""`labkit formgrader`: JupyterLab for a course, opened on nbgrader's formgrader.
 
-The formgrader reads nbgrader_config.py in the folder where Jupyter is started, and shows an error on each page unless
-Jupyter serves the files of a folder that holds the course.
+The formgrader reads nbgrader_config.py from the folder where Jupyter starts, and shows an error on every page unless
+Jupyter serves a folder that contains the course.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from autograder.course import CONFIG_FILE
 from labkit import exercises
-from labkit.cli import CommandError
+from labkit.commands import CommandError
 from labkit.start import become_jupyterlab
 
 
 def main(course: Path | None, arguments: Sequence[str]) -> NoReturn:
-    """Become JupyterLab. `arguments` are passed on to it. Raises `CommandError`."""
+    """Replace this process by JupyterLab with these `arguments`. Raises `CommandError`."""
     root = exercises.root().resolve()
     if course is not None and not course.is_dir():
         raise CommandError(f"there is no folder {course}: name the one that holds release/ and submitted/")

@@ -1,4 +1,4 @@
-"""One rebuilt notebook to one verdict."""
+"""Judging one rebuilt notebook."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def judge_notebook(
     log: logging.Logger | None = None,
     earlier: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Judge all graded cells of a notebook that intake has rebuilt, in one sandbox.
+    """Judge all graded cells of a notebook rebuilt by intake, in one sandbox.
 
-    timeout: seconds for one call of the learner's code on ranks. earlier: texts of modules that this learner handed in
-    for exercises of other notebooks, by the exercise's full name; of an exercise of this notebook, its own cell counts.
-    Raises what is not the learner's fault, such as `BrokenRubric` and `CannotJudge`: then there is no mark.
+    timeout: seconds for one call of the learner's code on ranks. earlier: modules that this learner submitted for
+    exercises of other notebooks, by the exercise's full name; for an exercise of this notebook, its own cell counts.
+    Raises errors that are not the learner's fault, such as `BrokenRubric` and `CannotJudge`: then there is no mark.
     """
     log = log or logging.getLogger(__name__)
     notes = list(notebook.metadata.get("labkit", {}).get("intake", []))
@@ -47,9 +47,9 @@ def judge_notebook(
 
 
 def modules_of(notebook: NotebookNode) -> dict[str, str]:
-    """Modules that a learner has written in a notebook that intake has rebuilt, by the exercise's full name.
+    """Return the modules that a learner wrote in a notebook rebuilt by intake, by the exercise's full name.
 
-    Neither empty cells nor templates as they were released are among them.
+    Empty cells and unchanged templates are left out.
     """
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and is_solution(cell)]
     written = [cell for cell in cells if compute_checksum(cell) != cell.metadata.nbgrader.get("checksum")]
@@ -58,13 +58,13 @@ def modules_of(notebook: NotebookNode) -> dict[str, str]:
 
 
 def builds_on(notebook: NotebookNode) -> set[str]:
-    """Full names of the exercises that the graded ones of a notebook build on: what `earlier` may be looked up for."""
+    """Return full names of the exercises that a notebook's graded exercises build on: possible keys of `earlier`."""
     graded = [name for cell in notebook.cells if (name := graded_exercise(cell)) is not None]
     return {earlier.name for name in graded for earlier in exercises.find(name).builds_on}
 
 
 def rubric_of(cell: NotebookNode) -> Rubric:
-    """The rubric of a graded cell. Raises `NoRubric`, and `BrokenRubric` when it cannot grade this cell."""
+    """Return the rubric of a graded cell. Raises `NoRubric`, or `BrokenRubric` when it cannot grade this cell."""
     name = graded_exercise(cell)
     if name is None:
         raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
@@ -76,7 +76,7 @@ def rubric_of(cell: NotebookNode) -> Rubric:
 
 
 def is_judged(cell: NotebookNode) -> bool:
-    """Is it a cell whose marks a rubric gives? Answers that a person marks are not."""
+    """Return whether a rubric grades this cell; manually graded answers are not judged."""
     return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
@@ -100,9 +100,9 @@ def _judge(
     if compute_checksum(work) == work.metadata.nbgrader.get("checksum"):
         notes.append(UNTOUCHED)
         return nothing_earned(rubric)
-    standing = judge.stand_ins(exercise, own)
-    notes += [note for note in standing.notes if note not in notes]
-    report = judge.judge(exercise, source, standing.modules)
+    chosen = judge.stand_ins(exercise, own)
+    notes += [note for note in chosen.notes if note not in notes]
+    report = judge.judge(exercise, source, chosen.modules)
     if report.left_out:
         log.warning(report.left_out)
         counted = f"{number(report.earned)} of the other {number(report.points)}"

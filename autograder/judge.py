@@ -1,7 +1,7 @@
-"""The judge: runs an exercise's hidden rubric here, on ranks that live in a sandbox.
+"""The judge: runs an exercise's hidden rubric in this process, on ranks that live in a sandbox.
 
-The learner's module goes in as text. What comes out are messages, which the scheduler in this process routes one by one
-and so counts itself, and results in the wire format; none of it is unpickled, imported or believed.
+The learner's module goes in as text. Messages come out, which the scheduler in this process routes one by one and
+counts itself, and results in the wire format; nothing of it is unpickled, imported or trusted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from autograder.enclosed import Enclosed
 from autograder.measurable import left_out
-from autograder.retries import Retries, Timed, may_be_chance
+from autograder.retries import Retries, TimedResult, may_be_chance
 from autograder.sandbox import Sandbox
+from autograder.submission_sandbox import SubmissionSandbox
 from labkit.checks import (
     Budget,
     CannotJudge,
@@ -31,25 +31,25 @@ from labkit.checks import (
     visible_rubric,
 )
 from labkit.checks.patience import NOT_RUN
-from labkit.checks.stand_ins import Standing, stand_ins
+from labkit.checks.stand_ins import StandIns, stand_ins
 from labkit.exercises import Exercise, root
 
 TIMEOUT = 20.0
-"""Seconds for one call on ranks, on the sandbox's clock; after one that hung, a quarter; after two, none are made."""
+"""Seconds for one call on ranks, by the sandbox's clock; a quarter after one call hung, no more calls after two."""
 BUDGET = 600.0
-"""Seconds for all calls of one submission, and as much again for those of checks that are run again."""
+"""Seconds for all calls of one submission; checks that are run again have the same amount once more."""
 _SEED_BITS = 62
-"""Of what the inputs are drawn from: nobody finds it in a table by the part of the inputs that a rank is given."""
+"""Bits of the seed for inputs, so many that a rank cannot look up the seed from its part of the inputs."""
 
 
 class BrokenRubric(RuntimeError):
-    """A rubric cannot be used as it stands. Nobody's marks: the grading of the submission fails."""
+    """A rubric is unusable. It costs no marks: grading the submission fails."""
 
 
 def hidden_rubric(exercise: Exercise) -> Rubric:
-    """The rubric that grades `exercise`, of the course tree, else of the installed package.
+    """Return the rubric that grades `exercise`, from the course tree or else from the installed package.
 
-    Raises `NoRubric`, and `BrokenRubric` for a file that Python cannot run.
+    Raises `NoRubric`, or `BrokenRubric` for a file that Python cannot run.
     """
     in_course = root() / "autograder" / "rubrics" / exercise.filename
     installed = Path(__file__).parent / "rubrics" / exercise.filename
@@ -58,22 +58,22 @@ def hidden_rubric(exercise: Exercise) -> Rubric:
         return load_rubric(exercise, path)
     except NoRubric:
         raise
-    except Exception as error:  # a rubric is code, and may be broken in any way
+    except Exception as error:  # a rubric is code and may raise anything
         raise BrokenRubric(f"the rubric {path} cannot be used: {type(error).__name__}: {error}") from error
 
 
 class Judge:
-    """Judges the modules of one submission, in a sandbox of its own: use it in a `with` statement.
+    """Judges the modules of one submission in its own sandbox. Use it in a `with` statement.
 
-    timeout: seconds for one call on ranks; budget: for all of them. What goes wrong by nobody's doing is raised:
-    `BrokenRubric`, `CannotJudge`, `SandboxUnavailable`.
+    timeout: seconds for one call on ranks; budget: seconds for all of them. Failures that are not the submission's
+    fault raise `BrokenRubric`, `CannotJudge` or `SandboxUnavailable`.
     """
 
     def __init__(self, sandbox: Sandbox, timeout: float = TIMEOUT, budget: float = BUDGET) -> None:
         self._sandbox = sandbox
         self._timeout = timeout
         self._budget, self._budget_for_retries = Budget(budget), Budget(budget)
-        self._enclosed = Enclosed(sandbox)
+        self._submission_sandbox = SubmissionSandbox(sandbox)
 
     def __enter__(self) -> Judge:
         return self
@@ -82,14 +82,14 @@ class Judge:
         self.close()
 
     def close(self) -> None:
-        """End the sandbox and all that is in it."""
-        self._enclosed.close()
+        """End the sandbox and everything in it."""
+        self._submission_sandbox.close()
 
-    def stand_ins(self, exercise: Exercise, own: Mapping[str, str]) -> Standing:
-        """What `exercise` gets for those that it builds on.
+    def stand_ins(self, exercise: Exercise, own: Mapping[str, str]) -> StandIns:
+        """Return the modules that `exercise` gets for the exercises that it builds on.
 
-        own: what the learner wrote for other exercises, by full name. A module that passes its visible checks is used;
-        for any other the solution stands in.
+        own: the learner's modules for other exercises, by full name. A module that passes its visible checks is used;
+        any other is replaced by the solution.
         """
         return stand_ins(exercise, own, self._passes)
 
@@ -101,11 +101,12 @@ class Judge:
         checks: Collection[str] = (),
         once: bool = False,
     ) -> Report:
-        """Marks for the module text `source`; `others` are the modules that it builds on, by full name.
+        """Judge the module text `source`; `others` are the modules that it builds on, by full name.
 
-        checks: names of those that are wanted; without any, all of them. What this machine cannot measure is left out.
-        once: each check is run once, on fresh ranks for each call, and what fails is believed. That is no mark, since
-        it may have failed by chance; it is enough to see that a mutant loses what it should.
+        checks: names of the checks to run; all when empty. Checks that this machine cannot measure are left out.
+        once: run each check once, all of them on the same reusable ranks, and believe failures. The result is not a
+        mark, because a check may have failed by chance or through leftovers of another check; it suffices to show that
+        a mutant fails the checks that it should.
         """
         rubric = hidden_rubric(exercise)
         if checks:
@@ -115,7 +116,7 @@ class Judge:
         if not judged.checks:
             raise CannotJudge(f"nothing of {exercise.name} can be judged here: {'; '.join(set(missing.values()))}")
         submission = Submission(exercise, source, others or {})
-        report = self._run_on(judged, submission, _seed(), keep=False) if once else self._judged(judged, submission)
+        report = self._run_once(judged, submission) if once else self._judged(judged, submission)
         found = iter(report.results)
         results = [
             CheckResult(check.title, check.points, 0.0, skipped=missing[check.name])
@@ -125,18 +126,22 @@ class Judge:
         ]
         return replace(report, results=results)
 
+    def _run_once(self, rubric: Rubric, submission: Submission) -> Report:
+        self._submission_sandbox.keeps_ranks = True
+        return run_checks(rubric, submission, self._ranks(Patience(self._timeout, self._budget)), seed=_seed())
+
     def _judged(self, rubric: Rubric, submission: Submission) -> Report:
         report = self._run(rubric, submission)
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]
         if skipped:
             raise BrokenRubric(f"{rubric.path}: cannot be judged in a sandbox: {'; '.join(skipped)}")
         if any(result.fault and not result.of_the_machine for result in report.results):
-            # a check met what it did not foresee: the submission's doing, provided that the solution passes
+            # a check raised unexpectedly: the submission's fault if the solution passes
             self._try_solution(rubric, submission)
         return self._retried(rubric, submission, report)
 
     def _retried(self, rubric: Rubric, submission: Submission, report: Report) -> Report:
-        """With what came of running those checks again that may have failed by chance."""
+        """Return the report after re-running checks that may have failed by chance."""
         doubtful = [may_be_chance(result) for result in report.results]
         if not any(doubtful):
             return report
@@ -146,12 +151,12 @@ class Judge:
             part, patience = replace(rubric, checks=[check]), Patience(timeout, self._budget_for_retries)
             return self._run_on(part, submission, report.seed, keep=False, patience=patience).results[0]
 
-        def run_solution(check: Check) -> Timed:
+        def run_solution(check: Check) -> TimedResult:
             self.close()
             part, patience = replace(rubric, checks=[check]), Patience(self._timeout)
             solution = replace(submission, source=rubric.exercise.source("solution")[0])
             found = other._run_on(part, solution, report.seed, keep=False, patience=patience)
-            return Timed(found.results[0], patience.longest)
+            return TimedResult(found.results[0], patience.longest)
 
         retries = Retries(run_again, run_solution, self._timeout)
         with Judge(self._sandbox) as other:
@@ -162,7 +167,7 @@ class Judge:
         return replace(report, results=decided)
 
     def _passes(self, submission: Submission) -> bool:
-        """Does it pass the checks that its author could see? They run in the sandbox, too."""
+        """Return whether the submission passes the visible checks, which also run in the sandbox."""
         rubric = visible_rubric(submission.exercise)
         report = self._run(rubric, submission)
         if any(not (result.passed or result.skipped or may_be_chance(result)) for result in report.results):
@@ -172,10 +177,11 @@ class Judge:
         return self._retried(rubric, submission, report).passed
 
     def _run(self, rubric: Rubric, submission: Submission) -> Report:
-        """Judge on ranks that are kept for the calls of one check; what fails there is judged again on fresh ones.
+        """Judge on ranks that are reused within one check; judge failures again on fresh ranks.
 
-        So nothing that a submission has left in Python or torch costs it marks which it would have earned alone. Nor
-        does a second try earn any by luck: what fails and then passes must pass twice, each time in a fresh sandbox.
+        So leftovers of a submission in Python or torch cost it no marks that it would have earned without them. Nor
+        does a second try earn marks by luck: a check that fails and then passes must pass twice, each time in a fresh
+        sandbox.
         """
         report = self._run_on(rubric, submission, _seed(), keep=True)
         results = list(report.results)
@@ -193,22 +199,25 @@ class Judge:
     def _run_on(
         self, rubric: Rubric, submission: Submission, seed: int, keep: bool, patience: Patience | None = None
     ) -> Report:
-        self._enclosed.keeps_ranks = keep
+        self._submission_sandbox.keeps_ranks = keep
 
         def at_check(check: Check, result: CheckResult | None) -> None:
-            # what one check has left in the ranks is not there for another
-            self._enclosed.forget()
+            # a check must not see what another left in the ranks
+            self._submission_sandbox.forget()
 
-        ranks = Ranks(
-            self._enclosed.virtual,
-            processes=self._enclosed.processes,
-            network_bytes=self._enclosed.network_bytes,
-            memory_beyond=self._enclosed.memory_beyond,
-            patience=patience or Patience(self._timeout, self._budget),
-            clock=self._enclosed.seconds,
-            renew=self._enclosed.forget,
-        )
+        ranks = self._ranks(patience or Patience(self._timeout, self._budget))
         return run_checks(rubric, submission, ranks, seed=seed, progress=at_check)
+
+    def _ranks(self, patience: Patience) -> Ranks:
+        return Ranks(
+            self._submission_sandbox.virtual,
+            processes=self._submission_sandbox.processes,
+            network_bytes=self._submission_sandbox.network_bytes,
+            memory_beyond=self._submission_sandbox.memory_beyond,
+            patience=patience,
+            clock=self._submission_sandbox.seconds,
+            renew=self._submission_sandbox.forget,
+        )
 
     def _try_solution(self, rubric: Rubric, submission: Submission) -> None:
         solution = rubric.exercise.source("solution")[0]
@@ -231,6 +240,6 @@ def _has_failed(result: CheckResult) -> bool:
 
 
 def nothing_earned(rubric: Rubric) -> Report:
-    """A report for what need not be run: no module, or the untouched template."""
+    """Return the report for a submission that need not be run: no module, or the unchanged template."""
     results = [CheckResult(check.title, check.points, earned=0.0) for check in rubric.checks]
     return Report(rubric.exercise.name, results, seed=0)

@@ -1,7 +1,7 @@
-"""Which figures of the kernel are right here: tried out in a sandbox before any submission runs in one.
+"""Find out which kernel counters are right on this machine, by a trial in a sandbox before any submission runs.
 
-What a machine cannot measure is thus the same for all submissions, and none can influence it. The checks that need it
-are left out, and the others count for them.
+So the unmeasurable figures are the same for all submissions, and no submission can influence them. Checks that need
+them are left out, and the score is scaled up from the others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import MappingProxyType
 from autograder.sandbox import Sandbox, SandboxUnavailable, Usage
 from labkit.checks import CannotJudge, Rubric
 from labkit.clusters import Job
+from labkit.clusters.forkserver import ForkServerDied
 from labkit.clusters.local import local
-from labkit.clusters.warm import WarmProcessDied
 
 Reasons = Mapping[str, str]
-"""Why not, by name: of a figure (`labkit.checks.rubric.FIGURES`), or of a check."""
+"""Reasons why something cannot be measured, by name of a figure (`labkit.checks.rubric.FIGURES`) or of a check."""
 
 _REASONS = {
     "network": "bytes on the network cannot be counted on this machine: ranks have no network of their own",
-    "memory": "the most memory that ranks hold cannot be measured on this machine: no control group counts it",
+    "memory": "the peak memory of ranks cannot be measured on this machine: no control group counts it",
 }
 _SENT_BYTES = 4 << 20
 _HELD_BYTES = 64 << 20
@@ -43,9 +43,9 @@ _known: dict[str, Reasons] = {}
 
 
 def unmeasurable(sandbox: Sandbox) -> Reasons:
-    """The figures that are wrong in such a sandbox; tried out once by each process.
+    """The figures that are wrong in such a sandbox; the trial runs once per process.
 
-    Where no sandbox can be made none is said to be wrong: judging fails there, and says why. Raises `CannotJudge`.
+    Empty if no sandbox can be made: judging will then fail and report why. Raises `CannotJudge`.
     """
     kind = _kind(sandbox)
     if kind not in _known:
@@ -57,7 +57,7 @@ def unmeasurable(sandbox: Sandbox) -> Reasons:
 
 
 def remember(sandbox: Sandbox, reasons: Reasons) -> None:
-    """Take over what another process has found out on this machine."""
+    """Store the result of another process on this machine."""
     _known[_kind(sandbox)] = reasons
 
 
@@ -74,23 +74,23 @@ def _kind(sandbox: Sandbox) -> str:
 
 
 def _tried(sandbox: Sandbox) -> dict[str, str]:
-    with sandbox.open() as enclosure:
+    with sandbox.open() as instance:
 
         def used(source: str) -> Usage:
             try:
-                run = local(1, warm=enclosure.warm).run(Job(source=source, timeout=_TIMEOUT))
-            except WarmProcessDied as death:
-                raise CannotJudge(f"what this machine can measure could not be tried: {death}") from None
+                run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=_TIMEOUT))
+            except ForkServerDied as death:
+                raise CannotJudge(f"the trial of what this machine can measure failed: {death}") from None
             if not run.ok:
-                raise CannotJudge(f"what this machine can measure could not be tried: {run.diagnosis()}")
-            return enclosure.usage()
+                raise CannotJudge(f"the trial of what this machine can measure failed: {run.diagnosis()}")
+            return instance.usage()
 
         idle, busy = used(""), used(_TRIAL)
     sent = busy.network_bytes - idle.network_bytes
     held = busy.memory_peak_bytes - idle.memory_peak_bytes
     right = {
         "network": _SENT_BYTES <= sent <= 1.1 * _SENT_BYTES,
-        # samples could meet a trial by chance, and miss a submission by chance
+        # a sampled peak could by chance include the trial's memory and miss a submission's
         "memory": busy.peak_is_exact and abs(held - _HELD_BYTES) <= _NOISE_BYTES,
     }
     return {name: reason for name, reason in _REASONS.items() if not right[name]}

@@ -1,7 +1,8 @@
-"""Checks that may have failed by chance, each decided by runs of its own.
+"""Re-runs for checks that may have failed by chance.
 
-A check is lost when it fails in two runs, and the solution passes it here and now. If the second run was stopped, the
-solution must also need less than a quarter of the limit for it: else the machine is too slow, and there is no mark.
+A check is lost when it fails twice and the solution passes it on the same machine at the same time. If the second run
+was stopped, the solution must also need less than a quarter of its time limit: otherwise the machine is too slow, and
+there is no mark.
 """
 
 from __future__ import annotations
@@ -13,50 +14,50 @@ from labkit.checks import CannotJudge, Check, CheckResult, ProcessRun
 from labkit.checks.patience import NOT_RUN
 
 MARGIN = 4.0
-"""A call may take so many times as long as the solution's before a time-out is believed."""
+"""Factor over the solution's time that a call may take before a time-out is believed."""
 _SHORTEST = 1.5 * MARGIN
-"""Limits are no shorter than so many times what the solution has needed, so that few must be tried again."""
+"""Smallest limit as a factor over the solution's time, so that few calls must be repeated."""
 
 
 @dataclass(frozen=True)
-class Timed:
-    """How a check went with the solution."""
+class TimedResult:
+    """Result of one check on the solution."""
 
     result: CheckResult
     seconds: float
-    """That its longest call took."""
+    """Duration of the longest call, in seconds."""
 
 
 class Retries:
     """Decides about the checks of one submission.
 
-    run_again: runs a check on the submission, alone in a fresh sandbox, on the same draw, with so many seconds for a
+    run_again: runs a check on the submission, alone in a fresh sandbox, with the same inputs and the given seconds per
     call. run_solution: runs it on the solution in the same way, when no process of the submission is left. timeout:
-    seconds for a call. All seconds are those of a clock that other programs do not speed up.
+    seconds for a call. All seconds are by a clock that excludes time taken by other programs.
     """
 
     def __init__(
         self,
         run_again: Callable[[Check, float], CheckResult],
-        run_solution: Callable[[Check], Timed],
+        run_solution: Callable[[Check], TimedResult],
         timeout: float,
     ) -> None:
         self._run_again = run_again
         self._run_solution = run_solution
         self._timeout = timeout
         self._slowest = 0.0
-        """Of the solution's calls so far."""
+        """Duration of the solution's slowest call so far, in seconds."""
         self._hangs = 0
-        """Checks that are lost since they were stopped."""
+        """Number of checks lost because they were stopped."""
 
     def decide(self, check: Check, first: CheckResult) -> CheckResult:
-        """What counts for a check that may have failed by chance. Raises `CannotJudge`."""
+        """Return the result that counts for a check that may have failed by chance. Raises `CannotJudge`."""
         not_run = first.seen.startswith(NOT_RUN)
         if not_run:
             first = replace(self._run(check), retried="run later, in a fresh sandbox")
             if not may_be_chance(first):
                 return first
-            if was_stopped(first) and self._hangs > 1:  # a submission that hangs everywhere is not worth more time
+            if was_stopped(first) and self._hangs > 1:  # no more time for a submission that hangs everywhere
                 return self._lost(check, first, first)
         second = self._run(check)
         if not second.passed:
@@ -68,7 +69,7 @@ class Retries:
         return self._lost(check, third, replace(third, retried="failed twice and passed once: it does not count"))
 
     def _lost(self, check: Check, last: CheckResult, shown: CheckResult) -> CheckResult:
-        """last: how the last run ended. shown: what the learner is to see."""
+        """last: result of the last run. shown: result that the learner sees."""
         if was_stopped(last):
             self._hangs += 1  # the solution was timed after it
         elif (seconds := self._time_solution(check)) * MARGIN >= self._timeout:
@@ -76,7 +77,7 @@ class Retries:
         return shown
 
     def _run(self, check: Check) -> CheckResult:
-        """Run it; if it was stopped, make sure that it was not for want of a faster machine."""
+        """Run the check; if it was stopped, verify that the machine was fast enough."""
         limit = self._limit()
         result = self._run_again(check, limit)
         if was_stopped(result) and self._time_solution(check) * MARGIN >= limit:
@@ -94,11 +95,11 @@ class Retries:
         )
 
     def _limit(self) -> float:
-        """Seconds for a call: less once checks are lost since they hang, but enough for what is not much slower."""
+        """Seconds for a call: shorter once checks were lost to hangs, but enough for code that is not much slower."""
         return min(self._timeout, max(self._timeout / MARGIN ** min(self._hangs, 2), _SHORTEST * self._slowest))
 
     def _time_solution(self, check: Check) -> float:
-        """Seconds that its longest call takes, here and now. Raises `CannotJudge` when it does not pass."""
+        """Return the seconds of its longest call, measured now. Raises `CannotJudge` when the solution fails."""
         timed = self._run_solution(check)
         if not timed.result.passed:
             raise CannotJudge(f"the solution fails the check {check.title!r}, too: {timed.result.seen}")
@@ -107,7 +108,7 @@ class Retries:
 
 
 def may_be_chance(result: CheckResult) -> bool:
-    """Did it fail by something that need not happen again? On virtual ranks a wrong value or an exception does."""
+    """Return whether the failure may not recur. On virtual ranks, wrong values and exceptions always recur."""
     run = result.run
     if result.passed or result.skipped:
         return False
@@ -122,7 +123,7 @@ def may_be_chance(result: CheckResult) -> bool:
 
 
 def was_stopped(result: CheckResult) -> bool:
-    """Was its last call ended before it had come to an end by itself, by a time limit or another one?"""
+    """Return whether the last call was stopped by a time limit or another limit."""
     run = result.run
     return bool(not result.passed and run and run.stopped and not run.stopped.startswith("deadlock"))
 

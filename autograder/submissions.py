@@ -1,4 +1,4 @@
-"""Submissions made by program: the released notebook, as a learner who wrote a given module would hand it in."""
+"""Generated submissions: the released notebook as a learner who wrote a given module would submit it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autograder.cells import MAGIC, exercise_cell
 
 
 def with_module(released: NotebookNode, exercise: str, module: str) -> NotebookNode:
-    """A copy of `released` whose exercise cell holds the text `module`. Raises ValueError when it has no such cell."""
+    """Return a copy of `released` whose exercise cell holds `module`. Raises ValueError when there is no such cell."""
     notebook = copy.deepcopy(released)
     cell = exercise_cell(notebook, exercise)
     if cell is None:

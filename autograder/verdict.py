@@ -1,4 +1,4 @@
-"""What the judge found in one submitted notebook: plain data, which can be stored and read again."""
+"""The judge's verdict on one submitted notebook: plain data, serializable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from labkit.checks import Report
 
 @dataclass(frozen=True)
 class Picture:
-    """An image for the feedback page, drawn by the judge of what the scheduler saw: a submission wrote none of it."""
+    """An image for the feedback page, drawn by the judge from the scheduler's records, not by the submission."""
 
     title: str
     svg: str
-    """The SVG element, with its title and its description for those who do not see it."""
+    """SVG element, with its title and description for screen readers."""
     caption: str
 
 
@@ -24,14 +24,14 @@ class Verdict:
     """Reports on all graded cells of one notebook."""
 
     reports: Mapping[str, Report]
-    """By the graded cell's `grade_id`; complete, for the instructor."""
+    """Complete reports for the instructor, by the graded cell's `grade_id`."""
     notes: tuple[str, ...] = ()
-    """What was odd about the file, what stood in for what; shown to the learner."""
+    """Oddities of the file and substituted modules; shown to the learner."""
     pictures: Mapping[str, Sequence[Picture]] = field(default_factory=dict)
-    """By `grade_id`: the submission's own runs."""
+    """Plots of the submission's own runs, by `grade_id`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without runs."""
+        """Return plain data, without runs."""
         reports = {cell: report.to_json() for cell, report in self.reports.items()}
         pictures = {cell: [asdict(picture) for picture in drawn] for cell, drawn in self.pictures.items()}
         return {"reports": reports, "notes": list(self.notes), "pictures": pictures}

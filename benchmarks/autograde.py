@@ -1,16 +1,15 @@
-"""How fast submissions are graded, and what that holds of memory, beside stock nbgrader.
+"""Speed and memory of grading submissions, compared with stock nbgrader.
 
-- ring: the ring notebook with its full rubric, as it is handed in.
-- bare: the same without the cells that grading could do without. Stock nbgrader runs all that there are.
+- ring: the ring notebook with its full rubric, as submitted.
+- bare: the same without the cells that grading does not need. Stock nbgrader runs all cells.
 - import: a notebook whose exercise only imports torch.
 
-`labkit autograde`, with its sandbox and as many workers as are asked for, in turns with `nbgrader autograde` as it
-comes, which has no workers: a kernel for each notebook, which runs the learner's cells and then, as the graded cell,
-the same rubric on the same kind of ranks, unconfined; for `import` a plain assertion, which costs nothing. Each is a
-command of its own, timed from its start to its end, on a course of its own in which all hand in the solution. No time
-limit of stock nbgrader's is in the way. Memory is that of all processes together (proportional set size), at its
-highest. The last column is the part of the time in which cells and checks ran: the rest is start-up, files and the
-gradebook.
+`labkit autograde`, with its sandbox and the given number of workers, alternates with unmodified `nbgrader autograde`,
+which has no workers: it starts a kernel for each notebook, which runs the learner's cells and then, as the graded cell,
+the same rubric on the same kind of ranks, without a sandbox; for `import` a plain assertion, which costs nothing. Each
+command is timed from start to end, on its own course in which every learner submits the solution. Stock nbgrader's time
+limits are raised out of the way. Memory is the peak of all processes together (proportional set size). The last column
+is the share of the time in which cells and checks ran: the rest is start-up, files and the gradebook.
 
     python benchmarks/autograde.py [ring] [bare] [import] [--submissions 30] [--workers 1,2] [--repetitions 1]
 """
@@ -39,7 +38,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from labkit.clusters.warm.processes import descendants
+from labkit.clusters.forkserver.processes import descendants
 
 PARTS: dict[str, Callable[[Path], Assignment]] = {
     "ring": lambda folder: ring(folder, only_needed=False),
@@ -48,7 +47,7 @@ PARTS: dict[str, Callable[[Path], Assignment]] = {
 }
 PROGRESS = Console(stderr=True)
 LOOK_SECONDS = 1.0
-"""A look goes through all page tables: four a second took an eighth of one core from what is measured."""
+"""Interval between memory samples. Each one walks all page tables: four per second took an eighth of a core."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Measured:
     seconds: float
     megabytes: float
     in_code: float
-    """Seconds in which cells or checks ran, those of all workers together."""
+    """Seconds in which cells or checks ran, summed over all workers."""
 
 
 def main() -> None:
@@ -119,7 +118,7 @@ def _stock(assignment: Assignment, folder: Path, count: int) -> Measured:
     environment = {**assignment.environment, "LABKIT_WORKSPACE": str(folder / "workspace")}
     command = [sys.executable, "-m", "nbgrader", "autograde", assignment.phase]
     seconds, megabytes = _timed(command, folder, environment)
-    # what needs the sandbox's own figures cannot be checked in a kernel
+    # checks that need the sandbox's figures cannot run in a kernel
     _check_marks(folder / "gradebook.db", assignment, count, share=0.9)
     in_code = 0.0
     for path in (folder / "autograded").glob("*/*/*.ipynb"):
@@ -146,7 +145,7 @@ def _ours(assignment: Assignment, folder: Path, count: int, workers: int) -> Mea
 
 
 def _check_marks(gradebook: Path, assignment: Assignment, count: int, share: float = 1.0) -> None:
-    """Raises RuntimeError unless everybody has got that share of full marks: else something else was measured."""
+    """Raise RuntimeError unless every submission got that share of full marks: otherwise the timing is meaningless."""
     with Gradebook(f"sqlite:///{gradebook}") as book:
         marks = [(s.score, s.max_score) for s in book.assignment_submissions(assignment.phase)]
     if len(marks) != count or any(score < share * most for score, most in marks):
@@ -154,7 +153,7 @@ def _check_marks(gradebook: Path, assignment: Assignment, count: int, share: flo
 
 
 def _timed(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """Seconds that a command took, and the most megabytes that it and all below it held. Raises RuntimeError."""
+    """Return a command's seconds, and the peak megabytes of it and its descendants. Raises RuntimeError."""
     with tempfile.TemporaryFile() as said:
         began = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
@@ -177,7 +176,7 @@ def _timed(command: list[str], folder: Path, environment: dict[str, str]) -> tup
 
 
 def _megabytes(pid: int) -> float:
-    """Proportional set size; 0 for a process that has ended, or that may not be looked into."""
+    """Return the proportional set size; 0 for a process that has ended or is not accessible."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

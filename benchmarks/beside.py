@@ -1,4 +1,4 @@
-"""What each part of solutions.py measures: one piece of work, by a solution and by the library, in turns."""
+"""Result of each part of solutions.py: one piece of work, done alternately by a solution and by the library."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Beside:
-    """One piece of work, done by both. Seconds are medians, where the part says nothing else."""
+    """One piece of work, done by both. Seconds are medians unless the part states otherwise."""
 
     work: str
     solution: float
     library: float
     equal: bool
-    """Are the values equal?"""
+    """Whether the values are equal."""
     same_algorithm: bool
-    """Then the solution is to take at most 1.1 times the library's time."""
+    """Whether both use the same algorithm; then the solution may take at most 1.1 times the library's time."""
 
     @property
     def ratio(self) -> float:

@@ -1,9 +1,9 @@
-"""How soon sliders over a prediction show the new picture: milliseconds from the key to the painted frame.
+"""Latency of the sliders over a prediction: milliseconds from the key press to the painted frame.
 
-JupyterLab in headless Chromium, on a real kernel. `seen` is from the key press until the frame that holds the new
+Runs JupyterLab in headless Chromium, on a real kernel. `seen` is the time from the key press to the frame with the new
 picture: the slider, the message to the kernel, the prediction with its curves, the message back, and painting. `kernel`
-is how long the kernel's processor works for one such picture, which does not depend on what else the machine does.
-`nothing drawn` is a slider whose picture is always a line of text: what JupyterLab, its server and its kernel need.
+is the kernel's processor time for one such picture, which does not depend on other load. `nothing drawn` is a slider
+whose picture is always a line of text: the share of JupyterLab, its server and its kernel.
 
     python benchmarks/explore.py [--keys 40]
 """
@@ -57,25 +57,25 @@ WATCH = """
 
 
 def slider(cell: Locator, name: str) -> Locator:
-    """The handle of the slider with that label."""
+    """Return the handle of the slider with that label."""
     row = cell.locator(".widget-hslider", has=cell.page.get_by_text(name, exact=True))
     return row.locator(".noUi-handle")
 
 
 def press(page: Page, cell: Locator, name: str, keys: int) -> list[float]:
-    """Milliseconds for each of `keys` presses, one step up and one down in turn, each after the one before is seen."""
+    """Return milliseconds for each of `keys` presses, alternately up and down, each after the previous one is seen."""
     page.evaluate("window.seen.length = 0")
     slider(cell, name).focus()
     for number in range(keys):
         page.keyboard.press("ArrowLeft" if number % 2 else "ArrowRight")
         page.wait_for_function("count => window.seen.length >= count", arg=number + 1)
-        page.wait_for_timeout(30)  # what the message brings after the picture
+        page.wait_for_timeout(30)  # for the rest of the message after the picture
     found: list[float] = page.evaluate("window.seen")
     return found
 
 
 def kernel_seconds(rounds: int = 50) -> list[float]:
-    """Processor time of one picture."""
+    """Return the processor time of one picture."""
     found = []
     for number in range(rounds):
         chosen = {**CHOSEN, "tensor": 1 << number % 4, "microbatch": 1 << number % 3}

@@ -74,17 +74,17 @@ c.Execute.timeout = 900
 
 @dataclass(frozen=True)
 class Assignment:
-    """One notebook that is handed in many times, and where its exercise stands."""
+    """One notebook that is submitted many times, and the course tree with its exercise."""
 
     tree: Path
-    """What `LABKIT_ROOT` is while it is graded."""
+    """`LABKIT_ROOT` during grading."""
     exercise: str
     ours: NotebookNode
-    """As the instructor has it, for the lab's grader."""
+    """The instructor's version for the lab's grader."""
     stock: NotebookNode
-    """As the instructor has it, for stock nbgrader."""
+    """The instructor's version for stock nbgrader."""
     stock_has_magic: bool
-    """Is the exercise cell of that one a module, too?"""
+    """Whether the exercise cell of `stock` is a module, too."""
 
     @property
     def phase(self) -> str:
@@ -100,15 +100,15 @@ class Assignment:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all commands that grade it."""
+        """Environment of all commands that grade it."""
         commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         return {**os.environ, "LABKIT_ROOT": str(self.tree), "PATH": commands}
 
 
 def ring(folder: Path, *, only_needed: bool) -> Assignment:
-    """The ring notebook, with its rubric in a kernel for stock nbgrader.
+    """Return the ring notebook; for stock nbgrader its rubric runs in a kernel.
 
-    only_needed: without the cells that grading could do without, which stock nbgrader runs all.
+    only_needed: leave out the cells that grading does not need, all of which stock nbgrader would run.
     """
     exercise = exercises.find(RING)
     tree = _tree(folder)
@@ -126,7 +126,7 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
 
 
 def imports_torch(folder: Path) -> Assignment:
-    """A notebook whose exercise does next to nothing; for stock nbgrader without anything of the lab's."""
+    """Return a notebook whose exercise does next to nothing; the one for stock nbgrader does not use the lab."""
     tree = _tree(folder)
     for part, text in (("solutions", IMPORT_MODULE), ("autograder/rubrics", IMPORT_RUBRIC)):
         path = tree / part / f"{IMPORT}.py"
@@ -138,7 +138,7 @@ def imports_torch(folder: Path) -> Assignment:
 
 
 def our_course(assignment: Assignment, folder: Path, count: int) -> Path:
-    """A course of the lab's in which `count` learners have handed in the solution; nothing is graded yet."""
+    """Create a course of the lab in which `count` learners have submitted the solution; nothing is graded yet."""
     before = os.environ.get("LABKIT_ROOT")
     os.environ["LABKIT_ROOT"] = str(assignment.tree)
     try:
@@ -158,7 +158,7 @@ def our_course(assignment: Assignment, folder: Path, count: int) -> Path:
 
 
 def stock_course(assignment: Assignment, folder: Path, count: int) -> Path:
-    """The same for nbgrader as it comes."""
+    """Create the same course for unmodified nbgrader."""
     source = folder / "source" / assignment.phase
     source.mkdir(parents=True)
     nbformat.write(assignment.stock, source / f"{assignment.name}.ipynb")
@@ -179,7 +179,7 @@ def stock_course(assignment: Assignment, folder: Path, count: int) -> Path:
 
 
 def run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """What a command prints. Raises RuntimeError with what it says when it fails."""
+    """Return a command's output. Raises RuntimeError with the output if it fails."""
     done = subprocess.run(command, cwd=folder, env=dict(environment), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")

@@ -1,10 +1,10 @@
-"""How long a learner waits for ranks, and what they hold, beside torchrun and ipyparallel.
+"""Start-up time and memory of ranks, compared with torchrun and ipyparallel.
 
-- start: from running a cell to every rank's first line, and to the end of the job; a program of gloo and one
-  all-reduce on fresh ranks of `local` and under `torchrun --standalone`, in turns. `local` forks its ranks from a
-  process that has torch imported: that one is started once for each notebook, and its time is told apart.
-- cell: one all-reduce on ranks that are already there, with `%%ranks` and with ipyparallel's `%%px`, in turns.
-- memory: of a rank after a step of DistributedDataParallel, and of the whole job for each rank.
+- start: from running a cell to every rank's first line, and to the end of the job; a gloo program with one all-reduce,
+  alternately on fresh ranks of `local` and under `torchrun --standalone`. `local` forks its ranks from a forkserver
+  that has imported torch: it starts once per notebook, and its time is given separately.
+- cell: one all-reduce on existing ranks, alternately with `%%ranks` and with ipyparallel's `%%px`.
+- memory: of a rank after a step of DistributedDataParallel, and of the whole job per rank.
 - tail: the slowest of many starts.
 
     python benchmarks/launch.py [start] [cell] [memory] [tail] [--ranks 1,4,8,16] [--repetitions 5] [--starts 200]
@@ -34,11 +34,11 @@ from starts import (
     seconds_with_torchrun,
 )
 
-from labkit.clusters.warm import WarmProcess
+from labkit.clusters.forkserver import ForkServer
 
 PARTS = ("start", "cell", "memory", "tail")
 OURS_PER_TURN = 5
-"""Starts of ours for each of torchrun's, which takes so much longer."""
+"""Starts of `local` per start of torchrun, which takes much longer."""
 CELLS_PER_TURN = 5
 PROGRESS = Console(stderr=True)
 
@@ -62,13 +62,13 @@ def main() -> None:
 
 
 def starts(options: argparse.Namespace) -> Table:
-    """Ours and torchrun's, for each number of ranks."""
+    """Compare starts of `local` and torchrun, for each number of ranks."""
     table = _table(
         f"Fresh ranks, milliseconds: median (99th percentile) of {OURS_PER_TURN * options.repetitions} starts, "
         f"{options.repetitions} of torchrun",
         ("ranks", "until", "local", "torchrun", "ratio"),
     )
-    warm, warming = _warm()
+    forkserver, warming = _forkserver()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
@@ -76,17 +76,17 @@ def starts(options: argparse.Namespace) -> Table:
             ours: list[Seconds] = []
             theirs: list[Seconds] = []
             for _ in track(range(options.repetitions), f"{ranks} ranks", console=PROGRESS, transient=True):
-                ours += [seconds_locally(warm, ranks) for _ in range(OURS_PER_TURN)]
+                ours += [seconds_locally(forkserver, ranks) for _ in range(OURS_PER_TURN)]
                 theirs.append(seconds_with_torchrun(program, ranks))
             for index, what in enumerate(("every rank's first line", "the job has ended")):
                 _compare(table, (str(ranks), what), [pair[index] for pair in ours], [pair[index] for pair in theirs])
-    warm.close()
+    forkserver.close()
     table.caption = f"The first start of all, which imports torch, took {warming:.1f} s."
     return table
 
 
 def live(options: argparse.Namespace) -> Table:
-    """A cell on ranks that stay."""
+    """Time a cell on live ranks."""
     count = CELLS_PER_TURN * options.repetitions
     table = _table(
         f"Live ranks, milliseconds for a cell: median (99th percentile) of {count}",
@@ -103,7 +103,7 @@ def live(options: argparse.Namespace) -> Table:
 
 
 def memory(options: argparse.Namespace) -> Table:
-    """Of ranks that train."""
+    """Measure the memory of ranks that train."""
     table = _table(
         "Memory of a rank that trains, MB (proportional set size)", ("ranks", "counted", "local", "torchrun", "share")
     )
@@ -114,32 +114,32 @@ def memory(options: argparse.Namespace) -> Table:
             pairs = zip(memory_locally(ranks), memory_with_torchrun(program, ranks), strict=True)
             for what, (ours, theirs) in zip(("the ranks", "all processes / ranks"), pairs, strict=True):
                 table.add_row(str(ranks), what, f"{ours:.0f}", f"{theirs:.0f}", f"1/{theirs / ours:.1f}")
-    table.caption = "All processes: with the warm process and the supervisor; with torchrun's agent."
+    table.caption = "All processes: with the forkserver and the supervisor; with torchrun's agent."
     return table
 
 
 def tail(options: argparse.Namespace) -> Table:
-    """The slowest of many starts."""
+    """Time the slowest of many starts."""
     table = _table(
         f"{options.starts} starts, milliseconds to every rank's first line",
         ("ranks", "median", "99th percentile", "slowest", "over 1 s"),
     )
-    warm, _ = _warm()
+    forkserver, _ = _forkserver()
     for ranks in options.ranks:
         turns = track(range(options.starts), f"{ranks} ranks", console=PROGRESS, transient=True)
-        times = [seconds_locally(warm, ranks)[0] for _ in turns]
+        times = [seconds_locally(forkserver, ranks)[0] for _ in turns]
         figures = (statistics.median(times), _percentile(times), max(times))
         table.add_row(str(ranks), *(f"{1e3 * t:.0f}" for t in figures), str(sum(t > 1 for t in times)))
-    warm.close()
+    forkserver.close()
     return table
 
 
-def _warm() -> tuple[WarmProcess, float]:
-    """A warm process, and the seconds until it had run the first rank."""
-    warm = WarmProcess()
+def _forkserver() -> tuple[ForkServer, float]:
+    """Start a forkserver; return it and the seconds until its first rank has run."""
+    forkserver = ForkServer()
     began = time.perf_counter()
-    seconds_locally(warm, 1)
-    return warm, time.perf_counter() - began
+    seconds_locally(forkserver, 1)
+    return forkserver, time.perf_counter() - began
 
 
 def _table(title: str, headings: tuple[str, ...]) -> Table:
@@ -161,7 +161,7 @@ def _milliseconds(times: list[float]) -> str:
 
 
 def _percentile(times: list[float]) -> float:
-    """The 99th: the least that 99 % do not exceed."""
+    """Return the 99th percentile: the smallest time that 99 % do not exceed."""
     return sorted(times)[math.ceil(0.99 * len(times)) - 1]
 
 

@@ -1,4 +1,4 @@
-"""One cell on ranks that are already there: `%%ranks` beside ipyparallel's `%%px`, in one notebook shell."""
+"""One cell on existing ranks: `%%ranks` and ipyparallel's `%%px`, in one notebook shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CELL = "dist.all_reduce(x)\ndist.get_rank()"
 
 @contextmanager
 def cells(ranks: int) -> Iterator[dict[str, Callable[[], float]]]:
-    """`%%ranks` and `%%px`: each call runs one cell on all ranks and gives its seconds, display included."""
+    """`%%ranks` and `%%px`: each call runs one cell on all ranks and returns its seconds, including display."""
     import ipyparallel
 
     shell = InteractiveShell.instance()
@@ -37,7 +37,7 @@ def cells(ranks: int) -> Iterator[dict[str, Callable[[], float]]]:
         shell.run_line_magic("load_ext", "labkit")
         shell.run_line_magic("cluster", f"local --nproc-per-node {ranks}")
     with contextlib.ExitStack() as stack:
-        with contextlib.redirect_stdout(io.StringIO()):  # it has a progress bar of its own
+        with contextlib.redirect_stdout(io.StringIO()):  # ipyparallel prints its own progress bar
             engines = stack.enter_context(ipyparallel.Cluster(n=ranks, log_level=logging.ERROR))
         engines.wait_for_engines(ranks, interactive=False)
         with socket.socket() as free:

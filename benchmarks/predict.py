@@ -1,8 +1,8 @@
-"""How far predictions are from published measurements, by source.
+"""Errors of predictions compared with published measurements, by source.
 
-    python benchmarks/predict.py              parts, memory, and whole steps: unfitted, fitted, and a baseline beside
-    python benchmarks/predict.py --fit        the constants that the rows ask for: FITTED in labkit.predict
-    python benchmarks/predict.py --folds 5    also the error of the fifth of each source that no fit has seen (minutes)
+    python benchmarks/predict.py              parts, memory, and whole steps: unfitted, fitted, and a baseline
+    python benchmarks/predict.py --fit        fit the constants to the rows: FITTED in labkit.predict
+    python benchmarks/predict.py --folds 5    also the error of the held-out fifth of each source (minutes)
     python benchmarks/predict.py --leave-out  also each source with constants that were fitted without it (minutes)
     python benchmarks/predict.py --unseen     only the rows that no fit has used, one by one
     python benchmarks/predict.py --rows NAME  every row of one source
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
-    """One row for each source: rows that took part in the fit, rows that did not, and a baseline."""
+    """Print one row per source: error on fitted rows, error on held-out rows, and a baseline."""
     columns: dict[str, dict[str, list[float]]] = {
         "COMPONENTS": {name: errors(of, lambda row: predicted(row, COMPONENTS)) for name, of in found.items()},
         "FITTED": {name: errors(of, lambda row: predicted(row, FITTED)) for name, of in found.items()},
@@ -108,7 +108,7 @@ def cell(signed: Sequence[float]) -> str:
 
 
 def blind(folder: Path) -> None:
-    """Sources that no fit has used, with the constants that others gave; first as they were before a look at them."""
+    """Print sources that no fit has used, with constants fitted to others; first the errors of the blind prediction."""
     print("\nstep time, never used in a fit: mean absolute error (median), bias")
     print("| source | rows | blind | COMPONENTS | FITTED | one efficiency |\n|---|---|---|---|---|---|")
     for name, of in unseen(folder).items():
@@ -130,7 +130,7 @@ def blind(folder: Path) -> None:
 
 
 def layouts(of: Sequence[Row]) -> None:
-    """Is the order of layouts right, and how good is the one that is picked?"""
+    """Print how well predictions order layouts, and how good the selected one is."""
     ranks = spearman([row.seconds for row in of], [predicted(row, FITTED) for row in of])
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in of:
@@ -161,7 +161,7 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def parts(folder: Path) -> None:
-    """Collectives of a megabyte and more on GPUs of one node."""
+    """Print errors of collectives of 1 MB and more on GPUs of one node."""
     signed: dict[str, list[float]] = {}
     for source in ("microbench_comm_gemm", "microbench_gather_scatter"):
         for row in read(source, folder) if (folder / f"{source}.csv").exists() else ():
@@ -189,7 +189,7 @@ MACHINES = {"V100": "dgx-1", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dg
 
 
 def _message_bytes(number: int, unit: str) -> float:
-    """Bytes are exact; names of megabytes are powers of two, rounded."""
+    """Convert a size to bytes; bytes are exact, megabytes are rounded powers of two."""
     if unit == "M":
         return 2.0 ** (20 + round(math.log2(number)))
     return number * {" B": 1.0, "K": 1e3, "G": 2.0**30}[unit]
@@ -223,7 +223,7 @@ def each(of: Sequence[Row]) -> None:
 
 
 def work(row: Row) -> float:
-    """FLOPs of one GPU; where recomputation is unknown, without it."""
+    """Return the FLOPs of one GPU, without recomputation if that is unknown."""
     how = row.plan.get("recompute", "none")
     total = row.model.flops(row.plan["batch"], "hardware", how if isinstance(how, str) else "none")
     return total / row.cluster.world_size

@@ -25,20 +25,20 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, virtual
+from labkit.clusters.forkserver import shared
 from labkit.clusters.run import Run
-from labkit.clusters.warm import shared
 from labkit.hardware import Topology, topology
 from labkit.predict import COMPONENTS, Constants, Plan, Prediction, Transformer, predict
 from labkit.trace import Category, Trace
 
 PROGRAM = Path(__file__).with_name("virtual_training.py")
 STEPS = 2
-"""The first makes the optimizer's state, and leaves parameters on their way to the second, which is measured."""
+"""The first step creates the optimizer's state, and leaves parameters in flight for the second, which is measured."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A GPT and how it is laid out. `data` is what the ranks leave."""
+    """A GPT and its layout. `data` follows from the number of ranks."""
 
     name: str
     tensor: int = 1
@@ -46,7 +46,7 @@ class Case:
     zero: int = 0
     schedule: str = "1f1b"
     ddp: bool = False
-    """By torch's DistributedDataParallel, not by collectives of a block at a time."""
+    """Whether torch's DistributedDataParallel is used, instead of collectives block by block."""
     microbatch: int = 4
     microbatches: int = 1
     layers: int = 4
@@ -75,8 +75,8 @@ class Case:
 
 
 def cases(ranks: Sequence[int]) -> list[Case]:
-    """Every family on so many ranks. Pipelines have one or two layers a stage and as many microbatches as stages, or
-    twice as many."""
+    """Return every family on these numbers of ranks. Pipelines have one or two layers per stage, and as many
+    microbatches as stages or twice as many."""
     found = []
     for n in ranks:
         stages = min(n, 16)
@@ -84,7 +84,7 @@ def cases(ranks: Sequence[int]) -> list[Case]:
             Case("ddp", ddp=True, ranks=n),
             Case("zero-1", zero=1, ranks=n),
             Case("zero-2", zero=2, ranks=n),
-            # FSDP keeps gradients from one microbatch to the next only; with long microbatches its copies count less
+            # FSDP keeps gradients only between microbatches; with long microbatches its copies matter less
             Case("zero-3", zero=3, microbatch=8, microbatches=2, layers=2, width=2048, heads=16, ranks=n),
             Case("tensor", tensor=8, ddp=n > 8, width=8192, heads=64, ranks=n),
             Case("1f1b", pipeline=stages, layers=stages, microbatches=2 * stages, ranks=n),
@@ -96,10 +96,11 @@ def cases(ranks: Sequence[int]) -> list[Case]:
 
 
 def stated(cluster: Topology) -> Constants:
-    """What the virtual cluster documents of its own (clusters/virtual/timing.py, hardware/gpus.py): nothing is fitted.
+    """Return the documented constants of the virtual cluster (clusters/virtual/nccl_cost_model.py, hardware/gpus.py),
+    unfitted.
 
-    Attention in one kernel has its published rate there too; a collective begins with four launches, its hops are
-    NCCL's of the Simple protocol; the optimizer's bytes are those of the program's operators.
+    Fused attention has its published rate there too; a collective begins with four launches, its hops are NCCL's of the
+    Simple protocol; the optimizer's bytes are those of the program's operators.
     """
     gpu = cluster.gpu
     return replace(
@@ -136,27 +137,27 @@ _OF_TERM = {
 
 @dataclass(frozen=True)
 class Result:
-    """One case: what the run took, and what is predicted of it."""
+    """One case, as run and as predicted."""
 
     case: Case
     step: float
-    """Seconds."""
+    """Seconds of the run's step."""
     stated: float
     fitted: float
     parts: dict[str, tuple[float, float]]
-    """Seconds of the run, and predicted as stated: of the rank that computes longest."""
+    """Seconds of the run, and predicted as stated, by part, on the rank that computes longest."""
     finer: dict[str, float]
-    """The run's seconds by what operators and waits they were."""
+    """Seconds of the run by kind of operator or wait."""
     memory: float
-    """Bytes of the fullest rank."""
+    """Peak bytes of the fullest rank."""
     predicted_memory: float
     held: dict[str, tuple[float, float]]
-    """Bytes of the run's fullest rank, and predicted: model states, and all else."""
+    """Bytes of the run's fullest rank, and predicted: model states, and everything else."""
     real_seconds: float = field(compare=False, default=0.0)
 
     @property
     def step_error(self) -> float:
-        """Of the prediction as stated, signed."""
+        """Signed error of the prediction as stated."""
         return self.stated / self.step - 1
 
     @property
@@ -165,7 +166,7 @@ class Result:
 
 
 def train(case: Case, *, steps: int = STEPS, exact: bool = False) -> Run:
-    """Run the program on virtual ranks. `exact`: with numbers, in fp32, so that its losses can be compared."""
+    """Run the program on virtual ranks. `exact`: with real values in fp32, so that losses can be compared."""
     layout = {**asdict(case), "data": case.data, "steps": steps, "exact": exact}
     cluster = virtual("dgx-a100", nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=not exact)
     job = Job(source=PROGRAM.read_text(), filename=PROGRAM.name, environment={"LAYOUT": json.dumps(layout)})
@@ -173,7 +174,7 @@ def train(case: Case, *, steps: int = STEPS, exact: bool = False) -> Run:
 
 
 def held_beside(case: Case, *, steps: int = STEPS) -> Result:
-    """One case, run and predicted."""
+    """Run and predict one case."""
     began = time.perf_counter()
     run = train(case, steps=steps)
     real = time.perf_counter() - began
@@ -183,7 +184,7 @@ def held_beside(case: Case, *, steps: int = STEPS) -> Result:
     busiest = max(range(case.ranks), key=lambda rank: _computing(told[rank]["spent"][-1]))
     start, end = told[busiest]["began"][-2:]
     spent = {**told[busiest]["spent"][-1]}
-    # what nothing was measured for is waiting that FSDP2 does by itself
+    # the remaining time is waiting inside FSDP2
     spent["gradients"] = spent.get("gradients", 0.0) + (end - start) - sum(spent.values())
     since = min(one["began"][-2] for one in told)
     peaks = [_peak(run.trace, rank, since) for rank in range(case.ranks)]
@@ -216,7 +217,7 @@ def _parts(spent: dict[str, float], made: Prediction) -> dict[str, tuple[float, 
 
 
 def _peak(trace: Trace, rank: int, since: float) -> dict[Category, int]:
-    """What the rank held when it held most, from a time on."""
+    """Return the rank's memory by category at its peak after `since`."""
     held: dict[Category, int] = {}
     most: dict[Category, int] = {}
     for sample in trace.memory:
@@ -228,14 +229,14 @@ def _peak(trace: Trace, rank: int, since: float) -> dict[Category, int]:
 
 
 def _held(fullest: dict[Category, int], made: Prediction, case: Case) -> dict[str, tuple[float, float]]:
-    """Parameters, gradients and the optimizer's state together, since fp32 copies are parameters to one and state to
-    the other, and buffers of gradients are neither; and what is left."""
+    """Return parameters, gradients and optimizer state together, since fp32 copies are parameters in one account and
+    state in the other, and gradient buffers are neither; and the rest."""
     predicted = made.memory.categories()
     states = predicted["parameters"] + predicted["gradients"] + predicted["optimizer"]
     total = sum(fullest.values())
     named = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER)
     counted = sum(fullest.get(category, 0) for category in named)
-    if case.zero < 3:  # flat buffers of gradients have no name
+    if case.zero < 3:  # flat gradient buffers have no category
         counted += predicted["gradients"]
     return {
         "states": (counted, states),
@@ -244,7 +245,7 @@ def _held(fullest: dict[Category, int], made: Prediction, case: Case) -> dict[st
 
 
 def why(result: Result) -> str:
-    """What makes the two differ by more than the bar, in words; empty where they do not."""
+    """Explain in words why the two differ by more than the bar; empty if they do not."""
     said = []
     case = result.case
     if abs(result.step_error) > 0.05:

@@ -1,7 +1,7 @@
-"""Finds the physical constants that published training runs ask for: the same for all models, layouts and tables.
+"""Fits the physical constants to published training runs: the same constants for all models, layouts and tables.
 
-The error that is made small is the logarithm of predicted over measured time, each source weighing the same and rows
-that are far off (broken networks, repeated runs) little: soft L1 beyond a tenth. Needs scipy.
+Minimizes the logarithm of predicted / measured time, with equal weight per source and little weight for rows that are
+far off (broken networks, repeated runs): soft L1 beyond a tenth. Needs scipy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from labkit.predict import COMPONENTS, Constants, predict_range
 
 
 class Free(NamedTuple):
-    """A constant that is fitted, within what is physical."""
+    """A constant to fit, within physical bounds."""
 
     name: str
     start: float
-    """What benchmarks of parts give, so that what no row decides stays there."""
+    """Value from benchmarks of parts, which a constant keeps if no row determines it."""
     low: float
     high: float
     scale: float = 1.0
@@ -42,9 +42,9 @@ FREE = (
     Free("network_hops", 2.8, 1, 5),
 )
 PULL = 0.05
-"""Towards the value of parts: far too weak to matter where a row decides."""
+"""Strength of the pull towards the start value: far too weak to matter if any row determines the constant."""
 ROWS = 60
-"""Of one source, evenly drawn: enough for so few constants."""
+"""Maximum number of rows per source, evenly spaced: enough for so few constants."""
 
 
 def constants(values: Sequence[float]) -> Constants:

@@ -1,8 +1,8 @@
-"""Errors on rows that took no part in a fit: folds of every source, and whole sources left out.
+"""Errors on rows that are held out of a fit: folds of every source, and whole sources left out.
 
-A fold holds whole models of a source, or whole layouts where a source has few models: repeated runs and neighbours of a
-row stand on the same side, so that the error is that of models (or layouts) which the source's software has not run
-before. The constants are fitted to the other folds of all sources.
+A fold holds whole models of a source, or whole layouts if a source has few models: repeated runs and neighbours of a
+row are on the same side, so that the error is that of models (or layouts) not seen before for the source's software.
+The constants are fitted to the other folds of all sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Fold = dict[str, list[Row]]
 
 
 def split(found: Mapping[str, Sequence[Row]], count: int) -> list[Fold]:
-    """`count` folds, each with rows of every source that has enough groups; the same whenever it is called."""
+    """Return `count` folds, each with rows of every source that has enough groups; deterministic."""
     folds: list[Fold] = [{name: [] for name in found} for _ in range(count)]
     for name, rows in found.items():
         groups = _groups(rows, count)
@@ -30,7 +30,7 @@ def split(found: Mapping[str, Sequence[Row]], count: int) -> list[Fold]:
 
 
 def fitted_without(found: Mapping[str, Sequence[Row]], count: int) -> Iterator[tuple[Fold, Constants]]:
-    """Each fold with the constants that the others ask for."""
+    """Yield each fold with the constants fitted to the others."""
     folds = split(found, count)
     for held in folds:
         others = {name: [row for fold in folds if fold is not held for row in fold[name]] for name in found}
@@ -38,7 +38,7 @@ def fitted_without(found: Mapping[str, Sequence[Row]], count: int) -> Iterator[t
 
 
 def without_each(found: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Constants]]:
-    """Each source with the constants that all other sources ask for."""
+    """Yield each source with the constants fitted to all other sources."""
     for name in found:
         yield name, fit({other: rows for other, rows in found.items() if other != name})[0]
 

@@ -1,8 +1,8 @@
-"""Peak memory of published runs beside what `labkit.predict` gives; no constant of it is fitted.
+"""Peak memory of published runs compared with `labkit.predict`; no constant of it is fitted.
 
-Software publishes different measures: `MEASURED` says which one each source's is, and of which stage. What torch's
-allocator keeps unused is a range in the prediction, compared at its low end, so that a fragmented run reads as too
-small.
+Software publishes different measures: `MEASURED` gives each source's measure and stage. Memory that torch's allocator
+keeps unused is a range in the prediction, compared at its low end, so that the prediction is too small for a fragmented
+run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from labkit.predict.ranges import Range
 
 
 class Published(NamedTuple):
-    """What a source's memory is."""
+    """Meaning of a source's memory figures."""
 
     measure: Measure
     stage: int | None = None
-    """Of the pipeline's ranks; None: of all ranks the largest."""
+    """Pipeline stage that was measured; None: the largest of all ranks."""
     unknown: Mapping[str, Any] = {}
-    """Fields of the plan that matter for memory and that nobody stated."""
+    """Fields of the plan that affect memory and are not stated."""
 
 
-# torchtitan prints max_memory_reserved of the rank that has most. nanotron resets torch's peaks before it logs
-# (log_memory), so that of the two columns of its table only the reserved one tells of activations; rank 0 writes the
-# table, which is of the first stage. Its option to gather sequence-parallel inputs again in backward
-# (tp_recompute_allgather) came while the sweep ran, and rows do not say which version they ran.
+# torchtitan prints max_memory_reserved of the fullest rank. nanotron resets torch's peaks before it logs (log_memory),
+# so that of the two columns of its table only the reserved one includes activations; rank 0, on the first stage, writes
+# the table. Its option to gather sequence-parallel inputs again in backward (tp_recompute_allgather) was added while
+# the sweep ran, and rows do not state their version.
 MEASURED: dict[str, Published] = {
     "zero_bubble_2401_10241": Published("allocated"),
     "torchtitan": Published("reserved"),
@@ -40,7 +40,7 @@ MEASURED: dict[str, Published] = {
 
 
 def memory(found: Mapping[str, Sequence[Row]]) -> None:
-    """One row for each source; and once more those of nanotron where nothing is unknown."""
+    """Print one row per source, and another for those runs of nanotron in which nothing is unknown."""
     lines = {name: [row for row in of if row.gib] for name, of in found.items() if name in MEASURED}
     if "ultrascale_nanotron" in lines:
         lines["the same, tensor 1"] = [row for row in lines["ultrascale_nanotron"] if row.plan["tensor"] == 1]
@@ -64,7 +64,7 @@ def memory(found: Mapping[str, Sequence[Row]]) -> None:
 
 
 def out_of_memory(found: Mapping[str, Sequence[Row]]) -> None:
-    """All these runs fitted: in whatever memory was free, so no more than the GPU's can be predicted."""
+    """Check that no run is predicted to need more than the GPU's memory, since all of them fitted."""
     every = [row for of in found.values() for row in of]
     wrong = []
     for row in every:
@@ -76,12 +76,12 @@ def out_of_memory(found: Mapping[str, Sequence[Row]]) -> None:
 
 
 def needed(case: Prediction) -> float:
-    """GB on the GPU."""
+    """Return the GB needed on the GPU."""
     return (case.memory.total + case.memory.reserved) / 1e9
 
 
 def gib(row: Row) -> tuple[float, float, float]:
-    """(GiB to compare, least, most) of a row in its source's measure."""
+    """Return (GiB to compare, least, most) of a row in its source's measure."""
     published = MEASURED[row.source]
     cases = predict_range(row.model, {**row.plan, **published.unknown}, row.cluster).cases
 
@@ -96,8 +96,8 @@ def gib(row: Row) -> tuple[float, float, float]:
 
 
 def plain(row: Row) -> float:
-    """GiB by the two papers' formulas as they stand: all parameters and layers spread evenly, no head, no loss, nothing
-    for a moment (Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, table 2)."""
+    """Return GiB by the two papers' formulas unchanged: all parameters and layers spread evenly, no head, no loss, no
+    temporary memory (Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, table 2)."""
     if not isinstance(row.model, Transformer):
         raise ValueError(f"{row.key}: only transformers have these formulas")
     model, plan, get = row.model, row.plan, row.plan.get

@@ -33,7 +33,7 @@ NAMES = {
 
 
 def pairs(of: list[Row]) -> list[tuple[float, float]]:
-    """Measured and predicted seconds."""
+    """Return measured and predicted seconds."""
     return [(row.seconds, predict_range(row.model, row.plan, row.cluster).step_seconds.middle) for row in of]
 
 

@@ -1,7 +1,7 @@
-"""Published training runs as what `predict` takes: a model, a plan that may have unknowns, a cluster.
+"""Published training runs as input of `predict`: a model, a plan that may have unknowns, a cluster.
 
-A row gives its sizes; what it does not give follows from the software that made it, stated once for each source
-below. What nobody stated stays a `OneOf`, and the row's prediction a range, of which the middle is compared.
+A row gives its sizes; the rest follows from its software, stated once for each source below. Anything not stated
+remains a `OneOf`, and the prediction a range, whose middle is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEASURED = Path(__file__).parent / "measured"
 
 @dataclass(frozen=True)
 class Row:
-    """One run that was timed."""
+    """One timed run."""
 
     key: str
     source: str
@@ -31,7 +31,7 @@ class Row:
     cluster: Topology
     seconds: float
     gib: float | None = None
-    """Peak memory of a rank that was published beside."""
+    """Published peak memory of a rank, in GiB."""
 
 
 def read(name: str, folder: Path = MEASURED) -> Iterator[dict[str, str]]:
@@ -39,7 +39,7 @@ def read(name: str, folder: Path = MEASURED) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(line for line in file if not line.startswith("#"))
 
 
-# How each source's software works, where the rows do not say it. Megatron of 2021 and its forks: attention in parts
+# How each source's software works, where the rows do not say so. Megatron of 2021 and its forks: unfused attention
 # with fused softmax, nothing overlapped. LLM Foundry: FSDP, gradients reduced in every microbatch, attention by
 # FlashAttention. torchtitan: FSDP2. nanotron: FlashAttention, sequence parallelism, fp32 gradients, stages balanced
 # by cost.
@@ -65,7 +65,7 @@ SCHEDULES = {"1F1B": "1f1b", "interleaved": "interleaved", "ZB-1p": "zb-h1", "ZB
 
 
 def rows(name: str, folder: Path = MEASURED) -> list[Row]:
-    """All timed rows of one source whose model and layout are given."""
+    """Return all timed rows of one source whose model and layout are given."""
     made = (_row(name, row) for row in read(name, folder) if row["step_time_s"] and row["layers"] and row["gpus"])
     found = [row for row in made if row is not None]
     memory = {
@@ -111,7 +111,7 @@ def _row(name: str, row: dict[str, str]) -> Row | None:
         plan["recomputed_layers"] = 0.5 if "layer" in row["recompute"] else 0.65
     if "compile" in row["precision"]:
         plan["fusion"] = "compiled"
-    if "DEFAULT" in row["precision"]:  # Composer's mixed precision of that name sums gradients up in fp32
+    if "DEFAULT" in row["precision"]:  # Composer's mixed precision of that name reduces gradients in fp32
         plan["gradients"] = "fp32"
     if "fp8" in row["precision"]:
         plan["precision"] = "fp8"
@@ -138,7 +138,7 @@ def _row(name: str, row: dict[str, str]) -> Row | None:
 
 
 def _vocab_unstated(name: str, width: int) -> int:
-    """GPT-2's; for zero bubble, whose ends have a layer fewer so that stages are equal: a head that costs a layer."""
+    """Return GPT-2's; for zero bubble, whose ends have one layer fewer to balance stages: a head that costs a layer."""
     return 12 * width if name == "zero_bubble_2401_10241" else 50_304
 
 
@@ -149,15 +149,15 @@ def _recompute(text: str) -> str:
 
 
 def _cluster(row: dict[str, str], gpus: int) -> Topology:
-    """The preset of the GPU, with the network that the row gives; nodes of 8, or of as many as ran."""
+    """Return the preset of the GPU, with the row's network; nodes of 8, or of as many as ran."""
     preset = "dgx-h100" if "H100" in row["gpu"] else "dgx-a100"
     per_node = min(gpus, 8)
     speed = re.match(r"\d+", row["inter_gbps_per_gpu"])
     link = PRESETS[preset].inter_node
     if "nanotron" in row["framework"]:
-        link = LINKS["efa-400g"]  # Hugging Face's cluster is of AWS p5 nodes
+        link = LINKS["efa-400g"]  # Hugging Face's cluster has AWS p5 nodes
     elif speed:
-        # the same cards at the rate that the row gives, in Gb/s a GPU
+        # the same cards at the row's rate, in Gb/s per GPU
         link = replace(LINKS["ib-hdr"], name=f"{speed[0]} Gb/s", gb_per_s=int(speed[0]) / 8)
     gpu: Any = GPUS["h100-80gb" if "H100" in row["gpu"] else "a100-80gb"]
     if "500W" in row["gpu"]:  # HBM2e of 2.4 TB/s; clocks fall with about the cube root of the power

@@ -1,6 +1,6 @@
-"""Runs of sources that no fit of constants has used: networks of convolutions, BERT, older and newer software.
+"""Runs of sources that no fit of constants has used: convolutional networks, BERT, older and newer software.
 
-What a source's rows do not say was written down from its own documents before the first prediction was made.
+Anything that a source's rows do not state was taken from its own documents before the first prediction was made.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from labkit.predict.costs.collectives import Wires
 from labkit.predict.costs.layers import transformer_layer
 from labkit.predict.costs.matmul import Processor
 
-# GPUs that the lab has no preset of. NVIDIA's P100 data sheet, SXM2; efficiencies as the V100's.
+# GPUs without a preset in the lab. NVIDIA's P100 data sheet, SXM2; efficiencies are the V100's.
 P100 = GPU(
     "p100-16gb", 10.6, 10.6, 16.0, 732.0, "NVIDIA P100 data sheet (SXM2)", matmul_efficiency=0.75,
     memory_efficiency=0.85, host_link="pcie3", multiprocessors=56,
 )  # fmt: skip
 
-# Images a GPU: PyTorch/Classification/ConvNets/configs.yml of NVIDIA/DeepLearningExamples, of DGXA100 and DGX1V.
+# Images per GPU: PyTorch/Classification/ConvNets/configs.yml of NVIDIA/DeepLearningExamples, for DGXA100 and DGX1V.
 IMAGES: dict[tuple[str, ...], int] = {
     ("ResNet50 v1.5", "amp"): 256, ("ResNet50 v1.5", "tf32"): 256, ("ResNet50 v1.5", "fp32"): 112,
     ("ResNeXt101-32x4d", "amp"): 128, ("ResNeXt101-32x4d", "tf32"): 128, ("ResNeXt101-32x4d", "fp32"): 64,
     ("SE-ResNeXt101-32x4d", "amp"): 128, ("SE-ResNeXt101-32x4d", "tf32"): 128, ("SE-ResNeXt101-32x4d", "fp32"): 64,
     ("SE-ResNeXt101-32x4d", "V100", "amp"): 112,
 }  # fmt: skip
-# Sequences a GPU and microbatch, by length: of A100s as in the rows of several nodes; of V100s with 32 GB as in the
+# Sequences per GPU and microbatch, by length: for A100s as in the rows of several nodes; for V100s with 32 GB as in the
 # table "Pre-training NVIDIA DGX-1 With 32G" of that repository's PyTorch/LanguageModeling/BERT/README.md.
 SEQUENCES = {
     ("A100", "amp", 128): 256, ("A100", "tf32", 128): 128, ("A100", "amp", 512): 32, ("A100", "tf32", 512): 16,
     ("V100", "amp", 128): 64, ("V100", "fp32", 128): 32, ("V100", "amp", 512): 8, ("V100", "fp32", 512): 4,
 }  # fmt: skip
-# The same README: 8192 and 4096 sequences a GPU and step.
+# The same README: 8192 and 4096 sequences per GPU and step.
 ACCUMULATED = {128: 8192, 512: 4096}
-# Its lddl/README.md: sequences of 512 stand in bins of 64 and are padded to the longest of a batch only, so that they
-# are as long as their tokens, half of 512 (Krell et al. 2021, arXiv 2107.02027), and half a bin. run_pretraining.py of
-# that version: the head sees masked tokens, 15 %, and the module is compiled by TorchScript, which joins passes.
+# Its lddl/README.md: sequences of 512 are binned by 64 and padded only to the longest of a batch, so that their mean
+# length is that of their tokens, half of 512 (Krell et al. 2021, arXiv 2107.02027), plus half a bin. run_pretraining.py
+# of that version: the head sees masked tokens, 15 %, and the module is compiled by TorchScript, which fuses passes.
 LONG = {128: 128, 512: 288}
 MASKED = 0.15
 _MIXED = {"precision": "fp16", "gradients": "fp32"}
@@ -66,12 +66,12 @@ BLIND = {
     "Horovod, ResNet-101": "32.8% (32.8%), +32.8%",
     "Korthikanti et al., table 4, one layer": "12.0% (13.3%), +12.0%",
 }
-"""Of the first prediction of these rows, with `FITTED` as it was. Costs of convolutions, and what is written above of
-BERT's data and script, were mended after it."""
+"""Errors of the first prediction of these rows, with `FITTED` as it was then. The costs of convolutions, and the facts
+above about BERT's data and script, were corrected after it."""
 
 
 def unseen(folder: Path = MEASURED) -> dict[str, list[Row]]:
-    """Rows by group; rows that only recall a number, or that another source has too, are left out."""
+    """Return rows by group, without rows that only quote a number, or that another source has too."""
     found: dict[str, list[Row]] = {}
     for name, reader in READERS.items():
         if not (folder / f"{name}.csv").exists():
@@ -85,7 +85,7 @@ def unseen(folder: Path = MEASURED) -> dict[str, list[Row]]:
 
 
 def _megatron(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
-    """Megatron-LM of January 2021. Its first row is also SC21's, which a fit has seen."""
+    """Yield rows of Megatron-LM of January 2021. Its first row is also in SC21, which a fit has used."""
     if row["layers"] == "24":
         return
     layers, width, heads = int(row["layers"]), int(row["hidden"]), int(row["heads"])
@@ -102,7 +102,7 @@ def _megatron(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
 
 
 def _fitting(described: Transformer, plan: dict[str, Any], cluster: Topology) -> Iterator[int]:
-    """Microbatches that the row does not state: what divides the batch and fits, as the run did."""
+    """Yield possible microbatches, which the row does not state: those that divide the batch and fit into memory."""
     for size in (1, 2, 4, 8, 16):
         if plan["batch"] % (size * plan["data"]) == 0 and (
             predict(described, Plan(**plan, microbatch=size), cluster).fits
@@ -143,7 +143,7 @@ def _horovod(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
 
 
 def efficiencies(folder: Path = MEASURED) -> Iterator[tuple[str, float, float]]:
-    """Images a second and GPU on 128 P100s over those on one: measured by Horovod and predicted."""
+    """Images per second and GPU on 128 P100s, relative to one: measured by Horovod, and predicted."""
     for row in read("ddp_fsdp_misc", folder):
         name = {"ResNet-101": "resnet101", "VGG-16": "vgg16"}.get(row["model"])
         if name is None or not row["metric"].startswith("scaling efficiency"):
@@ -184,7 +184,8 @@ READERS = {
 
 
 def layer_seconds(folder: Path = MEASURED, constants: Constants = FITTED) -> Iterator[tuple[float, float]]:
-    """Measured and predicted, forward and backward of one layer of 22B over 8 A100s: Korthikanti et al., table 4."""
+    """Seconds of forward and backward of one layer of 22B over 8 A100s, measured (Korthikanti et al., table 4) and
+    predicted."""
     cluster = topology("dgx-a100")
     for row in read("seqpar_2205_05198", folder):
         if row["metric"] != "combined time per layer":

@@ -1,8 +1,8 @@
-"""Interrupts cells on local ranks at random moments, hundreds in a row, and says what they have left behind.
+"""Interrupts cells on local ranks at random moments, hundreds in a row, and reports what they leave behind.
 
-Looked at: processes below this one, open files of this process and of the warm one, files in TMPDIR and /dev/shm.
-Both folders are its own: other programs make files there at any time. /dev/shm takes a mount namespace; where none can
-be made, it is not looked at, and the result says so. Exits with 1 if anything is left or an ordinary cell fails
+Checks child processes, open files of this process and of the forkserver, and files in TMPDIR and /dev/shm. Both folders
+are private, since other programs create files there at any time. A private /dev/shm needs a mount namespace; if none
+can be created, it is not checked, and the result says so. Exit status 1: something is left, or an ordinary cell fails
 afterwards.
 
     python benchmarks/soak.py [--cells 500] [--ranks 2] [--seed 0]
@@ -26,8 +26,8 @@ from rich.progress import track
 
 from labkit import Job, local
 from labkit.clusters import Cluster
-from labkit.clusters.warm import WarmProcess
-from labkit.clusters.warm.processes import descendants
+from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.processes import descendants
 
 PLAIN = """\
 import torch, torch.distributed as dist
@@ -56,7 +56,7 @@ memory.unlink()
 OWN_SHARED_MEMORY = "LABKIT_SOAK_OWN_SHARED_MEMORY"
 """Set in the environment once /dev/shm is this program's own."""
 LIMIT_SECONDS = 60.0
-"""Processes that are still there after this time are left over; far more than a busy machine takes."""
+"""Processes that still exist after this time count as left over; a busy machine needs far less."""
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _begin_again_with_own_shared_memory() -> None:
-    """Replace this process by one in a mount namespace with an empty /dev/shm; return where that is refused."""
+    """Replace this process by one in a mount namespace with an empty /dev/shm; return if that is refused."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     mount = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"', "sh"]
     try:
@@ -90,9 +90,9 @@ def _begin_again_with_own_shared_memory() -> None:
 
 
 def soak(cells: int, ranks: int) -> list[str]:
-    """What was left, in words; nothing is good."""
-    warm = WarmProcess()
-    cluster = local(nproc_per_node=ranks, warm=warm)
+    """Return descriptions of what was left; empty if nothing was."""
+    forkserver = ForkServer()
+    cluster = local(nproc_per_node=ranks, forkserver=forkserver)
     usual = {program: _seconds(cluster, program) for program in (PLAIN, BUSY, PLAIN, BUSY)}
     servers = set(_children())
     _wait_until_only(servers)
@@ -119,7 +119,7 @@ def soak(cells: int, ranks: int) -> list[str]:
             problems.append(f"{what}: {before[what]} before, {seen} after")
     if not cluster.run(Job(source=PLAIN)).ok:
         problems.append("an ordinary cell fails afterwards")
-    warm.close()
+    forkserver.close()
     print(f"{cells} cells on {ranks} ranks, {interrupted} interrupted before their end; the last process of a cell was")
     print(f"gone at most {1e3 * slowest:.0f} ms after it returned. Left: {len(problems) or 'nothing'}")
     if OWN_SHARED_MEMORY not in os.environ:
@@ -134,7 +134,7 @@ def _seconds(cluster: Cluster, program: str) -> float:
 
 
 def _wait_until_only(servers: set[int]) -> set[int]:
-    """What is still there below this process, beside the warm one, when the limit is over."""
+    """Return the child processes, except the forkserver, that still exist after the time limit."""
     limit = time.monotonic() + LIMIT_SECONDS
     while (left := set(descendants(os.getpid())) - servers) and time.monotonic() < limit:
         time.sleep(0.002)
@@ -146,12 +146,12 @@ def _children() -> list[int]:
 
 
 def _everything(servers: set[int]) -> dict[str, object]:
-    """What a cell could leave behind."""
+    """Return everything that a cell could leave behind."""
     seen: dict[str, object] = {
         "processes": len(descendants(os.getpid())),
         "open files here": len(os.listdir("/proc/self/fd")),
-        "open files of the warm process": [len(os.listdir(f"/proc/{pid}/fd")) for pid in servers],
-        # torch makes this one for whoever imports its compiler
+        "open files of the forkserver": [len(os.listdir(f"/proc/{pid}/fd")) for pid in servers],
+        # importing torch's compiler creates this file
         "files in TMPDIR": sorted(name for name in os.listdir(tempfile.gettempdir()) if "inductor" not in name),
         "threads": threading.active_count(),
     }

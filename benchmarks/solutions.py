@@ -1,12 +1,12 @@
 """The exercises' solutions beside the library: the same work, values equal or not, time side by side.
 
-A part is a module `solutions_NAME.py` beside this one, whose `measure(repetitions, quick)` gives a `Beside` for each
-piece of work. Both do it in turns, on the same ranks; times are medians, or what the part says. Where the algorithm is
-the same, a solution is to take at most 1.1 times the library's time; elsewhere the ratio is told and nothing is asked.
+A part is a module `solutions_NAME.py` in this folder, whose `measure(repetitions, quick)` returns a `Beside` for each
+piece of work. Both do it alternately, on the same ranks; times are medians unless the part states otherwise. If the
+algorithm is the same, a solution may take at most 1.1 times the library's time; otherwise the ratio is only reported.
 
     python benchmarks/solutions.py [collectives ...] [--repetitions 20] [--quick]
 
-Ends with 1 when values differ.
+Exit status 1: values differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from beside import Beside
 from rich.console import Console
 from rich.table import Table
 
-from labkit.clusters.warm import shared
+from labkit.clusters.forkserver import shared
 
 PARTS = (
     "process_group",

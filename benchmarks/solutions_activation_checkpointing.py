@@ -1,9 +1,9 @@
-"""Part of solutions.py: exercise 07's checkpoints beside torch.utils.checkpoint, on one local rank.
+"""Part of solutions.py: exercise 07's checkpoints compared with torch.utils.checkpoint, on one local rank.
 
-A step is forward and backward; its time is that of the fastest repetition: others waited for the machine. The memory in
-the line is the most that a step holds beside weights and gradients, as a virtual rank counts it. Torch's variant is the
-one that it recommends, `use_reentrant=False`: it computes by the same algorithm. Offloading is beside torch's
-`save_on_cpu`, which copies views of weights, too.
+A step is forward and backward; its time is that of the fastest repetition: others waited for the machine. The memory
+given is a step's peak beyond weights and gradients, as counted on a virtual rank. Torch's variant is the recommended
+one, `use_reentrant=False`, which has the same algorithm. Offloading is compared with torch's `save_on_cpu`, which
+copies views of weights, too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ off = max((a.grad - b.grad).abs().max().item() for a, b in zip(*(model.parameter
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """The first step is not counted: gradients are made in it."""
+    """The first step is not timed: it allocates the gradients."""
     rows, width = (64, 32) if quick else (1024, 128)
     works = [("blocks", "each a segment", True), ("segments", "in 4 segments", True), ("offload", "offloaded", False)]
     return [_beside(way, what, same, rows, width, repetitions) for way, what, same in works]
@@ -89,6 +89,6 @@ def _beside(way: str, what: str, same: bool, rows: int, width: int, repetitions:
     (_, counted) = virtual(nproc_per_node=1).run(job(1)).raise_if_failed().values[0]
     mine, library = (pair[1] / 1e6 for pair in counted[0])
     work = f"step, 12 blocks, {what}"
-    if same:  # on a virtual rank, torch's copies stay on what counts as its GPU
+    if same:  # on a virtual rank, torch's copies stay in memory that counts as the GPU's
         work += f": {mine:.3g} MB at most, torch {library:.3g} MB"
     return Beside(work, ours, theirs, off == 0.0, same)

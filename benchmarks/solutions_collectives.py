@@ -1,8 +1,8 @@
-"""Part of solutions.py: exercise 02's collectives and exercise 10's ring beside gloo's, on 4 local ranks.
+"""Part of solutions.py: exercise 02's collectives and exercise 10's ring compared with gloo's, on 4 local ranks.
 
-A time is that of the slowest rank from a barrier on, in the fastest repetition: others waited for the machine. Gloo's
-broadcast is a binomial tree as ours is; its all-reduce is a ring, cut into segments that are added while others travel;
-its reduce and all-gather are rings too.
+A time is the slowest rank's, measured from a barrier, in the fastest repetition: others waited for the machine. Gloo's
+broadcast is a binomial tree, like ours; its all-reduce is a ring, cut into segments that are added while others are
+sent; its reduce and all-gather are rings too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ found
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Each collective on a small tensor and on a large one."""
+    """Measure each collective on a small tensor and on a large one."""
     modules = {}
     for name in ("collectives", "ring_allreduce"):
         exercise = exercises.find(name)

@@ -1,9 +1,9 @@
-"""Part of solutions.py: exercise 05's accumulator beside torch's DistributedDataParallel with no_sync, 4 local ranks.
+"""Part of solutions.py: exercise 05's accumulator and DistributedDataParallel with no_sync, on 4 local ranks.
 
-A window is `steps` microbatches forward and backward, adding up, clipping and the optimizer, from a barrier on; its
-time is the slowest rank's, in the fastest repetition: others waited for the machine. DDP adds up buckets while the last
-backward pass still runs; with one bucket for all it does so after it, as the accumulator does: that is the same
-algorithm. Gloo sums in both.
+A window is forward and backward of `steps` microbatches, reducing, clipping and the optimizer, measured from a barrier;
+its time is the slowest rank's, in the fastest repetition: others waited for the machine. DDP reduces buckets while the
+last backward pass still runs; with a single bucket it does so after it, like the accumulator: the same algorithm. Both
+reduce with gloo.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from labkit import Job, exercises, local
 
 RANKS = 4
 CLOSE = 1e-5
-"""Of weights after the windows: sums are divided before by the one, after by the other."""
+"""Tolerance of the weights after the windows: one divides before summing, the other after."""
 PROGRAM = """
 import contextlib, copy, time
 import torch, torch.distributed as dist
@@ -62,11 +62,11 @@ off = max((a - b).abs().max().item() for a, b in zip(mine.parameters(), theirs.p
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Windows of 1 and of 4 microbatches beside DDP with one bucket and with its own; the first two windows are not
-    counted: DDP makes its buckets in them.
+    """Measure windows of 1 and of 4 microbatches, and DDP with one bucket and with its default buckets; the first two
+    windows are not timed: DDP creates its buckets in them.
     """
     width = 32 if quick else 256
-    one, usual = 1024, None  # MB; None: the first one of 1 MB, then of 25 MB
+    one, usual = 1024, None  # MB; None: DDP's default, a first bucket of 1 MB, then 25 MB
     works: list[tuple[int, int | None, bool]] = [(1, one, True), (4, one, True), (4, usual, False)]
     return [_beside(steps, bucket, same, width, repetitions) for steps, bucket, same in works]
 

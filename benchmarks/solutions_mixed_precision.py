@@ -1,10 +1,11 @@
-"""Part of solutions.py: exercise 06's scaler beside torch's GradScaler, alone and in steps on 2 local ranks.
+"""Part of solutions.py: exercise 06's scaler compared with torch's GradScaler, alone and in steps on 2 local ranks.
 
-Alone, on one rank: gradients are unscaled, tested and the next scale is chosen; GradScaler does the first two in one
-pass over the gradients, the scaler in two, and it asks the other ranks. In a step, in float16 under autocast with
-weights in float32, GradScaler goes with DistributedDataParallel, its bucket large enough for all gradients: one
-all-reduce, where `autocast_step` has one more for the ranks' shares and one for the overflow. The first scale is too
-large, so both skip some steps. Times are the slowest rank's, in the fastest repetition: others waited for the machine.
+Alone, on one rank: gradients are unscaled and tested, and the next scale is chosen; GradScaler does the first two in
+one pass over the gradients, the scaler in two, and it communicates with the other ranks. In a step, in float16 under
+autocast with weights in float32, GradScaler is combined with DistributedDataParallel, with one bucket for all
+gradients: one all-reduce, where `autocast_step` has one more for the ranks' shares and one for the overflow. The first
+scale is too large, so both skip some steps. Times are the slowest rank's, in the fastest repetition: others waited for
+the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from beside import Beside
 from labkit import Job, exercises, local
 
 CLOSE = 1e-6
-"""Of weights after the steps."""
+"""Tolerance of the weights after the steps."""
 HEAD = """
 import copy, time
 import torch, torch.distributed as dist
@@ -99,7 +100,7 @@ off = max((a - b).abs().max().item() for a, b in zip(mine.parameters(), theirs.p
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Unscaling alone, and steps; of these the first twenty, in which most overflows are, are not counted."""
+    """Measure unscaling alone, and steps; the first twenty steps, with most of the overflows, are not timed."""
     width = 32 if quick else 256
     found = [_beside("unscale_ and update", ALONE, 1, width, repetitions)]
     return [*found, _beside("autocast_step, float16", STEPS, 2, width, repetitions)]

@@ -1,8 +1,8 @@
-"""Part of solutions.py: exercise 09's pipeline beside torch.distributed.pipelining, on 4 local ranks.
+"""Part of solutions.py: exercise 09's pipeline compared with torch.distributed.pipelining, on 4 local ranks.
 
-A step is forward and backward of one batch by the same schedule, from a barrier on; its time is the slowest rank's, in
-the fastest repetition: others waited for the machine. Memory is counted where it is exact, on virtual ranks: the most
-that the first rank holds beyond its parameters and gradients, in a step after the first.
+A step is forward and backward of one batch with the same schedule, measured from a barrier; its time is the slowest
+rank's, in the fastest repetition: others waited for the machine. Memory is counted on virtual ranks, where it is exact:
+the first rank's peak beyond its parameters and gradients, in a step after the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labkit.clusters import Cluster
 
 RANKS = 4
 CLOSE = 1e-5
-"""Of gradients: the library divides them by the number of microbatches at the end."""
+"""Tolerance of the gradients: the library divides them by the number of microbatches at the end."""
 PROGRAM = """
 import copy, time
 import torch, torch.distributed as dist
@@ -73,7 +73,7 @@ off = max((a.grad - b.grad).abs().max().item() for a, b in zip(mine.parameters()
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """GPipe and 1F1B; the first two steps are not counted: the library tries out shapes in them."""
+    """Measure GPipe and 1F1B; the first two steps are not timed: the library infers shapes in them."""
     return [_beside(name, 32 if quick else 192, repetitions) for name in ("gpipe", "1f1b")]
 
 

@@ -1,8 +1,8 @@
-"""Part of solutions.py: exercise 01's metrics and set-up beside torch.distributed's own, on 4 local ranks.
+"""Part of solutions.py: exercise 01's metrics and set-up compared with torch.distributed's own, on 4 local ranks.
 
-A time is that of the slowest rank from a barrier on. The library's short way to collect metrics is all_gather_object,
-which gathers lengths first and pickled bytes then; its quick way is what a loop writes by hand, an all_reduce of one
-tensor: the algorithm of ours.
+A time is the slowest rank's, measured from a barrier. The library's short way to collect metrics is all_gather_object,
+which gathers first lengths and then pickled bytes; its fast way is an all_reduce of one tensor, written by hand: the
+same algorithm as ours.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ WORK = {
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Three pieces of work; they are small, so `quick` has nothing to leave out."""
+    """Measure three pieces of work; all are small, so `quick` has no effect."""
     exercise = exercises.find("process_group")
     modules = {exercise.name: exercise.source("solution")[0]}
     job = Job(source=f"repetitions = {repetitions}\n{PROGRAM}", modules=modules, trace=False)
@@ -91,7 +91,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
     rows = []
     for name, (work, same_algorithm) in WORK.items():
         found = [value[name] for value in values]
-        # of each repetition the slowest rank, of these the median
+        # the slowest rank of each repetition, and the median of these
         mine, theirs = (
             statistics.median(max(column) for column in zip(*(one["seconds"][k] for one in found), strict=True))
             for k in (0, 1)

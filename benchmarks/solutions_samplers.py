@@ -1,7 +1,7 @@
-"""Part of solutions.py: exercise 03's sampler beside `DistributedSampler`, at the start of an epoch.
+"""Part of solutions.py: exercise 03's sampler compared with `DistributedSampler`, at the start of an epoch.
 
-A time is from set_epoch to the first index, in one process. Both draw the same permutation. The library then makes
-Python numbers of the whole order on each rank; ours makes those of the rank's own part.
+A time is from set_epoch to the first index, in one process. Both draw the same permutation. The library then converts
+the whole order to Python numbers on each rank; ours converts only the rank's part.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from labkit import exercises
 
 SIZE = 10_000_000
 COMPARED = 10_000
-"""Indices of the second epoch, from its first on."""
+"""Number of indices compared, from the start of the second epoch."""
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """The start of an epoch on one rank of 1, 4 and 64."""
+    """Measure the start of an epoch on one rank of 1, 4 and 64."""
     exercise = exercises.find("data_loader")
     data_loader = exercises.load(exercise, exercise.source("solution")[0])
     size = SIZE // 1000 if quick else SIZE
@@ -39,7 +39,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _begin(sampler: Any, epoch: int) -> tuple[float, list[int]]:
-    """Seconds to the first index, and some more indices."""
+    """Return the seconds to the first index, and some more indices."""
     began = time.perf_counter()
     sampler.set_epoch(epoch)
     samples = iter(sampler)

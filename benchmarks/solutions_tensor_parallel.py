@@ -1,7 +1,7 @@
-"""Part of solutions.py: exercise 08's transformer block and loss beside torch's DTensor, on 4 local ranks.
+"""Part of solutions.py: exercise 08's transformer block and loss compared with torch's DTensor, on 4 local ranks.
 
-Work is forward and backward, from a barrier on; its time is the slowest rank's, in the fastest repetition: others
-waited for the machine. Both cut alike and send the same sums: it is the same algorithm.
+Work is forward and backward, measured from a barrier; its time is the slowest rank's, in the fastest repetition: others
+waited for the machine. Both shard alike and all-reduce the same tensors: the same algorithm.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ off = ((first[0] - first[1]).abs().max() / first[1].abs().max()).item()
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """A block, and the cross entropy of a vocabulary that is dealt out."""
+    """Measure a block, and the cross entropy with a sharded vocabulary."""
     width, vocab = (64, 512) if quick else (256, 16384)
     return [
         _beside("block", f"block of width {width}, forward and backward", width, vocab, repetitions),

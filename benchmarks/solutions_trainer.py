@@ -1,8 +1,8 @@
-"""Part of solutions.py: exercise 04's trainer beside torch's DistributedDataParallel, on 4 local ranks.
+"""Part of solutions.py: exercise 04's trainer compared with torch's DistributedDataParallel, on 4 local ranks.
 
-A step is forward, backward, adding up and the optimizer, from a barrier on; its time is the slowest rank's, in the
-fastest repetition: others waited for the machine. DDP adds up buckets of gradients while the backward pass still runs;
-with one bucket for all it does so after it, as `flat` does: that is the same algorithm. Gloo sums in both.
+A step is forward, backward, reducing and the optimizer, measured from a barrier; its time is the slowest rank's, in the
+fastest repetition: others waited for the machine. DDP reduces buckets of gradients while the backward pass still runs;
+with a single bucket it does so after it, like `flat`: the same algorithm. Both reduce with gloo.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from labkit import Job, exercises, local
 
 RANKS = 4
 CLOSE = 1e-5
-"""Of weights after the steps: the sums are divided before by the one, after by the other."""
+"""Tolerance of the weights after the steps: one divides before summing, the other after."""
 PROGRAM = """
 import copy, time
 import torch, torch.distributed as dist
@@ -52,11 +52,11 @@ off = max((a - b).abs().max().item() for a, b in zip(mine.parameters(), theirs.p
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """`flat` beside DDP with one bucket and with its own, and the other reductions; the first two steps are not
-    counted: DDP makes its buckets in them.
+    """Measure `flat`, DDP with one bucket and with its default buckets, and the other reductions; the first two steps
+    are not timed: DDP creates its buckets in them.
     """
     width = 32 if quick else 256
-    one, usual = 1024, None  # MB; None: the first one of 1 MB, then of 25 MB
+    one, usual = 1024, None  # MB; None: DDP's default, a first bucket of 1 MB, then 25 MB
     works: list[tuple[str, int | None, bool]] = [("flat", one, True), ("flat", usual, False)]
     works += [(name, usual, False) for name in ("per_parameter", "gather_scatter", "tree")]
     return [_beside(name, bucket, same, width, repetitions) for name, bucket, same in works]

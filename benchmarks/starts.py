@@ -1,4 +1,4 @@
-"""Starting ranks, by `local` and by torchrun: how long it takes, and what memory they hold."""
+"""Start-up time and memory of ranks, with `local` and with torchrun."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit import Job, local
-from labkit.clusters.warm import WarmProcess
-from labkit.clusters.warm.processes import descendants
+from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.processes import descendants
 
 PROGRAM = """\
 import torch
@@ -41,7 +41,7 @@ print(f"ready {os.getpid()}\\n", end="", flush=True)
 time.sleep(600)
 """
 Seconds = tuple[float, float]
-"""To the last rank's first line, and to the end of the job."""
+"""Seconds to the last rank's first line, and to the end of the job."""
 
 
 _READY = re.compile(r"ready (\d+)\n")
@@ -52,8 +52,8 @@ class _Measured(Exception):
         self.sizes = sizes
 
 
-def seconds_locally(warm: WarmProcess, ranks: int) -> Seconds:
-    """From the call of `run` until all is over. Raises `RankFailed`."""
+def seconds_locally(forkserver: ForkServer, ranks: int) -> Seconds:
+    """Time from the call of `run` until the job has ended. Raises `RankFailed`."""
     heard: set[int] = set()
     first_lines = 0.0
     began = time.perf_counter()
@@ -65,19 +65,19 @@ def seconds_locally(warm: WarmProcess, ranks: int) -> Seconds:
         if len(heard) == ranks and not first_lines:
             first_lines = time.perf_counter() - began
 
-    local(nproc_per_node=ranks, warm=warm).run(Job(source=PROGRAM), listen).raise_if_failed()
+    local(nproc_per_node=ranks, forkserver=forkserver).run(Job(source=PROGRAM), listen).raise_if_failed()
     return first_lines, time.perf_counter() - began
 
 
 def seconds_with_torchrun(program: Path, ranks: int) -> Seconds:
-    """From the start of the command until its end."""
+    """Time from the start of the command to its end."""
     began = time.perf_counter()
     first_lines = 0.0
     with _torchrun(program, ranks) as process:
         heard = 0
         assert process.stdout is not None
         for line in process.stdout:
-            # ranks share the pipe, so two may stand on one line
+            # ranks share the pipe, so two may write to one line
             heard += line.count("ready")
             if heard == ranks and not first_lines:
                 first_lines = time.perf_counter() - began
@@ -87,9 +87,9 @@ def seconds_with_torchrun(program: Path, ranks: int) -> Seconds:
 
 
 def memory_locally(ranks: int) -> tuple[float, float]:
-    """Proportional set size in MB after a step of training: mean of the ranks, and of all processes for each rank.
+    """Proportional set size in MB after a step of training: mean over the ranks, and all processes divided by ranks.
 
-    All processes are the ranks, their supervisor and the warm process that they are forked from.
+    All processes are the ranks, their supervisor and the forkserver.
     """
     others = set(descendants(os.getpid()))
     text = ""
@@ -100,18 +100,18 @@ def memory_locally(ranks: int) -> tuple[float, float]:
         if len(pids := _READY.findall(text)) == ranks:
             raise _Measured(_sizes(pids, set(descendants(os.getpid())) - others))
 
-    warm = WarmProcess()
+    forkserver = ForkServer()
     try:
-        local(nproc_per_node=ranks, warm=warm).run(Job(source=TRAINING), listen).raise_if_failed()
+        local(nproc_per_node=ranks, forkserver=forkserver).run(Job(source=TRAINING), listen).raise_if_failed()
     except _Measured as measured:
         return measured.sizes
     finally:
-        warm.close()
+        forkserver.close()
     raise SystemExit("the ranks ended before they were measured")
 
 
 def memory_with_torchrun(program: Path, ranks: int) -> tuple[float, float]:
-    """The same of torchrun: its ranks, and with its agent."""
+    """The same for torchrun: its ranks, and including its agent."""
     text = ""
     with _torchrun(program, ranks) as process:
         assert process.stdout is not None
@@ -139,7 +139,7 @@ def _torchrun(program: Path, ranks: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def _megabytes(pid: int) -> float:
-    """Proportional set size: what it holds alone, and its share of what it has in common with others."""
+    """Return the proportional set size: private memory plus the process's share of shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1000

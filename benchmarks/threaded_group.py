@@ -1,7 +1,7 @@
-"""The peer of benchmarks/virtual.py: torch's own process group of threads, which torch tests FSDP2 and DTensor with.
+"""Peer of benchmarks/virtual.py: torch's own threaded process group, with which torch tests FSDP2 and DTensor.
 
-It has the collectives, and no clock, no trace, no memory account, no send or recv. Prints the seconds from the first
-rank's start, after `init_process_group`, to the last one's end.
+It has collectives, but no clock, trace, memory accounting, send or recv. Prints the seconds from the first rank's
+start, after `init_process_group`, to the last one's end.
 
     python benchmarks/threaded_group.py all_reduce|ddp RANKS
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch._dynamo  # DistributedDataParallel brings it in when it is first used
+import torch._dynamo  # DistributedDataParallel imports it on first use
 import torch.distributed as dist
 from torch.testing._internal.distributed import multi_threaded_pg
 

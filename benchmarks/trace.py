@@ -1,9 +1,9 @@
-"""What recording costs on real ranks: CPU time of all ranks with the trace, without it, and as torch makes its groups.
+"""Cost of recording on real ranks: CPU time of all ranks with the trace, without it, and with torch's own groups.
 
-Two programs of DDP: a small one, of which every step is about a millisecond, and one of a size that is worth
-distributing. The three ways come in turn, each in a fresh job, and every pair of neighbours gives one ratio; the median
-of those is printed. Without the trace a rank still tells its supervisor what is under way, so that a hang can be
-diagnosed: that is what "off" costs more than "torch". Last, how much later a cell ends that has recorded very much.
+Two DDP programs: a small one, whose steps take about a millisecond, and one of a size that is worth distributing. The
+three variants alternate, each in a fresh job; every pair of neighbours gives one ratio, and the median is printed.
+Without the trace a rank still reports to its supervisor which operations are in progress, so that a hang can be
+diagnosed: that is the difference between "off" and "torch". Last, how much later a cell with a very long trace ends.
 
     python benchmarks/trace.py [--pairs 30] [--ranks 2] [--quick]
 """
@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, Run, local
+from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.local.recording import MAX_EVENTS
-from labkit.clusters.warm import WarmProcess
 
 DDP = """
 import time, torch, torch.distributed as dist
@@ -61,8 +61,8 @@ time.monotonic()
 WAYS = ("torch", "off", "on")
 
 
-class Unrecorded(WarmProcess):
-    """Forks ranks whose process groups are torch's own."""
+class Unrecorded(ForkServer):
+    """Forkserver whose ranks have torch's own process groups."""
 
     def run(self, entry: str, job: Job, *, options: Any, **rest: Any) -> Run:
         return super().run(entry, job, options={**options, "recorded": False}, **rest)
@@ -77,7 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     pairs = 2 if args.quick else args.pairs
     console = Console(width=120)
-    clusters = {"torch": local(args.ranks, warm=Unrecorded()), "off": local(args.ranks), "on": local(args.ranks)}
+    clusters = {"torch": local(args.ranks, forkserver=Unrecorded()), "off": local(args.ranks), "on": local(args.ranks)}
 
     def run(way: str, source: str) -> Run:
         return clusters[way].run(Job(source=source, trace=way == "on", timeout=300)).raise_if_failed()
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def _ratio(seconds: list[float], others: list[float]) -> str:
-    """Median of the pairs' ratios, with its quartiles, as a change in percent."""
+    """Format the median of the pairs' ratios, with quartiles, as a change in percent."""
     changes = [100 * (a / b - 1) for a, b in zip(seconds, others, strict=True)]
     low, middle, high = statistics.quantiles(changes, n=4, method="inclusive")
     return f"{middle:+.1f} % ({low:+.1f} to {high:+.1f})"

@@ -1,9 +1,9 @@
-"""Judges right solutions beside busy processes, and says whether each gets full marks.
+"""Judges right solutions while other processes are busy, and reports whether each gets full marks.
 
     python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--judges 1] [--solutions-only]
                                     [--checks N]
 
-Judged are the solution and the variants of each exercise. Exit status 1: marks were lost.
+Judges the solution and the variants of each exercise. Exit status 1: marks were lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ while os.getppid() == int(sys.argv[1]):  # it ends with its parent, however that
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Beside so many processes that compute all the time."""
+    """Run `count` processes that compute all the time."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -56,16 +56,16 @@ def busy(count: int) -> Iterator[None]:
 
 @dataclass
 class Row:
-    """One right module, judged some times."""
+    """One right module, judged several times."""
 
     exercise: str
     module: str
     seconds: list[float] = field(default_factory=list)
     full: int = 0
     retried: int = 0
-    """Runs in which a check had to be run again."""
+    """Number of runs in which a check had to be run again."""
     lost: list[str] = field(default_factory=list)
-    """What was lost, or why there was no mark."""
+    """Checks that were lost, or reasons why there was no mark."""
 
     def note(self, came: Report | CannotJudge, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -78,7 +78,7 @@ class Row:
 
 
 def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
-    """Texts of right modules, by name."""
+    """Return the texts of right modules, by name."""
     found = {"solution": rubric.exercise.source("solution")[0]}
     if not solutions_only:
         found |= {path.stem: path.read_text() for path in rubric.variant_paths}
@@ -86,9 +86,9 @@ def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
 
 
 def judge(exercise: str, text: str, checks: int | None) -> tuple[Report | CannotJudge, float]:
-    """What comes of judging a module by so many checks, by all for None, and the seconds that it took.
+    """Judge a module by `checks` randomly chosen checks (None: all); return the outcome and the seconds.
 
-    In a process of its own: a rubric computes what is right with torch's one generator of random numbers.
+    Runs in a separate process: a rubric computes expected values with torch's global random generator.
     """
     rubric = hidden_rubric(find(exercise))
     names = [check.name for check in rubric.checks]

@@ -1,8 +1,8 @@
-"""How fluent the zoomable timeline is: milliseconds for a frame, in headless Chromium, while a reader zooms and pans.
+"""Smoothness of the zoomable timeline: milliseconds per frame, in headless Chromium, while zooming and panning.
 
-A frame is measured from one animation frame to the next, while an event of the wheel or the mouse arrives before each,
-so that running the viewer's code and drawing its canvas both count; at best it is the 16.7 ms of a screen. `script` is
-how much of it the viewer's code takes. Chromium draws without a GPU here.
+A frame is measured from one animation frame to the next, with a wheel or mouse event before each, so that both the
+viewer's code and drawing its canvas count; the minimum is the 16.7 ms of a screen. `script` is the part taken by the
+viewer's code. Chromium draws without a GPU here.
 
     python benchmarks/viewer.py [--ranks 64] [--events 10000]
 """
@@ -75,7 +75,7 @@ async ([what, frames]) => {
 
 
 def busy_trace(ranks: int, events: int) -> Trace:
-    """Steps of computing, messages around a ring and an all-reduce, on all ranks, `events` in all or a few more."""
+    """Return a trace of computing, messages around a ring and all-reduces on all ranks, of at least `events` events."""
     recorded: list[Event] = []
     step = number = 0
     while len(recorded) < events:
@@ -94,7 +94,7 @@ def busy_trace(ranks: int, events: int) -> Trace:
 
 
 def show(page: Page, trace: Trace) -> tuple[float, float]:
-    """Put the viewer on the page; seconds to pack the trace, and in the browser until it is drawn."""
+    """Put the viewer on the page; return the seconds to pack the trace, and in the browser until it is drawn."""
     began = time.perf_counter()
     viewer = Viewer(trace)
     packing = time.perf_counter() - began

@@ -1,8 +1,8 @@
-"""What virtual ranks cost in real time and memory, beside torch's threaded process group and the prototype.
+"""Real time and memory of virtual ranks, compared with torch's threaded process group and the prototype.
 
-Each program runs on virtual ranks with everything on: clocks, trace, accounts of computing time and memory. "Inside" is
-from the first rank's start after `init_process_group` to the last one's end, "whole" the whole job, with starting the
-ranks and reading the trace. Medians; the peer's runs come in turn with ours.
+Each program runs on virtual ranks with everything on: clocks, trace, accounting of computing time and memory. "Inside"
+is from the first rank's start, after `init_process_group`, to the last one's end; "whole" is the whole job, including
+starting the ranks and reading the trace. Times are medians; the peer's runs alternate with ours.
 
     python benchmarks/virtual.py [--repetitions 3] [--quick]
 """
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, virtual
-from labkit.clusters.warm import shared
+from labkit.clusters.forkserver import shared
 
 PEER = Path(__file__).with_name("threaded_group.py")
 HEAD = """\
@@ -145,7 +145,7 @@ optimizer.step()
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run. Seconds."""
+    """Cost of one run, in seconds."""
 
     inside: float
     whole: float
@@ -153,17 +153,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Case:
-    """One program on so many ranks, what is asked of it, and what others took."""
+    """One program on a number of ranks, with its target and the figures of others."""
 
     title: str
     program: str
     ranks: int
     target: float
-    """Seconds, inside."""
+    """Target for the seconds inside."""
     peer: str = ""
-    """Its name in threaded_group.py; empty where the peer cannot do it."""
+    """Name of the program in threaded_group.py; empty if the peer cannot run it."""
     prototype: str = "-"
-    """Its figure, from another machine."""
+    """The prototype's figure, from another machine."""
 
 
 def cases(quick: bool) -> list[Case]:
@@ -177,7 +177,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def cost(program: str, ranks: int, trace: bool = True) -> Cost:
-    """Run it once."""
+    """Run the program once."""
     heard: list[float] = []
 
     def listen(rank: int, stream: str, text: str) -> None:
@@ -218,7 +218,7 @@ def compare(options: argparse.Namespace) -> Table:
 
 
 def large_model(title: str, program: str, target: str, options: argparse.Namespace) -> str:
-    """One step of a GPT on fake tensors, and the most memory that the process of all ranks held."""
+    """Run one step of a GPT on fake tensors; report time and the peak memory of the process of all ranks."""
     ranks, size, config = (8, "tiny", "2, 4, 64") if options.quick else (32, "13 billion parameters", "40, 40, 5120")
     heard: list[float] = []
     cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=True)
@@ -234,7 +234,7 @@ def large_model(title: str, program: str, target: str, options: argparse.Namespa
 
 
 def tracing(options: argparse.Namespace) -> str:
-    """What recording a trace adds to a program of messages alone."""
+    """Report what recording a trace adds to a program that only sends messages."""
     ranks = 16 if options.quick else 128
     program = MESSAGES.format(rounds=64)
     runs: dict[bool, list[float]] = {True: [], False: []}
@@ -246,7 +246,7 @@ def tracing(options: argparse.Namespace) -> str:
 
 
 def growth(options: argparse.Namespace) -> Table:
-    """The same number of messages from each rank, on more and more ranks."""
+    """Send the same number of messages from each rank, on more and more ranks."""
     rounds = 16 if options.quick else 128
     table = Table(title=f"A message's cost, {rounds} from each rank: it must not grow with the ranks")
     for heading in ("ranks", "messages", "inside (s)", "microseconds a message"):
@@ -266,7 +266,7 @@ def main() -> None:
     if options.quick:
         options.repetitions = 1
     console = Console(width=140)
-    cost("", 2)  # starts the process that ranks are forked from
+    cost("", 2)  # starts the forkserver
     console.print(compare(options))
     console.print(large_model("FSDP2", FSDP, " (target: 60 s)", options))
     console.print(large_model("Tensor x pipeline x data", LAYOUT, "", options))

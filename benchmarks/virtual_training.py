@@ -1,10 +1,10 @@
-"""A GPT trained on the ranks of a cell in any of the layouts that `labkit.predict` predicts, and what each part took.
+"""A GPT trained on the ranks of a cell in any layout that `labkit.predict` predicts, with the time of each part.
 
 The source of a job, not a script: predict_beside_virtual.py runs it on virtual ranks. `LAYOUT` in the environment holds
-the sizes and the plan as JSON. Data-parallel gradients are summed by torch's DDP (`ddp`), by collectives of one block
-at a time (ZeRO 0, 1, 2), or by FSDP2 (ZeRO 3); tensor parallelism is Megatron's (Shoeybi et al. 2019) with the
-vocabulary split too, pipelines are GPipe or 1F1B. Parameters and gradients are bf16; Adam has fp32 copies and moments,
-but FSDP2 keeps everything in fp32 and computes in bf16.
+the sizes and the plan as JSON. Data-parallel gradients are reduced by torch's DDP (`ddp`), by collectives block by
+block (ZeRO 0, 1, 2), or by FSDP2 (ZeRO 3); tensor parallelism is Megatron's (Shoeybi et al. 2019) with the vocabulary
+split too, pipelines are GPipe or 1F1B. Parameters and gradients are bf16; Adam has fp32 copies and moments, except that
+FSDP2 keeps everything in fp32 and computes in bf16.
 """
 
 import json
@@ -47,7 +47,7 @@ ATTENTION = {name for way in ("", "_backward") for name in (f"_scaled_dot_produc
 
 
 class Meter(TorchDispatchMode):
-    """Adds up the rank's clock by part: operators by what they are, waits by what is waited for."""
+    """Accumulates the rank's time by part: operators by kind, waits by cause."""
 
     def __init__(self):
         super().__init__()
@@ -84,7 +84,7 @@ def add_up(x):
 
 
 class Copy(Function):
-    """Into a part that is split: its gradients are added up."""
+    """Input of a split part: forward is the identity, backward all-reduces the gradients."""
 
     @staticmethod
     def forward(context, x):
@@ -96,7 +96,7 @@ class Copy(Function):
 
 
 class Sum(Function):
-    """Out of a part that is split: its results are added up."""
+    """Output of a split part: forward all-reduces the results."""
 
     @staticmethod
     def forward(context, x):
@@ -108,7 +108,7 @@ class Sum(Function):
 
 
 class Split(nn.Module):
-    """A linear layer cut by its outputs (`rows` of its matrix), or by its inputs: then what comes out is summed."""
+    """A linear layer cut by its outputs (`rows` of its matrix), or by its inputs, in which case outputs are summed."""
 
     def __init__(self, whole, rows):
         super().__init__()
@@ -116,7 +116,7 @@ class Split(nn.Module):
         self.weight = nn.Parameter(whole.weight.detach().chunk(TENSOR, 0 if rows else 1)[part].clone())
         bias = whole.bias
         self.bias = None
-        if bias is not None:  # where results are added up, the first rank of the group has it
+        if bias is not None:  # if results are summed, only the first rank of the group has it
             self.bias = nn.Parameter(bias.detach().chunk(TENSOR)[part].clone()) if rows else bias if part == 0 else None
 
     def forward(self, x):
@@ -127,7 +127,7 @@ class Split(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tables of tokens and positions; each tensor rank has some tokens' rows."""
+    """Embedding tables of tokens and positions; each tensor rank has some tokens' rows."""
 
     def __init__(self, model):
         super().__init__()
@@ -144,7 +144,7 @@ class Embedding(nn.Module):
 
 
 class SplitLoss(Function):
-    """Mean cross-entropy of logits whose vocabulary is split, in place on one copy of them in fp32."""
+    """Mean cross-entropy of logits with a split vocabulary, computed in place on an fp32 copy."""
 
     @staticmethod
     def forward(context, logits, tokens):
@@ -184,7 +184,7 @@ class Head(nn.Module):
 
 
 class Stage(nn.Module):
-    """This rank's layers, and the ends where it has them."""
+    """This rank's layers, with embedding or head on the first or last stage."""
 
     def __init__(self):
         super().__init__()
@@ -212,9 +212,8 @@ class Stage(nn.Module):
 
 
 class Sharing:
-    """Parameters of one block (or end), in one piece of memory: their gradients are summed over the data ranks
-    together, and Adam updates them together. ZeRO 1: each rank updates its shard. ZeRO 2: it keeps its shard of the
-    gradients only."""
+    """Flat parameters of one block (or end): their gradients are reduced over the data ranks together, and Adam updates
+    them together. ZeRO 1: each rank updates its shard. ZeRO 2: it keeps only its shard of the gradients."""
 
     def __init__(self, module):
         self.parameters = [p for p in module.parameters()]
@@ -236,7 +235,7 @@ class Sharing:
         module.register_forward_pre_hook(self.ready)
 
     def arrived(self, p):
-        """A parameter has its gradient: the last one sends all of them, if the microbatch is the last."""
+        """Handle a parameter's gradient: the last one sends all of them, if the microbatch is the last."""
         self.there += 1
         if ZERO < 2:
             place = self.place(p)
@@ -259,7 +258,7 @@ class Sharing:
         self.piece = torch.empty_like(self.summed)
         self.sending = dist.reduce_scatter_tensor(self.piece, whole, op=dist.ReduceOp.AVG, group=data, async_op=True)
         now.scattering.append((self, whole))
-        if len(now.scattering) > 2:  # no more than two are on their way
+        if len(now.scattering) > 2:  # at most two are in flight
             now.scattering.pop(0)[0].sent()
 
     def sent(self):
@@ -294,7 +293,7 @@ class Sharing:
 
 
 class Now:
-    """Where the step is."""
+    """State of the current step."""
 
     def __init__(self):
         self.microbatch = 0
@@ -308,7 +307,7 @@ now = Now()
 
 
 def order():
-    """Forwards and backwards of this stage, by microbatch."""
+    """Return the order of this stage's forwards and backwards, by microbatch."""
     forwards = [("forward", k) for k in range(MICROBATCHES)]
     backwards = [("backward", k) for k in range(MICROBATCHES)]
     ahead = MICROBATCHES if LAYOUT["schedule"] == "gpipe" else min(MICROBATCHES, PIPELINE - stage - 1)
@@ -317,7 +316,7 @@ def order():
 
 
 class Mail:
-    """Messages of one direction: each tensor rank sends its part, and the parts are put together at the other end."""
+    """Messages in one direction: each tensor rank sends its part, and the receiver gathers the parts."""
 
     def __init__(self, step):
         """`step`: 1 for activations, which go to the next stage, -1 for gradients."""
@@ -356,7 +355,7 @@ class Mail:
 
 
 def forward_backward(model, tokens):
-    """All microbatches; the sum of their losses."""
+    """Run all microbatches; return the sum of their losses."""
     activations, gradients, kept, loss = Mail(1), Mail(-1), {}, 0.0
     for what, k in order():
         if what == "forward":
@@ -376,7 +375,7 @@ def forward_backward(model, tokens):
             gradient, now.microbatch = gradients.take(), k
             began = perf_counter(), sum(meter.seconds.values())
             torch.autograd.backward(y, gradient)
-            # what DDP and FSDP2 wait for is not told by any call of ours
+            # waiting inside DDP and FSDP2 does not pass through our calls
             unseen = (perf_counter() - began[0]) - (sum(meter.seconds.values()) - began[1])
             meter.seconds["gradients"] += unseen
             if not first:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from labkit import views
+
 if TYPE_CHECKING:
     from labkit.checks import grade as grade
     from labkit.clusters import InvalidJob as InvalidJob
@@ -52,6 +54,22 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'labkit' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def _timeline(trace: Trace) -> Any:
+    from labkit.plots import timeline
+
+    return timeline(trace)
+
+
+def _viewer(trace: Trace) -> Any:
+    from labkit.notebook.viewer import Viewer
+
+    return Viewer(trace)
+
+
+views.register("timeline", _timeline)
+views.register("viewer", _viewer)
 
 
 def load_ipython_extension(shell: Any) -> None:

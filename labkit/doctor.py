@@ -1,4 +1,4 @@
-"""`labkit doctor`: what works on this machine, found out by using it, and what to do about the rest."""
+"""`labkit doctor`: test what works on this machine by using it, and advise on the rest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """How a row of the table stands; the value is its colour."""
+    """State of a row of the table; the value is its colour."""
 
     OK = "green"
     MISSING = "yellow"
@@ -33,7 +34,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one thing. Only `FAILED` makes the command fail: what is missing can be done without."""
+    """Result of one examination. Only `FAILED` makes the command fail: missing parts are optional."""
 
     state: State
     seen: str
@@ -41,15 +42,15 @@ class Finding:
 
 
 def main() -> int:
-    """Print the table; 0 unless something that every learner needs has failed."""
+    """Print the table; return 0 unless something that every learner needs has failed."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("", "state", "found"):
         table.add_column(column, overflow="fold")
     console = Console()
     failed = False
     with console.status("") as status:
-        for name, examine in EXAMINATIONS.items():
-            status.update(f"looking at {name}")
+        for name, examine in [*EXAMINATIONS.items(), *_installed()]:
+            status.update(f"checking {name}")
             finding = _safely(examine)
             failed |= finding.state is State.FAILED
             found = Text(finding.seen)
@@ -60,11 +61,21 @@ def main() -> int:
     return int(failed)
 
 
+def _installed() -> list[tuple[str, Callable[[], Finding]]]:
+    """Examinations of other packages; loaded only when they run, since they may be broken."""
+    return [(entry.name, partial(_of_package, entry)) for entry in metadata.entry_points(group=ENTRY_POINTS)]
+
+
+def _of_package(entry: metadata.EntryPoint) -> Finding:
+    finding: Finding = entry.load()()
+    return finding
+
+
 def _safely(examine: Callable[[], Finding]) -> Finding:
     try:
         return examine()
-    except Exception as error:  # one broken part must not hide what the others look like
-        return Finding(State.FAILED, f"{type(error).__name__}: {error}"[:300], "report this with the whole output")
+    except Exception as error:  # one broken part must not hide the others
+        return Finding(State.FAILED, f"{type(error).__name__}: {error}"[:300], "report this with the full output")
 
 
 def _python() -> Finding:
@@ -93,7 +104,7 @@ def _gpus() -> Finding:
         return Finding(
             State.MISSING,
             "a driver is loaded, but torch sees no GPU",
-            "./lab --system-torch doctor, if another torch has CUDA",
+            "if another installed torch has CUDA: ./lab --system-torch doctor",
         )
     return Finding(State.MISSING, "none", "not needed: ranks run on the CPU")
 
@@ -112,7 +123,7 @@ def _loopback() -> Finding:
         server.settimeout(5)
         with socket.create_connection(server.getsockname(), timeout=5):
             server.accept()[0].close()
-    return Finding(State.OK, "a port of 127.0.0.1 takes connections")
+    return Finding(State.OK, "127.0.0.1 accepts connections")
 
 
 def _virtual() -> Finding:
@@ -134,10 +145,10 @@ def _all_reduce(cluster: Cluster, world_size: int) -> Finding:
     run = cluster.run(Job.calling(_sum_of_ranks, timeout=60))
     if not run.ok:
         return Finding(
-            State.FAILED, run.diagnosis(), "ranks cannot work together here: is a firewall or a container in the way?"
+            State.FAILED, run.diagnosis(), "ranks cannot communicate here: does a firewall or a container block them?"
         )
     if run.values != [sum(range(world_size))] * world_size:
-        return Finding(State.FAILED, f"an all_reduce gave {run.values}", "report this with the whole output")
+        return Finding(State.FAILED, f"an all_reduce returned {run.values}", "report this with the full output")
     return Finding(State.OK, f"{world_size} ranks agreed in {time.perf_counter() - started:.1f} s")
 
 
@@ -160,7 +171,7 @@ def _slurm() -> Finding:
     try:
         partitions = clients.partitions()
     except InvalidJob as error:
-        return Finding(State.MISSING, str(error), "not needed on a laptop; elsewhere, ask whoever runs the cluster")
+        return Finding(State.MISSING, str(error), "not needed on a laptop; elsewhere, ask the cluster's administrator")
     return Finding(State.OK, f"{_first_line('srun', '--version').split()[-1]}, {partitions}")
 
 
@@ -181,33 +192,23 @@ def _kubernetes() -> Finding:
     ]
     if missing:
         return Finding(
-            State.MISSING, f"{seen}: you may not create {', '.join(missing)} there", "docs/kubernetes.md has the role"
+            State.MISSING,
+            f"{seen}: you may not create {', '.join(missing)} there",
+            "docs/kubernetes.md shows the role to ask for",
         )
     return Finding(State.OK, seen)
 
 
-def _sandbox() -> Finding:
+def _autograder() -> Finding:
     if importlib.util.find_spec("autograder") is None:
-        return Finding(State.MISSING, "the autograder is not installed", "instructors need it: ./lab demo installs it")
-    from autograder.sandbox import Sandbox, SandboxUnavailable
-
-    try:
-        means = Sandbox().means()
-    except SandboxUnavailable as error:
-        return Finding(State.MISSING, str(error), "not needed to learn; instructors need it to grade")
-    return Finding(State.OK, means)
-
-
-def _nbgrader() -> Finding:
-    if importlib.util.find_spec("nbgrader") is None:
-        return Finding(State.MISSING, "nbgrader is not installed", "instructors need it: ./lab demo installs it")
-    return Finding(State.OK, metadata.version("nbgrader"))
+        return Finding(State.MISSING, "not installed", "instructors need it: ./lab demo installs it")
+    return Finding(State.OK, metadata.version("autograder"))
 
 
 def _kernel() -> Finding:
     from jupyter_client.manager import start_new_kernel
 
-    # a kernel's own warnings are not what is looked for
+    # the kernel's own warnings do not matter here
     manager, client = start_new_kernel(startup_timeout=30, kernel_name="python3", stderr=subprocess.DEVNULL)
     try:
         reply = client.execute_interactive("import labkit, torch", timeout=60, output_hook=lambda message: None)
@@ -236,7 +237,8 @@ EXAMINATIONS: dict[str, Callable[[], Finding]] = {
     "notebook kernel": _kernel,
     "Slurm": _slurm,
     "Kubernetes": _kubernetes,
-    "sandbox": _sandbox,
-    "nbgrader": _nbgrader,
+    "autograder": _autograder,
 }
-"""What is looked at, in the order of the table."""
+"""Examinations by name, in the order of the table; those of ENTRY_POINTS follow."""
+ENTRY_POINTS = "labkit.doctor"
+"""Entry point group for examinations of other packages: functions that return a `Finding`."""

@@ -1,7 +1,7 @@
 """`labkit edit`: a notebook as text in your editor, written back at each save. jupytext does the conversion.
 
-The text is a Python file in which `# %%` begins a cell. What a cell showed stays with it as long as its text does, so
-the outputs that are committed are lost only where they may be wrong.
+The text is a Python file in which `# %%` begins a cell. A cell keeps its outputs as long as its text is unchanged, so
+that committed outputs are lost only where they may be wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jupytext
 import nbformat
 from jupytext.combine import combine_inputs_with_outputs
 
-from labkit.cli import CommandError
+from labkit.commands import CommandError
 
 FORMAT = "py:percent"
 _POLL_SECONDS = 0.3
@@ -27,8 +27,8 @@ _POLL_SECONDS = 0.3
 def edit(notebook: Path) -> int:
     """Open `notebook` as text in $VISUAL or $EDITOR; return 0 once the editor has ended and all saves are written back.
 
-    A save that cannot be read as a notebook changes nothing, and its text is kept: the path is printed.
-    Raises `CommandError` when there is no editor, or `notebook` is no notebook.
+    A save that cannot be read as a notebook changes nothing; its text is kept and the path printed.
+    Raises `CommandError` when there is no editor, or `notebook` is not a notebook.
     """
     try:
         before = nbformat.read(notebook, as_version=4)
@@ -47,7 +47,7 @@ def edit(notebook: Path) -> int:
             running = False
         except subprocess.TimeoutExpired:
             pass
-        # many editors empty or replace the file before they fill it: a text counts once it has been seen twice
+        # many editors empty or replace the file before they write it: a text counts once it has been read twice
         seen, last_seen = text_file.read_text() if text_file.is_file() else text, seen
         if seen != text and (seen == last_seen or not running):
             text = seen
@@ -67,11 +67,11 @@ def _editor() -> list[str]:
 
 
 def _write_back(text: str, notebook: Path) -> bool:
-    """Put `text` into the notebook file; False, with the reason printed, when it does not parse."""
+    """Write `text` into the notebook file; if it does not parse, print the reason and return False."""
     before = nbformat.read(notebook, as_version=4)
     try:
         after = merged(text, before)
-    except Exception as error:  # whatever an editor's save may hold, an unfinished one included
+    except Exception as error:  # an editor's save may contain anything, even unfinished text
         print(f"labkit: not written back: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
         return False
     temporary = notebook.with_name(f".{notebook.name}.new")

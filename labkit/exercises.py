@@ -1,9 +1,9 @@
-"""The catalogue of exercises, and the module of each that is under work: the learner's own, else the template.
+"""The catalogue of exercises, and the current module of each: the learner's own, or else the template.
 
 `from labkit.exercises import ring_allreduce` gives that module everywhere: in the notebook and on every rank it is the
-learner's own code. On ranks it was shipped with the job (`install`); each virtual rank has an instance of its own.
+learner's own code. It is shipped to ranks with the job (`install`); each virtual rank has an instance of its own.
 
-An exercise exists when `templates/phaseN_*/NAME.py` or `solutions/phaseN_*/NAME.py` does; nothing else lists it.
+An exercise exists if `templates/phaseN_*/NAME.py` or `solutions/phaseN_*/NAME.py` does; there is no other list.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Origin = Literal["yours", "template", "solution"]
 
 
 class UnknownExercise(ValueError):
-    """No exercise of that name; the message offers the nearest ones."""
+    """There is no exercise of that name; the message suggests similar names."""
 
 
 class MissingModule(ValueError):
-    """The exercise has no module to run yet."""
+    """The exercise does not have a module to run yet."""
 
 
 def root() -> Path:
-    """The course: the folder that holds `templates/` and `solutions/`. `LABKIT_ROOT` overrides it."""
+    """Return the course folder, which holds `templates/` and `solutions/`. `LABKIT_ROOT` overrides it."""
     return Path(os.environ.get("LABKIT_ROOT") or Path(__file__).resolve().parent.parent)
 
 
 def workspace() -> Path:
-    """Where learners' modules are kept, `workspace/` of the course; `LABKIT_WORKSPACE` overrides it."""
+    """Return the folder of learners' modules, `workspace/` of the course; `LABKIT_WORKSPACE` overrides it."""
     return Path(os.environ.get("LABKIT_WORKSPACE") or root() / "workspace")
 
 
@@ -61,12 +61,12 @@ class Exercise:
 
     @property
     def filename(self) -> str:
-        """As tracebacks and traces show it."""
+        """File name of the module, as shown in tracebacks and traces."""
         return f"{self.name}.py"
 
     @property
     def paths(self) -> dict[Origin, Path]:
-        """Where each version of the module stands, if it does."""
+        """Paths of the existing versions of the module."""
         return {
             "yours": workspace() / self.filename,
             "template": root() / "templates" / self.filename,
@@ -75,7 +75,7 @@ class Exercise:
 
     @property
     def public_names(self) -> tuple[str, ...]:
-        """The contract: `__all__` of the template, or of the solution where there is no template. Nothing is run."""
+        """The contract: `__all__` of the template, or of the solution if there is no template. Runs no code."""
         for origin in ("template", "solution"):
             path = self.paths[origin]
             if path.is_file():
@@ -84,14 +84,14 @@ class Exercise:
 
     @property
     def builds_on(self) -> tuple[Exercise, ...]:
-        """Exercises that its template, or else its solution, imports, directly or not; earlier ones first.
+        """Exercises that its template, or else its solution, imports, directly or indirectly; prerequisites first.
 
-        Nothing is run. Raises ValueError when they build on each other.
+        Runs no code. Raises ValueError if they build on each other.
         """
         return tuple(_builds_on(self, ()))
 
     def source(self, *origins: Origin) -> tuple[str, Origin]:
-        """Text of the module under work and whose it is: the first of `origins` that exists (yours, else template)."""
+        """Return the current module's text and origin: the first of `origins` that exists (yours, else template)."""
         for origin in origins or ("yours", "template"):
             path = self.paths[origin]
             if path.is_file():
@@ -99,7 +99,7 @@ class Exercise:
         raise MissingModule(f"{self.name} has no module yet: run its %%exercise cell, or copy {self.paths['template']}")
 
     def save(self, text: str) -> Path:
-        """Keep `text` as the learner's module. A version that it replaces goes to `.history/`, so nothing is lost."""
+        """Save `text` as the learner's module. A version that it replaces is moved to `.history/`."""
         path = self.paths["yours"]
         if path.is_file() and path.read_text() != text:
             self.reset()
@@ -108,7 +108,7 @@ class Exercise:
         return path
 
     def reset(self) -> Path | None:
-        """Go back to the template. Returns where the learner's module is kept now; None when there was none."""
+        """Go back to the template. Returns the path where the learner's module is kept now; None if there was none."""
         path = self.paths["yours"]
         if not path.is_file():
             return None
@@ -132,7 +132,7 @@ def _builds_on(exercise: Exercise, above: tuple[str, ...]) -> list[Exercise]:
 
 
 def catalogue() -> list[Exercise]:
-    """All exercises, phase by phase, each phase in the order of the headings in its templates' README.md."""
+    """Return all exercises, phase by phase, each phase in the order of the headings in its templates' README.md."""
     found = {
         f"{path.parent.name}/{path.stem}"
         for tree in ("templates", "solutions")
@@ -150,25 +150,27 @@ def catalogue() -> list[Exercise]:
 
 
 def _headings(phase: str) -> list[str]:
-    """What stands as `NAME` in the headings of a phase's guidelines."""
+    """Names given as `NAME` in the headings of a phase's guidelines."""
     guidelines = root() / "templates" / phase / "README.md"
     return re.findall(r"^## `(\w+)`$", guidelines.read_text(), re.MULTILINE) if guidelines.is_file() else []
 
 
 def find(name: str) -> Exercise:
-    """The exercise called `phase3_multi_node/ring_allreduce`, or `ring_allreduce` for short."""
+    """Find an exercise by name, `phase3_multi_node/ring_allreduce`, or `ring_allreduce` for short."""
     exercises = catalogue()
     for exercise in exercises:
         if name in (exercise.name, exercise.short_name):
             return exercise
     names = [e.name for e in exercises] + [e.short_name for e in exercises]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    parts = [e.short_name for e in exercises if name and name in e.short_name]
+    near = parts[:3] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(e.name for e in exercises)}"
     raise UnknownExercise(f"no exercise is called {name!r}; {offer}")
 
 
+@functools.lru_cache(maxsize=64)
 def declared_names(source: str, filename: str) -> tuple[str, ...]:
-    """`__all__` of a module's text, read without running it."""
+    """Read `__all__` from a module's text without running it."""
     for node in ast.parse(source, filename).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             return tuple(ast.literal_eval(node.value))
@@ -176,7 +178,7 @@ def declared_names(source: str, filename: str) -> tuple[str, ...]:
 
 
 def place_with(place: Callable[[ModuleType], None]) -> None:
-    """From now on `place` makes a module known by its name before its text is run: for ranks that share a process."""
+    """Use `place` to register each module by name before its text is run: for ranks that share a process."""
     global _place
     _place = place
 
@@ -191,45 +193,45 @@ _place: Callable[[ModuleType], None] = _into_sys_modules
 def load(exercise: Exercise, source: str, module: ModuleType | None = None) -> ModuleType:
     """Run a module's text and return the module; tracebacks show its lines under `exercise.filename`.
 
-    module: run it in this one again, as `importlib.reload` does; a new one when None.
+    module: the module to run it in again, as `importlib.reload` does; None: a new one.
     """
     linecache.cache[exercise.filename] = (len(source), None, source.splitlines(keepends=True), exercise.filename)
     module = module or ModuleType(f"labkit.exercises.{exercise.short_name}")
     module.__file__ = exercise.filename
     # dataclasses and pickle look a class's module up by name
     _place(module)
-    # a rank may have another module of that name: a function that travels takes its code along
+    # a rank may have another module of that name, so functions are pickled with their code
     cloudpickle.register_pickle_by_value(module)
     exec(_compiled(source, exercise.filename), module.__dict__)
     return module
 
 
-class _Shipped(threading.local):
-    """Modules that came with the job of this rank; virtual ranks are threads, so each has its own."""
+class _ShippedModules(threading.local):
+    """Modules shipped with this rank's job; virtual ranks are threads, so each has its own."""
 
     sources: Mapping[str, str] | None = None
     modules: dict[str, ModuleType]
 
 
-_shipped = _Shipped()
+_shipped = _ShippedModules()
 
 
 def install(sources: Mapping[str, str]) -> None:
-    """On a rank: `from labkit.exercises import NAME` gives these modules from now on, to this thread."""
+    """On a rank: make `from labkit.exercises import NAME` give these modules, in this thread."""
     _shipped.sources = dict(sources)
     _shipped.modules = {}
 
 
 def renew(sources: Mapping[str, str]) -> list[tuple[ModuleType, dict[str, Any]]]:
-    """On a rank that stays: these modules have changed, so those of them that are in use are run again, in place.
+    """On a live rank: rerun, in place, those of these changed modules that are in use.
 
-    Returns each of these with what it held before. What a module's text raises is raised on.
+    Returns each of them with its previous contents. Exceptions raised by a module's text propagate.
     """
     _shipped.sources = {**(_shipped.sources or {}), **sources}
     renewed = []
     for name, source in sources.items():
         exercise = Exercise(name)
-        # until its text has run to its end, the module is not there
+        # the module is not registered until its text has run to the end
         module = _shipped.modules.pop(exercise.short_name, None)
         if module is not None:
             before = dict(module.__dict__)
@@ -239,7 +241,7 @@ def renew(sources: Mapping[str, str]) -> list[tuple[ModuleType, dict[str, Any]]]
 
 
 def hand_on() -> Callable[[], None]:
-    """What a thread that this one starts calls first, to have the same modules."""
+    """Return a function that a thread started by this one must call first, to get the same modules."""
     mine = _shipped.__dict__.copy()
     return lambda: _shipped.__dict__.update(mine)
 
@@ -264,5 +266,5 @@ def __getattr__(name: str) -> ModuleType:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str, filename: str) -> CodeType:
-    """A module's code: once for all ranks of a process, each of which runs it for itself."""
+    """Compile a module's text, once for all ranks of a process, each of which runs it separately."""
     return compile(source, filename, "exec", dont_inherit=True)

@@ -1,7 +1,7 @@
 """`labkit start`: JupyterLab on the learner's own copies of the notebooks, opened on the first one.
 
-`notebooks/` holds the solved notebooks. A learner gets copies in the workspace, with the solutions taken out as
-nbgrader takes them out of a release. They are made once and never written again.
+`notebooks/` contains the solved notebooks. A learner gets copies in the workspace, with the solutions removed as in an
+nbgrader release. They are made once and never overwritten.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from labkit.cli import CommandError
+from labkit.commands import CommandError
 from labkit.exercises import catalogue, root, workspace
 
 
 def start(arguments: Sequence[str]) -> NoReturn:
-    """Become JupyterLab, opened on a notebook: the one that is named among `arguments`, else the learner's first.
+    """Become JupyterLab, opened on the notebook named in `arguments`, else the learner's first.
 
     All other arguments are passed on. Raises `CommandError` when JupyterLab or the notebook is missing.
     """
@@ -28,7 +28,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
     copies = [own_copy(f"{exercise.name}.ipynb") for exercise in catalogue()]
     notebooks = [Path(named[0])] if named else [copy for copy in copies if copy.is_file()]
     if not notebooks:
-        raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name another: labkit start NOTEBOOK.ipynb")
+        raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name one: labkit start NOTEBOOK.ipynb")
     notebook = notebooks[0].resolve()
     if not notebook.is_file():
         raise CommandError(f"there is no notebook {notebook}")
@@ -38,13 +38,13 @@ def start(arguments: Sequence[str]) -> NoReturn:
 
 
 def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str]) -> NoReturn:
-    """JupyterLab in the place of this process, on the files of `folder`, opened at `url`. `arguments` are passed on.
+    """Replace this process with JupyterLab on the files of `folder`, opened at `url`. `arguments` are passed on.
 
     Raises `CommandError` when it is not installed.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed here: ./lab start installs it")
-    # the address that Jupyter prints, which is all that people without a display see, leads there too
+    # the address that Jupyter prints leads there, too, for users without a display
     options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={url}"]
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         options.append("--no-browser")
@@ -54,9 +54,9 @@ def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str]) -> NoRet
 
 
 def own_copy(name: str) -> Path:
-    """The learner's copy of a notebook, `phase3_multi_node/ring_allreduce.ipynb`; made if it is not there yet.
+    """The learner's copy of a notebook, `phase3_multi_node/ring_allreduce.ipynb`; made if missing.
 
-    The solved notebook's path where there is neither.
+    Returns the solved notebook's path if neither exists.
     """
     copy, solved = workspace() / name, root() / "notebooks" / name
     if not copy.exists() and solved.is_file():

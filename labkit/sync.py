@@ -1,9 +1,9 @@
-"""`labkit sync`: templates and the notebooks' exercise cells are made from `solutions/`, which is the one source.
+"""`labkit sync`: generate templates and the notebooks' exercise cells from `solutions/`, the single source.
 
-    solutions/phaseN_*/NAME.py  ->  templates/phaseN_*/NAME.py, solutions taken out as nbgrader takes them out
+    solutions/phaseN_*/NAME.py  ->  templates/phaseN_*/NAME.py, solutions removed as nbgrader does
                                 ->  notebooks/phaseN_*/*.ipynb, cells whose first line is `%%exercise phaseN_*/NAME`
 
-`labkit sync --check` changes nothing and fails when something drifts.
+`labkit sync --check` changes nothing and fails when a file is out of date.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _DIFF_LINES = 12
 
 
 class SyncError(ValueError):
-    """A solution that cannot be made into a template: no solution block in it, or one that does not end."""
+    """A solution cannot be made into a template: it has no solution block, or one that does not end."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A file that is not what `solutions/` makes of it."""
+    """A file that differs from what `solutions/` generates."""
 
     path: Path
     """Relative to the course."""
@@ -37,7 +37,7 @@ class Drift:
 
 
 def main(check: bool = False) -> int:
-    """Write what drifts and list it; with `check` list each with its diff, write nothing, and return 1 if any."""
+    """Write and list files that are out of date; with `check`, only list them with diffs, and return 1 if any."""
     try:
         drifts = list(find_drifts())
     except SyncError as error:
@@ -52,14 +52,14 @@ def main(check: bool = False) -> int:
             path.write_text(drift.new_text)
             print(f"wrote {drift.path}")
     if not drifts:
-        print("templates/ and notebooks/ follow solutions/")
+        print("templates/ and notebooks/ are in sync with solutions/")
     elif check:
         print(f"{len(drifts)} file{'s' * (len(drifts) > 1)} to write: run `labkit sync`")
     return int(check and bool(drifts))
 
 
 def find_drifts() -> Iterator[Drift]:
-    """Everything that `labkit sync` would write. Raises SyncError."""
+    """All files that `labkit sync` would write. Raises SyncError."""
     solutions = {}
     for path in sorted((root() / "solutions").glob("phase*_*/*.py")):
         if not path.stem.startswith("_"):
@@ -75,8 +75,8 @@ def find_drifts() -> Iterator[Drift]:
 
 
 def template(exercise: Exercise, solution: str) -> str:
-    """A solution's text without its solutions: nbgrader's own preprocessor does it, so a released cell is the same."""
-    # imported here: nbgrader is the instructor's, and takes a second to load
+    """A solution's text without its solution blocks. Uses nbgrader's preprocessor, so it equals a released cell."""
+    # imported here: only instructors have nbgrader, and it takes a second to load
     from nbgrader.preprocessors import ClearSolutions
 
     metadata = {
@@ -86,7 +86,7 @@ def template(exercise: Exercise, solution: str) -> str:
     clear = ClearSolutions()
     if clear.begin_solution_delimeter not in solution:
         raise SyncError(
-            f"solutions/{exercise.filename} has no {clear.begin_solution_delimeter!r} line: no part is left open"
+            f"solutions/{exercise.filename} has no {clear.begin_solution_delimeter!r} line: nothing is left to write"
         )
     try:
         cell, _ = clear.preprocess_cell(cell, {"language": "python"}, 0)
@@ -96,7 +96,7 @@ def template(exercise: Exercise, solution: str) -> str:
 
 
 def exercise_cells(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
-    """The cells that hold an exercise's module, each with the exercise's full name."""
+    """The cells with an exercise's module, each with the exercise's full name."""
     for cell in notebook.cells:
         words = cell.source.split("\n", 1)[0].split()
         if cell.cell_type == "code" and len(words) >= 2 and words[0] == "%%exercise":
@@ -122,7 +122,7 @@ def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
         if cell.source != source:
             diffs.append(_diff(cell.source, source))
             cell.source = source
-            cell.outputs, cell.execution_count = [], None  # of another text: the notebook has to be run again
+            cell.outputs, cell.execution_count = [], None  # outputs of the old text: run the notebook again
     if diffs:
         yield Drift(path.relative_to(root()), "\n".join(diffs), nbformat.writes(notebook) + "\n")
 

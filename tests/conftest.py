@@ -1,4 +1,4 @@
-"""For all tests: a workspace of their own."""
+"""For all tests: a separate workspace, and one thread for torch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Set before torch is imported, which reads it. Sums are equal to the last bit on machines with any number of cores,
+and parallel tests do not spin while waiting for threads that have no core."""
+
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Learners' modules are kept here, not in the checkout."""
+    """A folder outside the checkout for learners' modules."""
     folder = tmp_path / "workspace"
     monkeypatch.setenv("LABKIT_WORKSPACE", str(folder))
     return folder
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Sums are the same to the last bit on machines with any number of cores."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-@pytest.fixture(autouse=True, scope="session")
 def interrupts() -> None:
-    """A shell starts what runs in the background with Ctrl-C ignored; some tests send it."""
+    """A shell starts background processes with Ctrl-C ignored; some tests send it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

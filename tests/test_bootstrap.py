@@ -25,7 +25,7 @@ def locked_version(name: str) -> str:
 
 
 def make_checkout(folder: Path, pip_version: str) -> Path:
-    """A course whose `labkit` prints its arguments and the version of the torch that it imports."""
+    """Make a course whose `labkit` prints its arguments and the version of the torch that it imports."""
     (folder / "labkit").mkdir(parents=True)
     shutil.copy(ROOT / "lab", folder)
     pins = [f"pip=={pip_version}", f"setuptools=={locked_version('setuptools')}", "torch==2.13.0"]
@@ -54,7 +54,7 @@ def lab(checkout: Path, *arguments: str, **environment: str) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Set up once, on the torch of the Python that runs the tests, by two calls at the same time."""
+    """Set up once, on the torch of the Python that runs the tests, by two concurrent calls."""
     folder = make_checkout(tmp_path_factory.mktemp("course") / "with a space", locked_version("pip"))
     calls = [
         subprocess.Popen(
@@ -70,7 +70,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert [call.returncode for call in calls] == [0, 0], ends
     for name, (output, _) in zip(("one", "two"), ends, strict=True):
         assert output.startswith(f"labkit doctor {name} 2."), ends
-    # one of them did the work, and said so; the other waited for it
+    # one of them did the work, and reported it; the other waited for it
     assert sorted("setting up .venv (once)" in errors for _, errors in ends) == [False, True], ends
     return folder
 
@@ -142,10 +142,11 @@ def test_old_python_is_named(tmp_path: Path) -> None:
     done = lab(make_checkout(tmp_path / "course", "1"), "start", LAB_PYTHON=str(old))
     assert done.returncode == 1
     assert f"no Python 3.11 or newer was found ({old} is 3.9)" in done.stderr
+    assert "or say where it is: LAB_PYTHON=/path/to/python3.11 ./lab ..." in done.stderr
 
 
 def test_python_without_venv_is_explained(tmp_path: Path) -> None:
-    """As on Debian without python3-venv, where ensurepip is taken out of the standard library."""
+    """As on Debian without python3-venv, where ensurepip is removed from the standard library."""
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\n[ "$2" = venv ] && {{ echo "No module named venv"; exit 1; }}\nexec {sys.executable} "$@"\n'
@@ -154,6 +155,7 @@ def test_python_without_venv_is_explained(tmp_path: Path) -> None:
     done = lab(make_checkout(tmp_path / "course", "1"), "start", LAB_PYTHON=str(python))
     assert done.returncode == 1
     assert "apt install python3-venv" in done.stderr
+    assert "name another Python: LAB_PYTHON=/path/to/python3.11 ./lab ..." in done.stderr
 
 
 NOWHERE = "http://127.0.0.1:9"
@@ -175,7 +177,7 @@ def test_no_network_is_explained(tmp_path: Path) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Path]:
-    """A package index on a port of this machine: the folder that it serves, and its address in `address`."""
+    """A package index on a port of this machine: its folder, with its address in `address`."""
     folder = tmp_path / "index"
     folder.mkdir()
     handler = functools.partial(QuietHandler, directory=str(folder))
@@ -209,13 +211,13 @@ def fake_torch(folder: Path, version: str, *requirements: str) -> None:
 
 
 def test_what_a_command_does_not_take_is_not_installed_for_it(tmp_path: Path) -> None:
-    """uv installs what it takes; pip does where pip has a setting that uv is not given."""
+    """uv installs what it supports; pip is used where pip has a setting that uv lacks."""
     folder = make_checkout(tmp_path / "course", locked_version("pip"))
     with (folder / "pyproject.toml").open("a") as file:
         file.write("[project.optional-dependencies]\nlab = ['cloudpickle']\n")
     with (folder / "requirements.lock").open("a") as file:
         file.writelines(f"{name}=={locked_version(name)}\n" for name in ("cloudpickle", "execnet", "uv"))
-    fake_torch(tmp_path / "wheels", "2.13.0+fake")  # pip takes it before that of any index
+    fake_torch(tmp_path / "wheels", "2.13.0+fake")  # pip prefers it to that of any index
     wheels = {"PIP_FIND_LINKS": str(tmp_path / "wheels")}
     started = lab(folder, "start", **wheels)
     assert (started.returncode, started.stdout) == (0, "labkit start 2.13.0\n"), started.stderr
@@ -258,7 +260,7 @@ def test_cuda_packages_are_not_downloaded_without_a_gpu(
 
 
 def bundled_pip_version() -> str:
-    """The pip that `venv` installs, so that nothing need be fetched for it."""
+    """Return the version of pip that `venv` installs, so that nothing has to be downloaded for it."""
     import ensurepip
 
     return ensurepip.version()

@@ -1,4 +1,4 @@
-"""What CI relies on: the files that pin versions agree, and a stage that fails makes CI fail."""
+"""What CI relies on: the files that pin versions agree, and a failing stage makes CI fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lock() -> dict[str, str]:
-    """Version by package name."""
+    """Return versions by package name."""
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == [], "names and versions only"
     pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
@@ -29,7 +29,7 @@ def lock() -> dict[str, str]:
 
 
 def declared() -> list[Requirement]:
-    """All that pyproject.toml and autograder/pyproject.toml ask for."""
+    """Return all requirements of pyproject.toml and autograder/pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     grader = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())
     texts = [
@@ -48,7 +48,7 @@ def test_lock_has_every_declared_package_at_an_admitted_version() -> None:
 
 
 def test_lock_is_closed_and_has_no_more_than_is_asked_for() -> None:
-    """Every package that a declared one needs is pinned, but a GPU's own, and each pinned package is needed."""
+    """Every dependency of a declared package is pinned, except GPU packages, and each pinned package is needed."""
     needed: set[tuple[str, str]] = set()
     of_set_up = map(Requirement, ("pip", "setuptools", "uv"))
     queue = [(requirement, "") for requirement in [*declared(), *of_set_up]]
@@ -66,7 +66,7 @@ def test_lock_is_closed_and_has_no_more_than_is_asked_for() -> None:
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])
 def test_locked_versions_admit_python(python: str) -> None:
-    """Debian 12 has 3.11.2, and some packages ask for 3.11.5 at least."""
+    """Debian 12 has 3.11.2, and some packages require 3.11.5 or later."""
     admitted = {name: metadata.metadata(name)["Requires-Python"] or "" for name in lock()}
     assert {name: wanted for name, wanted in admitted.items() if python not in SpecifierSet(wanted)} == {}
 
@@ -82,7 +82,7 @@ def test_conda_environment_follows_the_lock() -> None:
 
 
 def test_installed_versions_are_the_lock_s() -> None:
-    """Those who run the tests have what others will get."""
+    """The tests run with the versions that users will get."""
     different = {
         name: (metadata.version(name), version)
         for name, version in lock().items()
@@ -102,7 +102,7 @@ def test_installed_versions_are_the_lock_s() -> None:
 def test_ci_fails_with_any_stage_and_closes_with_pytest_s_line(
     tmp_path: Path, bare: int, tests: int, status: int, last: str
 ) -> None:
-    """The stages, the system packages and apt-get are stand-ins: what CI makes of their endings is tested here."""
+    """The stages, the system packages and apt-get are stand-ins: this tests how CI handles their exit statuses."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
     programs = ("chromium", "bwrap", "slurmctld", "ip", "kubectl", "openssl", "apt-get")

@@ -1,4 +1,4 @@
-"""`labkit` as a command: each test runs the program that learners run."""
+"""The `labkit` command: each test runs the program that learners run."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def labkit(*arguments: str | Path, **environment: str) -> subprocess.CompletedPr
     ("arguments", "message"),
     [
         (["check", "ring_alreduce"], "no exercise is called 'ring_alreduce'; did you mean ring_allreduce"),
+        (["check", "ring"], "no exercise is called 'ring'; did you mean ring_allreduce?"),
         (["check", "ring_allreduce", "--file", "my_ring.py"], "there is no file my_ring.py"),
         (["check", "ring_allreduce", "--file", "."], ". is not a file"),
         (["check", "ring_allreduce", "--cluster", "slurn"], "invalid choice: 'slurn' (choose from"),
@@ -47,13 +48,13 @@ def test_wrong_request_gets_one_clear_line(arguments: list[str], message: str) -
 
 
 def test_the_module_is_the_command_too() -> None:
-    """It says nothing and returns 0 otherwise, as if all were well."""
+    """Otherwise it would print nothing and return 0, as if all were well."""
     done = subprocess.run([sys.executable, "-m", "labkit.cli", "chekc"], capture_output=True, text=True)
     assert done.returncode == 2 and "invalid choice: 'chekc'" in done.stderr
 
 
 def test_check_of_a_file(tmp_path: Path) -> None:
-    """The solution passes and the template fails, each as a file of the learner's."""
+    """The solution passes and the template fails, each as the learner's file."""
     solution = labkit("check", "ring_allreduce", "--file", ROOT / "solutions/phase3_multi_node/ring_allreduce.py")
     assert solution.returncode == 0, solution.stdout + solution.stderr
     template = labkit("check", "ring_allreduce", "--file", ROOT / "templates/phase3_multi_node/ring_allreduce.py")
@@ -69,12 +70,24 @@ def test_help_does_not_load_torch() -> None:
 
 
 def test_demo_without_the_autograder_says_how_to_get_it() -> None:
-    """Learners' machines have labkit alone."""
+    """Learners' machines have labkit only."""
     program = "import sys; sys.modules['autograder'] = None\nfrom labkit.cli import main\nsys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert "pip install ./autograder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_broken_autograder_is_named_and_takes_no_other_command_along() -> None:
+    program = (
+        "import sys; sys.modules['autograder.commands'] = None\nfrom labkit.cli import main\nsys.exit(main(['{}']))"
+    )
+    done = [
+        subprocess.run([sys.executable, "-c", program.format(name)], capture_output=True, text=True)
+        for name in ("grades", "--help")
+    ]
+    assert [each.returncode for each in done] == [2, 0]
+    assert "the commands of autograder.commands cannot be loaded" in done[0].stderr
 
 
 def test_doctor_tries_the_clusters_and_says_what_is_missing() -> None:
@@ -89,7 +102,7 @@ def test_doctor_tries_the_clusters_and_says_what_is_missing() -> None:
 
 
 def test_doctor_fails_when_notebooks_cannot_run(tmp_path: Path) -> None:
-    """A broken part fails the command, and the rest of the table still stands."""
+    """A broken part fails the command, and the rest of the table is still shown."""
     (tmp_path / "jupyter_client.py").write_text("raise ImportError('half-installed')\n")
     done = labkit("doctor", PYTHONPATH=str(tmp_path), COLUMNS="100")
     assert done.returncode == 1
@@ -146,7 +159,7 @@ def test_edit_without_a_change_leaves_the_file_alone(notebook: Path) -> None:
 
 
 def test_edit_writes_back_at_each_save(notebook: Path) -> None:
-    """While the editor is still open, so that JupyterLab beside it shows what was saved."""
+    """While the editor is still open, so that a JupyterLab next to it shows what was saved."""
     program = (
         "path.write_text(text.replace('Rings', 'Saved'))\n"
         f"notebook = pathlib.Path({str(notebook)!r})\n"

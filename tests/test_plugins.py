@@ -1,4 +1,4 @@
-"""What tests/plugins adds to pytest: which skips pass in CI, and what a run says at its end."""
+"""The plugins in tests/plugins: which skips pass in CI, and what a run prints at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(folder: Path, source: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One file of tests, named after the folder, in a project that has the plugins."""
+    """Run one file of tests, named after the folder, in a project that has the plugins."""
     folder.mkdir(exist_ok=True)
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (folder / f"test_{folder.name}.py").write_text(f"import pytest\n{source}\ndef test_other():\n    pass\n")
@@ -69,7 +69,7 @@ def test_jobs():
 
 
 def test_one_line_counts_what_was_skipped_for_want_of_packages_in_all_runs(tmp_path: Path) -> None:
-    """A PATH that has python alone; Debian keeps Slurm's daemons in /usr/sbin, where they are looked for, too."""
+    """A PATH with python only; Debian keeps Slurm's daemons in /usr/sbin, which is searched, too."""
     runs = tmp_path / "runs"
     runs.mkdir()
     environment = {"PATH": str(tmp_path), "LAB_TEST_RUNS": str(runs)}

@@ -107,7 +107,7 @@ def test_the_template_is_what_nbgrader_releases(course: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SOLUTION.replace("### BEGIN SOLUTION", "").replace("### END SOLUTION", ""), "no part is left open"),
+        (SOLUTION.replace("### BEGIN SOLUTION", "").replace("### END SOLUTION", ""), "nothing is left to write"),
         (SOLUTION.replace("### END SOLUTION", ""), "no end solution"),
         (SOLUTION.replace("### END SOLUTION", "### BEGIN SOLUTION"), "nested begin solution"),
     ],

@@ -1,4 +1,4 @@
-"""`labkit autograde` and `labkit grades`, as typed at a shell."""
+"""The commands `labkit autograde` and `labkit grades`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from types import FrameType
 
 from rich.console import Console
 
-from autograder.batch.launch import Nursery
-from autograder.batch.lock import Locked
+from autograder.batch.launch import WorkerForkServer
+from autograder.batch.lock import CourseLocked
 from autograder.batch.pool import PoolFailed
-from autograder.batch.run import ERROR, Line, grade
+from autograder.batch.run import ERROR, NotebookSummary, grade
 from autograder.batch.settings import BadSetting, read_settings
 from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
@@ -36,7 +36,7 @@ _REFUSED = (
     CannotJudge,
     CourseFailed,
     KeyboardInterrupt,
-    Locked,
+    CourseLocked,
     NoRubric,
     OSError,
     PoolFailed,
@@ -55,11 +55,11 @@ def main(
     status: bool,
     json: bool,
     settings: Sequence[str] = (),
-    nursery: Nursery | None = None,
+    forkserver: WorkerForkServer | None = None,
 ) -> int:
-    """Grade an assignment, or show how it stands. `settings`: on top of nbgrader_config.py, `--JudgeCells.timeout=40`.
+    """Grade an assignment, or show its status. `settings`: overrides of nbgrader_config.py, `--JudgeCells.timeout=40`.
 
-    Returns 0 when all have their marks, 1 when some have none, 2 when nothing could be done, 130 after Ctrl-C.
+    Returns 0 when everything is graded, 1 when some marks are missing, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
     try:
@@ -69,7 +69,7 @@ def main(
         else:
             with _stopping_for_sure(show.stopping) as stopped, show:
 
-                def on_line(line: Line) -> None:
+                def on_line(line: NotebookSummary) -> None:
                     show.line(line)
                     if stopped():
                         raise KeyboardInterrupt
@@ -83,7 +83,7 @@ def main(
                     only_errors=only_errors,
                     on_start=show.start,
                     on_line=on_line,
-                    nursery=nursery,
+                    forkserver=forkserver,
                 )
     except _REFUSED as problem:
         done = f"{show.done} graded; run the same command again to go on."
@@ -98,7 +98,7 @@ def main(
 
 
 def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None) -> int:
-    """Write the grades to `to`; says who has none yet. `kind`: one of `FORMATS`."""
+    """Export the grades to `to` and report who has none yet. `kind`: one of `FORMATS`."""
     try:
         opened = Course(_folder(course))
     except CourseFailed as problem:
@@ -121,7 +121,10 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
 
 @contextlib.contextmanager
 def _stopping_for_sure(on_stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Was there a Ctrl-C? Python loses the exception when it meets a finaliser, of which SQLAlchemy has many."""
+    """Yield a function that tells whether Ctrl-C was pressed.
+
+    Python loses the exception when it is raised in a finalizer, of which SQLAlchemy has many.
+    """
     seen: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -140,7 +143,7 @@ def _stopping_for_sure(on_stop: Callable[[], None]) -> Iterator[Callable[[], boo
 
 
 def _reason(problem: BaseException, done: str) -> int:
-    """Say why it ended, and how to go on; the exit code."""
+    """Report why it ended and how to continue; return the exit code."""
     if isinstance(problem, KeyboardInterrupt):
         print(f"Stopped. {done}", file=sys.stderr)
         return 130
@@ -151,7 +154,7 @@ def _reason(problem: BaseException, done: str) -> int:
 
 
 def _folder(course: Path | None) -> Path:
-    """The course's folder; one that was named must be there. Raises `CourseFailed`."""
+    """Return the course's folder; an explicit one must exist. Raises `CourseFailed`."""
     if course is not None and not course.is_dir():
         raise CourseFailed(
             f"there is no folder {harmless(str(course))}: name the one that holds release/ and submitted/"

@@ -1,7 +1,7 @@
-"""The gradebook, opened often and quickly.
+"""Faster repeated opening of the gradebook.
 
-nbgrader opens it seven times for each submission, every time with a new engine, which compiles all statements anew, and
-every time it looks whether all tables are there: more than half of what writing down a submission takes.
+nbgrader opens it seven times for each submission, each time with a new engine, which recompiles all statements, and
+checks each time that all tables exist: more than half of the time for recording a submission.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbgrader import api
 
 @contextmanager
 def one_engine() -> Iterator[None]:
-    """In here nbgrader uses one engine for each database, and looks once whether its tables are there."""
+    """Within this context nbgrader uses one engine per database and checks once that its tables exist."""
     tables = api.Base.metadata
     stock, made, complete = api.create_engine, {}, set()
 

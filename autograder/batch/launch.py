@@ -1,4 +1,4 @@
-"""The nursery as the main process holds it. Imports nothing heavy, so that it can be the first thing that is done."""
+"""The main process's side of the workers' forkserver. Light imports only, so that it can start first."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import traceback
 from contextlib import suppress
 from typing import Protocol
 
-from autograder.sandbox.template import shared, template
+from autograder.sandbox.forkserver import sandbox_forkserver, shared
 
 
 def begin() -> None:
-    """Start what the sandboxes of all workers are forked from: it imports torch while this process does.
+    """Start the sandboxes' forkserver of all workers, which imports torch while this process does.
 
-    Where it cannot be started, the worker that needs it says so.
+    If it cannot be started, the worker that needs it reports why.
     """
     with suppress(OSError):
-        template().start()
-    # else Python goes through all of torch and nbgrader once more, which takes up to two seconds after Ctrl-C
+        sandbox_forkserver().start()
+    # otherwise Python finalizes all of torch and nbgrader, which takes up to two seconds after Ctrl-C
     atexit.register(gc.freeze)
 
 
-class Nursery:
-    """A process that forks workers; see `nursery.py`. `control` talks to it."""
+class WorkerForkServer:
+    """A process that forks workers; see `forkserver.py`. `control` is the socket to it."""
 
     def __init__(self, forked: bool = False) -> None:
-        """forked: from this process, which has imported what workers need, and has no threads that it cannot miss."""
+        """forked: whether to fork from this process, which must have the workers' imports and no essential threads."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -41,39 +41,39 @@ class Nursery:
 
     def _start(self, theirs: socket.socket) -> _Process:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "autograder.batch.nursery", str(os.getpid()), str(theirs.fileno())],
-            # found as here, however this process finds its modules
+            [sys.executable, "-P", "-m", "autograder.batch.forkserver", str(os.getpid()), str(theirs.fileno())],
+            # the same module search path as this process
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=self._said,
             pass_fds=[theirs.fileno()],
-            process_group=0,  # Ctrl-C is for this process to act upon
+            process_group=0,  # Ctrl-C is handled by this process
         )
 
     def _fork(self, theirs: socket.socket) -> _Process:
-        from autograder.batch import nursery  # with all that workers need
+        from autograder.batch import forkserver  # with all that workers need
 
         parent = os.getpid()
         with shared():
             pid = os.fork()
         if pid:
-            return _Forked(pid)
+            return _ForkedProcess(pid)
         try:
             os.setpgid(0, 0)
             self.control.close()
             null = os.open(os.devnull, os.O_RDONLY)
             for ours, standard in ((null, 0), (self._said.fileno(), 1), (self._said.fileno(), 2)):
                 os.dup2(ours, standard)
-            nursery.main(parent, theirs.detach())
-        except BaseException:  # nothing may escape into the code of which this process is a copy
+            forkserver.main(parent, theirs.detach())
+        except BaseException:  # nothing may propagate into the code of which this process is a copy
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(0)
 
     def end(self) -> None:
-        """End it and its workers: those that are idle close their sandboxes first. Again is no error."""
+        """End it and its workers; idle workers close their sandboxes first. Idempotent."""
         self.control.close()
         try:
             self._process.wait(timeout=20)
@@ -82,9 +82,9 @@ class Nursery:
             self._process.wait()
 
     def last_words(self) -> str:
-        """The end of what it and its workers printed."""
+        """Return the end of its and its workers' output."""
         handle = self._said.fileno()
-        # not by seeking: they write where this process reads
+        # pread, not seek: they write through the same open file
         return os.pread(handle, 2000, max(0, os.fstat(handle).st_size - 2000)).decode(errors="replace").strip()
 
 
@@ -94,8 +94,8 @@ class _Process(Protocol):
     def kill(self) -> None: ...
 
 
-class _Forked:
-    """A process that was forked, as `subprocess.Popen` has one."""
+class _ForkedProcess:
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -108,7 +108,7 @@ class _Forked:
             if pid:
                 self._status = os.waitstatus_to_exitcode(status)
             elif limit is not None and time.monotonic() >= limit:
-                raise subprocess.TimeoutExpired("nursery", timeout or 0.0)
+                raise subprocess.TimeoutExpired("forkserver", timeout or 0.0)
             else:
                 time.sleep(0.005)
         return self._status

@@ -1,4 +1,4 @@
-"""Work done side by side by processes, any of which may die at any time."""
+"""A pool of worker processes, any of which may die at any time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autograder.batch.launch import Nursery
-from autograder.desk.store import Kept, Work
+from autograder.batch.launch import WorkerForkServer
 from autograder.measurable import Reasons
 from autograder.verdict import Verdict
+from autograder.verdicts.store import GradingTask, StoredVerdict
 
 ATTEMPTS = 2
-"""How often a piece of work may fail for a reason that is not its own before it is given up, for this run."""
+"""Maximum failures of a piece of work for external reasons before it is given up in this run."""
 
 STUCK = 1800.0
 """Seconds without an outcome after which a worker is ended: the judge has its own, much shorter limits."""
@@ -28,38 +28,38 @@ STUCK = 1800.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one piece of work: a verdict, or the reason why there is none."""
+    """Result of one piece of work: a verdict, or the reason why there is none."""
 
-    work: Work
-    kept: Kept | None = None
+    work: GradingTask
+    stored: StoredVerdict | None = None
     fresh: bool = False
-    """Was it judged now?"""
+    """Whether it was judged now."""
     handed_in: str = ""
-    """When, as nbgrader writes times; empty when nothing tells."""
+    """Submission time as nbgrader writes times; empty when unknown."""
     error: str = ""
     hopeless: bool = False
-    """Would another attempt end the same way? So it is with a broken rubric."""
+    """Whether another attempt would end the same way, as with a broken rubric."""
     attempts: int = 1
 
 
 class PoolFailed(RuntimeError):
-    """No workers can be had; the message says why."""
+    """No workers could be started; the message says why."""
 
 
 @dataclass
 class _Worker:
     connection: socket.socket
-    at_hand: deque[Work] = field(default_factory=deque)
-    """What it does now, and what it does next, so that it need not wait while an outcome is written down."""
+    at_hand: deque[GradingTask] = field(default_factory=deque)
+    """Current and next piece of work: the worker need not wait while an outcome is being recorded."""
     received: bytes = b""
     since: float = field(default_factory=time.monotonic)
 
 
 class Pool:
-    """Up to `count` workers for a course; use it in a `with` statement, at whose end all of them are gone.
+    """Up to `count` workers for a course. Use it in a `with` statement, which ends all of them on exit.
 
-    options: on top of nbgrader_config.py, plain data. nursery: one that has been started already. unmeasurable: what
-    this machine cannot measure, where that has been tried already.
+    options: overrides of nbgrader_config.py, plain data. forkserver: a forkserver that has been started already.
+    unmeasurable: what this machine cannot measure, if already known.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Pool:
         course: Path,
         options: Mapping[str, Any],
         count: int,
-        nursery: Nursery | None = None,
+        forkserver: WorkerForkServer | None = None,
         unmeasurable: Reasons | None = None,
     ) -> None:
         if count < 1:
@@ -75,11 +75,11 @@ class Pool:
         known = None if unmeasurable is None else dict(unmeasurable)
         self._course = {"course": str(course), "options": options, "unmeasurable": known}
         self._count = count
-        self._nursery = nursery or Nursery()  # it imports while the caller does
+        self._forkserver = forkserver or WorkerForkServer()  # it imports while the caller does
         self._workers: dict[int, _Worker] = {}
         self._hired = 0
         self._fruitless = 0
-        """Nurseries that ended before any of their workers had an outcome."""
+        """Number of forkservers that ended before any of their workers had an outcome."""
 
     def __enter__(self) -> Pool:
         return self
@@ -90,15 +90,15 @@ class Pool:
                 self._send({"kill": number})
             worker.connection.close()
         self._workers.clear()
-        self._nursery.end()
+        self._forkserver.end()
 
-    def run(self, todo: Iterable[Work], again: bool = False) -> Iterator[Outcome]:
-        """Outcomes, as they come. A worker that dies is replaced; its work is tried a second time.
+    def run(self, todo: Iterable[GradingTask], again: bool = False) -> Iterator[Outcome]:
+        """Yield outcomes as they arrive. A worker that dies is replaced and its work retried once.
 
-        again: judge also what has a verdict already. Raises `PoolFailed`.
+        again: also judge work that has a verdict. Raises `PoolFailed`.
         """
         waiting = deque(todo)
-        failed: dict[Work, int] = {}
+        failed: dict[GradingTask, int] = {}
         while waiting or any(worker.at_hand for worker in self._workers.values()):
             self._hand_out(waiting, again)
             for outcome in self._listen(waiting):
@@ -109,7 +109,7 @@ class Pool:
                         continue
                 yield replace(outcome, attempts=failed.get(outcome.work, 0) + (not outcome.error))
 
-    def _hand_out(self, waiting: deque[Work], again: bool) -> None:
+    def _hand_out(self, waiting: deque[GradingTask], again: bool) -> None:
         idle = [worker for worker in self._workers.values() if not worker.at_hand]
         while len(self._workers) < self._count and len(waiting) > len(idle):
             idle.append(self._hire())
@@ -119,19 +119,19 @@ class Pool:
                 worker.since = time.monotonic()
                 self._give(worker, waiting.popleft(), again)
         for worker in ahead:
-            if len(waiting) > self._count:  # towards the end, who is free first takes the next
+            if len(waiting) > self._count:  # towards the end, the first free worker takes the next
                 self._give(worker, waiting.popleft(), again)
 
-    def _give(self, worker: _Worker, work: Work, again: bool) -> None:
+    def _give(self, worker: _Worker, work: GradingTask, again: bool) -> None:
         task = {"work": [work.student, work.assignment, work.notebook], "again": again}
         worker.at_hand.append(work)
-        with contextlib.suppress(OSError):  # it has died, which the nursery will say
+        with contextlib.suppress(OSError):  # it has died, as the forkserver will report
             worker.connection.sendall(json.dumps(task).encode() + b"\n")
 
-    def _listen(self, waiting: deque[Work]) -> list[Outcome]:
-        """Wait for something to happen; what came of it."""
+    def _listen(self, waiting: deque[GradingTask]) -> list[Outcome]:
+        """Wait for an event; return the outcomes."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._nursery.control, selectors.EVENT_READ)
+            selector.register(self._forkserver.control, selectors.EVENT_READ)
             for number, worker in self._workers.items():
                 selector.register(worker.connection, selectors.EVENT_READ, number)
             ready = [key.data for key, _ in selector.select(timeout=5.0)]
@@ -140,14 +140,14 @@ class Pool:
             if number is not None:
                 outcomes += self._read(self._workers[number])
         if None in ready:
-            outcomes += self._hear_nursery(waiting)
+            outcomes += self._read_forkserver(waiting)
         for number, worker in self._workers.items():
             if worker.at_hand and time.monotonic() - worker.since > STUCK:
                 self._send({"kill": number})
         return outcomes
 
     def _read(self, worker: _Worker) -> list[Outcome]:
-        """The outcomes that have arrived from a worker."""
+        """Return the outcomes that have arrived from a worker."""
         try:
             while part := worker.connection.recv(1 << 20, socket.MSG_DONTWAIT):
                 worker.received += part
@@ -161,31 +161,31 @@ class Pool:
             outcomes.append(_outcome(worker.at_hand.popleft(), told))
         return outcomes
 
-    def _hear_nursery(self, waiting: deque[Work]) -> list[Outcome]:
-        """A worker has ended, or the nursery itself and so all of them."""
+    def _read_forkserver(self, waiting: deque[GradingTask]) -> list[Outcome]:
+        """Handle the end of a worker, or of the forkserver itself and thus of all workers."""
         try:
-            message = self._nursery.control.recv(1 << 16)
+            message = self._forkserver.control.recv(1 << 16)
         except ConnectionResetError:
             message = b""
         if message:
             told = json.loads(message)
             return self._bury(told["worker"], _how(told["exit"]), waiting)
-        self._nursery.end()
+        self._forkserver.end()
         self._fruitless += 1
         if self._fruitless > 1:
-            raise PoolFailed(f"The workers cannot be started:\n{self._nursery.last_words()}")
+            raise PoolFailed(f"The workers cannot be started:\n{self._forkserver.last_words()}")
         outcomes = []
         for number in list(self._workers):
             outcomes += self._bury(number, "all workers ended at once", waiting)
-        self._nursery = Nursery()
+        self._forkserver = WorkerForkServer()
         return outcomes
 
-    def _bury(self, number: int, how: str, waiting: deque[Work]) -> list[Outcome]:
+    def _bury(self, number: int, how: str, waiting: deque[GradingTask]) -> list[Outcome]:
         worker = self._workers.pop(number)
-        outcomes = self._read(worker)  # what it had said before
+        outcomes = self._read(worker)  # outcomes sent before it ended
         worker.connection.close()
         if worker.at_hand:
-            reason = f"The worker that judged it ended: {how}. {self._nursery.last_words()}".strip()
+            reason = f"The worker that judged it ended: {how}. {self._forkserver.last_words()}".strip()
             outcomes.append(Outcome(worker.at_hand.popleft(), error=reason))
         waiting.extendleft(reversed(worker.at_hand))
         return outcomes
@@ -199,16 +199,16 @@ class Pool:
         return worker
 
     def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next reading finds out
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed at the next read
             descriptors = [] if connection is None else [connection.fileno()]
-            socket.send_fds(self._nursery.control, [json.dumps(message).encode()], descriptors)
+            socket.send_fds(self._forkserver.control, [json.dumps(message).encode()], descriptors)
 
 
-def _outcome(work: Work, told: Mapping[str, Any]) -> Outcome:
+def _outcome(work: GradingTask, told: Mapping[str, Any]) -> Outcome:
     if "error" in told:
         return Outcome(work, error=told["error"], hopeless=told["hopeless"])
-    kept = Kept(told["key"], Verdict.from_json(told["verdict"]), told["seconds"])
-    return Outcome(work, kept, told["fresh"], told["handed_in"])
+    stored = StoredVerdict(told["key"], Verdict.from_json(told["verdict"]), told["seconds"])
+    return Outcome(work, stored, told["fresh"], told["handed_in"])
 
 
 def _how(code: int) -> str:

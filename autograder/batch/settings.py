@@ -1,4 +1,4 @@
-"""Settings given on the command line of `labkit autograde`, as on that of nbgrader: `--JudgeCells.timeout=40`."""
+"""Settings on the command line of `labkit autograde`, as on nbgrader's: `--JudgeCells.timeout=40`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SETTING = re.compile(r"--(\w+\.\w+)=(.*)", re.DOTALL)
 
 
 class BadSetting(ValueError):
-    """A setting that does not exist, or a value that it cannot have; the message says what to write instead."""
+    """A setting that does not exist, or an invalid value; the message says what to write instead."""
 
 
 def read_settings(arguments: Sequence[str]) -> Config:
-    """The settings in `arguments`, each `--Class.name=value`, with plain values. Raises `BadSetting`."""
+    """Parse `arguments`, each `--Class.name=value` with a plain value. Raises `BadSetting`."""
     known = dict(_known())
     settings = Config()
     for argument in arguments:
@@ -46,7 +46,7 @@ def read_settings(arguments: Sequence[str]) -> Config:
 
 
 def _known() -> Iterator[tuple[str, type[Configurable]]]:
-    """Each setting by name, with the class that has it; those of a base class under its name, too."""
+    """Yield each setting's name and class; inherited settings also under the base class's name."""
     for owner in _CLASSES:
         for base in owner.mro():
             if issubclass(base, Configurable):

@@ -1,4 +1,4 @@
-"""What an instructor sees of a run: a bar with the time left, what went wrong, the marks, what to do next."""
+"""Instructor's view of a run: progress bar with the time left, errors, marks, next steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from autograder.batch.run import ERROR, GRADED, WAITING, Line
+from autograder.batch.run import ERROR, GRADED, WAITING, NotebookSummary
 from autograder.batch.terminal import harmless
-from autograder.desk.store import Work
+from autograder.verdicts.store import GradingTask
 
 _NAMED = 3
-"""So many learners are named when it takes longer than it looked."""
+"""Maximum learners named when it takes longer than estimated."""
 
 
-class _Left(ProgressColumn):
-    """What `say` says now."""
+class _StatusColumn(ProgressColumn):
+    """A column with the current result of `say`."""
 
     def __init__(self, say: Callable[[], str]) -> None:
         super().__init__()
@@ -36,25 +36,25 @@ class _Left(ProgressColumn):
 
 
 class Show:
-    """The course of one run, on `console`; where that is no terminal, one line for each notebook and no bar."""
+    """Progress of one run on `console`; without a terminal, one line for each notebook and no bar."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self.done = 0
-        """Notebooks that are done with."""
+        """Number of finished notebooks."""
         self._began = self._clock()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            _Left(self.left),
+            _StatusColumn(self.left),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("getting ready", total=None)
-        self._waited_for: list[Work] = []
+        self._waited_for: list[GradingTask] = []
         self._started = self._last = self._began
 
     def __enter__(self) -> Show:
@@ -64,18 +64,18 @@ class Show:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def start(self, todo: Sequence[Work]) -> None:
-        """These notebooks are to be graded."""
+    def start(self, todo: Sequence[GradingTask]) -> None:
+        """Start with these notebooks to grade."""
         self._waited_for = list(todo)
         self._started = self._last = self._clock()
         self._progress.update(self._task, description="grading", total=len(todo))
 
     def stopping(self) -> None:
-        """Say that it is going to stop: what is being written is finished first."""
+        """Announce the stop: the current write is finished first."""
         self._progress.update(self._task, description="stopping")
 
     def left(self) -> str:
-        """How long it will take, if the rest takes as long as what is done; whom it waits for when that was wrong."""
+        """Estimate the time left from the pace so far; when it is exceeded, name the learners still missing."""
         if not self.done or not self._waited_for:
             return ""
         rest = (self._last - self._started) / self.done * len(self._waited_for)
@@ -85,8 +85,8 @@ class Show:
         learners = dict.fromkeys(harmless(work.student, 30) for work in self._waited_for)
         return f"waiting for {', '.join(learners)}" if len(learners) <= _NAMED else "left: ?"
 
-    def line(self, line: Line) -> None:
-        """One notebook is done with."""
+    def line(self, line: NotebookSummary) -> None:
+        """Record one finished notebook."""
         self.done += 1
         self._last = self._clock()
         if line.work in self._waited_for:
@@ -97,8 +97,8 @@ class Show:
         elif not self._console.is_terminal:
             self._console.print(escape(f"{_who(line)}: {_marks(line)}, {line.state}"), soft_wrap=True)
 
-    def end(self, assignment: str, lines: Sequence[Line], ran: bool = True) -> None:
-        """The marks, the errors, and what to do next. ran: is this the end of a run, or the answer to a question?"""
+    def end(self, assignment: str, lines: Sequence[NotebookSummary], ran: bool = True) -> None:
+        """Show the marks, the errors and the next steps. ran: whether a run has ended, rather than a status query."""
         console = self._console
         if not lines:
             name = escape(harmless(assignment))
@@ -130,11 +130,11 @@ class Show:
         elif waiting:
             console.print(f"{waiting} to be judged: `labkit autograde {name}`", highlight=False)
         elif any(line.state == GRADED for line in lines):
-            # without --force nbgrader keeps the pages that are there, with their old marks
+            # without --force nbgrader keeps existing pages, with their old marks
             console.print(f"Next: `nbgrader generate_feedback {name} --force`", highlight=False)
 
 
-def _table(assignment: str, lines: Sequence[Line]) -> Table:
+def _table(assignment: str, lines: Sequence[NotebookSummary]) -> Table:
     table = Table(title=f"{escape(harmless(assignment))}: {_count(lines)}", title_justify="left")
     for name in ("learner", "notebook"):
         table.add_column(name, overflow="fold")
@@ -152,34 +152,34 @@ def _table(assignment: str, lines: Sequence[Line]) -> Table:
     return table
 
 
-def _state(line: Line) -> str:
-    """`graded`, and what an instructor should know of it."""
+def _state(line: NotebookSummary) -> str:
+    """`graded`, with notes for the instructor."""
     if line.by_hand is None:
         return f"{line.state}: {line.why}" if line.why else line.state
     again = "; judged anew since then, look again" if line.look_again else ""
     return f"{line.state}; set by hand, the judge says {line.earned:g}{again}"
 
 
-def as_json(assignment: str, lines: Sequence[Line]) -> str:
-    """The same for programs."""
+def as_json(assignment: str, lines: Sequence[NotebookSummary]) -> str:
+    """Return the same as JSON."""
     return json.dumps({"assignment": assignment, "lines": [_plain(line) for line in lines]}, indent=1)
 
 
-def _plain(line: Line) -> dict[str, object]:
+def _plain(line: NotebookSummary) -> dict[str, object]:
     plain = asdict(line)
     return {**plain.pop("work"), **plain}
 
 
-def _count(lines: Sequence[Line]) -> str:
+def _count(lines: Sequence[NotebookSummary]) -> str:
     learners = len({line.work.student for line in lines})
     return f"{learners} learner{'s' * (learners != 1)}"
 
 
-def _who(line: Line) -> str:
+def _who(line: NotebookSummary) -> str:
     return f"{harmless(line.work.student)} {harmless(line.work.notebook)}"
 
 
-def _marks(line: Line) -> str:
+def _marks(line: NotebookSummary) -> str:
     return f"{line.earned:g}/{line.points:g}"
 
 

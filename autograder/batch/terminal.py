@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: names of learners and files may hold anything that a file name can hold."""
+"""Untrusted text on a terminal: names of learners and files may hold anything that a file name can hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def harmless(text: str, longest: int = 200) -> str:
-    """`text` on one line, without what steers a terminal or reorders what is seen; cut when it is very long."""
+    """Return `text` on one line, without terminal control or reordering characters, truncated when very long."""
     shown = "".join(_visible(character) for character in text)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 

@@ -1,10 +1,10 @@
-"""What a learner reads about their submission: the graded cell's outputs, and the page that nbgrader hands back.
+"""Feedback for learners on their submissions: the graded cell's outputs, and the page that nbgrader returns.
 
 outputs.py    a verdict as outputs of the graded cell
-pictures.py   the submission's own runs, drawn
-page.py       nbgrader's feedback page, made of the graded notebook; page.html.j2 and page.css are its looks
+pictures.py   pictures of the submission's own runs
+page.py       nbgrader's feedback page, made from the graded notebook, with page.html.j2 and page.css
 code.py       the learner's cell with line numbers, failing lines marked
-command.py    `labkit verdict`, which shows instructors what pages keep back
+command.py    `labkit verdict`, which shows instructors what the pages omit
 """
 
 from autograder.feedback.outputs import FEEDBACK, for_learner, outputs

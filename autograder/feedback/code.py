@@ -1,4 +1,4 @@
-"""The learner's cell as HTML: line by line as in the notebook, coloured by syntax, the lines that matter marked."""
+"""The learner's cell as HTML: numbered lines with syntax colours, failing lines marked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, Token
 
 MOST_COLOURED = 40_000
-"""Characters; a longer cell is shown without colours, which would make the page too large to send around."""
+"""Characters; a longer cell is shown without colours, which would make the page too large to send."""
 MOST_SHOWN = 80_000
-"""Characters; of a longer cell only the beginning is shown."""
+"""Characters; only the beginning of a longer cell is shown."""
 MOST_LINES = 2000
 
 _CLASSES = (
@@ -25,24 +25,24 @@ _CLASSES = (
     (Comment, "c"),
     (Number, "m"),
 )
-"""Kinds of token that have a colour in page.css."""
+"""Token types and their classes in page.css."""
 
 
 @dataclass(frozen=True)
-class Line:
+class CodeLine:
     """One line of the cell."""
 
     number: int
     html: Markup
     remarks: Sequence[str] = ()
-    """What happened there."""
+    """What happened at this line."""
 
 
-def lines_of(source: str, remarks: Mapping[int, Sequence[str]]) -> list[Line]:
-    """The lines of `source`; `remarks` by number of the line, from 1."""
+def lines_of(source: str, remarks: Mapping[int, Sequence[str]]) -> list[CodeLine]:
+    """The lines of `source`; `remarks` by line number, from 1."""
     text = visible(source.replace("\r\n", "\n")[:MOST_SHOWN])
     rows = _coloured(text) if len(text) <= MOST_COLOURED else [escape(row) for row in text.split("\n")]
-    return [Line(number, row, remarks.get(number, ())) for number, row in enumerate(rows[:MOST_LINES], start=1)]
+    return [CodeLine(number, row, remarks.get(number, ())) for number, row in enumerate(rows[:MOST_LINES], start=1)]
 
 
 def _coloured(text: str) -> list[Markup]:
@@ -60,7 +60,7 @@ def _span(kind: Token, text: str) -> Markup:
 
 
 def visible(text: str) -> str:
-    """Control characters and those that turn the direction of writing are shown by their code, not obeyed."""
+    """Replace control characters, including those that change the writing direction, with their codes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""A verdict as the outputs of a graded cell: a report to read, data for the feedback page, nbgrader's number."""
+"""A verdict as outputs of a graded cell: a readable report, data for the feedback page, and nbgrader's score."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autograder.verdict import Verdict
 from labkit.checks import Report
 
 FEEDBACK = "application/vnd.labkit.feedback+json"
-"""Kind of the data that page.py reads: the report, the notes and the pictures, as plain data."""
+"""MIME type of the data for page.py: the report, the notes and the pictures, as plain data."""
 
 
 def for_learner(report: Report) -> Report:
     """A report as feedback: what each check expected and saw, in the judge's words.
 
-    Of what a submission's code said itself nothing is left: no output, no text of an exception, no repr; no seed; no
-    time that a check took, which a submission could draw out.
+    Removes everything that a submission's code could write: output, exception texts, reprs; also the seed, and the
+    duration of checks, which a submission could prolong.
     """
     results = [
         replace(
@@ -37,7 +37,7 @@ def for_learner(report: Report) -> Report:
 
 
 def outputs(verdict: Verdict, cell: str) -> list[NotebookNode]:
-    """Outputs of the graded cell with that id: the report, then the number that nbgrader reads."""
+    """Outputs of the graded cell with that id: the report, then the score that nbgrader reads."""
     report = for_learner(verdict.reports[cell])
     pictures = [asdict(picture) for picture in verdict.pictures.get(cell, ())]
     text = "\n".join([*verdict.notes, *(result.text() for result in report.results), report.summary])

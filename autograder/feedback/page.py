@@ -1,7 +1,7 @@
-"""The feedback page, in the place of nbgrader's: marks first, what to look at, the run, the learner's code.
+"""The feedback page, which replaces nbgrader's: marks, what to look at first, the run, the learner's code.
 
-One file without scripts, fonts or anything from elsewhere. What learners wrote is text on it: the template escapes all
-that is not marked as HTML by this package, and the page's content security policy lets nothing run or load.
+One file without scripts, fonts or external resources. Learners' input appears only as text: the template escapes
+everything that this package has not marked as HTML, and the content security policy blocks scripts and loading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution, is_task
 
 from autograder.cells import exercise_cell, exercise_of
-from autograder.feedback.code import Line, lines_of, visible
+from autograder.feedback.code import CodeLine, lines_of, visible
 from autograder.feedback.outputs import FEEDBACK
 from labkit.checks import CheckResult, Report
 from labkit.checks.patience import NOT_RUN
@@ -40,30 +40,30 @@ _markdown = mistune.create_markdown(escape=True)
 
 
 class FeedbackExporter(Exporter):
-    """Makes the page of a graded notebook; `c.GenerateFeedback.exporter_class`."""
+    """Exports the page of a graded notebook; `c.GenerateFeedback.exporter_class`."""
 
     file_extension = ".html"
     output_mimetype = "text/html"
 
-    def from_notebook_node(  # type: ignore[override]  # all exporters but the base give text
+    def from_notebook_node(  # type: ignore[override]  # all exporters but the base return text
         self, nb: NotebookNode, resources: Any = None, **options: Any
     ) -> tuple[str, Any]:
-        """The page of `nb`, once nbgrader has put scores and comments into it."""
+        """The page of `nb`, after nbgrader has added scores and comments."""
         notebook, found = super().from_notebook_node(nb, resources, **options)
         return page(notebook, found.get("nbgrader", {})), found
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """One graded cell that the judge has judged, with the exercise cell that it is about."""
+class _JudgedCell:
+    """One cell graded by the judge, with its exercise cell."""
 
     report: Report
     score: float
-    """What the gradebook says; another number than the report's when somebody has changed it."""
+    """Score in the gradebook; differs from the report's if somebody changed it."""
     pictures: Sequence[Mapping[str, str]]
-    code: Sequence[Line]
+    code: Sequence[CodeLine]
     left_out: int
-    """Lines of the cell that are not shown."""
+    """Number of lines of the cell that are not shown."""
     comment: Markup
 
     @property
@@ -80,7 +80,7 @@ class _Judged:
 
     @property
     def first(self) -> CheckResult | None:
-        """What to look at first: rubrics begin with what everything else needs. None when nothing was run."""
+        """The check to look at first: rubrics begin with what the others need. None when nothing was run."""
         return next((result for result in self.failed if result.seen), None)
 
     @property
@@ -93,7 +93,7 @@ class _Judged:
 
     @property
     def needing(self) -> list[CheckResult]:
-        """The checks that failed since they need what the first is about."""
+        """The checks that failed because they need what the first one checks."""
         first = self.first
         return [r for r in self.failed if first and r is not first and r.cause == first.title]
 
@@ -105,13 +105,13 @@ class _Judged:
 
     @property
     def not_run(self) -> list[CheckResult]:
-        """The checks that were given up, since too much had hung before them."""
+        """The checks that were not run because too many calls before them had hung."""
         return [r for r in self.failed if r is not self.first and r.seen.startswith(NOT_RUN)]
 
 
 @dataclass(frozen=True)
-class _Written:
-    """A cell that a person marks, or that belongs to no exercise."""
+class _ManualCell:
+    """A cell that is marked by a person or belongs to no exercise."""
 
     name: str
     text: str
@@ -121,7 +121,7 @@ class _Written:
 
 
 def page(notebook: NotebookNode, about: Mapping[str, Any]) -> str:
-    """The page; `about` is what nbgrader says of the submission: its names, its score and its late penalty."""
+    """The page; `about` is nbgrader's data on the submission: its names, score and late penalty."""
     notes = dict.fromkeys(note for cell in notebook.cells for note in _feedback(cell).get("notes", []))
     judged = [_judged(cell, notebook) for cell in notebook.cells if _feedback(cell)]
     answers = list(_written(notebook))
@@ -137,14 +137,14 @@ def page(notebook: NotebookNode, about: Mapping[str, Any]) -> str:
 
 
 def _feedback(cell: NotebookNode) -> dict[str, Any]:
-    """What the judge has left in a graded cell; nothing in other cells, whatever they hold."""
+    """The judge's data in a graded cell; empty for other cells, whatever they contain."""
     if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
         return {}
     found = (output.get("data", {}).get(FEEDBACK) for output in cell.outputs)
     return next((data for data in found if data), {})
 
 
-def _judged(cell: NotebookNode, notebook: NotebookNode) -> _Judged:
+def _judged(cell: NotebookNode, notebook: NotebookNode) -> _JudgedCell:
     data = _feedback(cell)
     report = Report.from_json(data["report"])
     work = exercise_cell(notebook, report.exercise)
@@ -155,11 +155,11 @@ def _judged(cell: NotebookNode, notebook: NotebookNode) -> _Judged:
     code = lines_of(work.source, remarks) if work is not None else []
     score = cell.metadata.nbgrader.get("score", report.marks)
     left_out = work.source.count("\n") + 1 - len(code) if work is not None else 0
-    return _Judged(report, score, data.get("pictures", []), code, left_out, _comment(work))
+    return _JudgedCell(report, score, data.get("pictures", []), code, left_out, _comment(work))
 
 
-def _written(notebook: NotebookNode) -> Iterator[_Written]:
-    """Answers that no rubric judges, and graded cells without a verdict."""
+def _written(notebook: NotebookNode) -> Iterator[_ManualCell]:
+    """Answers without a rubric, and graded cells without a verdict."""
     reported = {_feedback(cell)["report"]["exercise"] for cell in notebook.cells if _feedback(cell)}
     for cell in notebook.cells:
         theirs = is_solution(cell) or is_task(cell)
@@ -167,7 +167,7 @@ def _written(notebook: NotebookNode) -> Iterator[_Written]:
             continue
         about = cell.metadata.nbgrader
         marked = is_grade(cell) or is_task(cell)
-        yield _Written(
+        yield _ManualCell(
             about.grade_id,
             visible(cell.source),
             about.get("score") if marked else None,
@@ -177,11 +177,11 @@ def _written(notebook: NotebookNode) -> Iterator[_Written]:
 
 
 _AUTOMATIC = "No response."
-"""What nbgrader itself puts under an answer that was left as it was released: no person has said it."""
+"""nbgrader's automatic comment on an answer that is unchanged since the release."""
 
 
 def _comment(cell: NotebookNode | None) -> Markup:
-    """What a person has written about the cell, from Markdown; HTML in it is shown, not used."""
+    """A person's comment on the cell, rendered from Markdown; HTML in it is escaped."""
     text = cell.metadata.nbgrader.get("comment") if cell is not None else None
     return Markup(_markdown(text)) if text and text != _AUTOMATIC else Markup()
 

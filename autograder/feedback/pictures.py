@@ -1,11 +1,11 @@
-"""Pictures of a submission's own run, as SVG: what every rank did when, and who sent to whom.
+"""Pictures of a submission's own run, as SVG: what each rank did when, and who sent to whom.
 
-They show the shape of the run and none of its sizes: time is in shares of the whole, messages are counted, not weighed.
-Sizes, dtypes and contents are drawn afresh for each grading and stay with the judge. Everything is drawn of what the
-scheduler saw; names of operations and lines, which a rank says itself, are repeated only when they are known ones.
+They show the shape of the run but no sizes: time in shares of the whole, messages by number, not by bytes. Sizes,
+dtypes and contents are random for each grading and stay with the judge. Pictures use only what the scheduler observed;
+names of operations and lines, which ranks report themselves, are shown only if they are known.
 
-Not matplotlib, which draws the same for `run.plot()`: an SVG takes the page's colours, light or dark, is sharp on
-paper, and is drawn in milliseconds for each of hundreds of submissions.
+This does not use matplotlib, which draws the same for `run.plot()`: an SVG takes the page's colours, light or dark, is
+sharp on paper, and is drawn in milliseconds for each of hundreds of submissions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from html import escape
 from autograder.verdict import Picture
 from labkit.checks import CheckResult, ProcessRun, Report
 from labkit.clusters import Run
-from labkit.clusters.standing import UnderWay
+from labkit.clusters.rank_status import PendingOperation
 from labkit.trace import Kind, Trace
 from labkit.trace.busy import busy
 from labkit.trace.messages import begins, messages
 
 _COLOUR = {Kind.COMPUTE: "#0072B2", Kind.SEND: "#E69F00", Kind.RECEIVE: "#CC79A7", Kind.COLLECTIVE: "#009E73"}
-"""As in labkit.plots.palette, which would load matplotlib; a test holds them together."""
+"""As in labkit.plots.palette, which would load matplotlib; a test compares the two."""
 _TEXT_ON = {Kind.COMPUTE: "white", Kind.SEND: "black", Kind.RECEIVE: "black", Kind.COLLECTIVE: "white"}
 _NAMES = {
     "send", "isend", "recv", "irecv", "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter",
@@ -40,7 +40,7 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="12" fill="currentColor"'
 
 
 def pictures(report: Report) -> tuple[Picture, ...]:
-    """The timeline of the run that shows most, and its traffic; none when there was nothing to be seen."""
+    """The timeline of the run that shows most, and its traffic; empty when there is nothing to show."""
     result = max((result for result in report.results if _can_be_drawn(result.run)), key=_shows, default=None)
     if result is None or result.run is None:
         return ()
@@ -55,18 +55,18 @@ def pictures(report: Report) -> tuple[Picture, ...]:
 
 
 def _can_be_drawn(run: Run | None) -> bool:
-    # the trace of real processes is the ranks' own word
+    # the trace of real processes is only the ranks' claim
     if run is None or isinstance(run, ProcessRun):
         return False
     if run.trace.world_size > MOST_RANKS or len(run.trace.events) > MOST_EVENTS:
         return False
-    if any(standing.waits_in for standing in run.standings):
+    if any(status.waits_in for status in run.statuses):
         return True
     return run.trace.seconds > 0 and run.trace.world_size > 1
 
 
 def _shows(result: CheckResult) -> tuple[bool, bool, bool, int, float]:
-    """How much a picture of this check's run tells: what failed before what passed, then messages, ranks, time."""
+    """Sort key for how much a picture of this check's run shows: failures first, then messages, ranks, time."""
     assert result.run is not None
     trace = result.run.trace
     sent = sum(message_counts(trace).values())
@@ -74,12 +74,12 @@ def _shows(result: CheckResult) -> tuple[bool, bool, bool, int, float]:
 
 
 def timeline(run: Run) -> str:
-    """A lane for each rank, in it a row for each kind of event, an arrow for each message.
+    """A lane for each rank, with a row for each kind of event and an arrow for each message.
 
-    Where the run ended in a deadlock, lanes go on to the right with what each rank waits for.
+    If the run ended in a deadlock, lanes continue to the right with what each rank waits for.
     """
     trace, n = run.trace, run.trace.world_size
-    waiting = {standing.rank: standing.waits_in for standing in run.standings if standing.waits_in}
+    waiting = {status.rank: status.waits_in for status in run.statuses if status.waits_in}
     kinds = [kind for kind in Kind if any(event.kind is kind for event in trace.events)]
     began = min((event.start for event in trace.events), default=0.0)
     ran = _PLOT * (0.5 if kinds else 0) if waiting else _PLOT
@@ -105,7 +105,7 @@ def timeline(run: Run) -> str:
             text = f"waits for {_awaited(waits)} …"
             parts.append(f'<text x="{_LEFT + ran + 10:g}" y="{top + lane / 2 + 4:g}">{text}</text>')
     for event, met in zip(trace.events, begins(trace), strict=True):
-        # pale until all that take part have come to it
+        # pale until all participants have joined
         met = min(met, event.end)
         for start, end, pale in ((event.start, met, ' opacity=".4"'), (met, event.end, "")):
             if end > start or event.start == event.end:
@@ -125,13 +125,13 @@ def timeline(run: Run) -> str:
     return _svg(_WIDTH, bottom + 36, "Timeline of your run", describe(run), parts)
 
 
-def _awaited(operation: UnderWay) -> str:
+def _awaited(operation: PendingOperation) -> str:
     whom = f"rank {operation.peer}" if operation.peer >= 0 else "others"
     return whom + {"send": " to receive", "receive": " to send"}.get(operation.kind, "")
 
 
 def _axis(bottom: float) -> list[str]:
-    parts = [f'<text x="{_LEFT}" y="{bottom + 31}" opacity=".75">share of the time that the run took</text>']
+    parts = [f'<text x="{_LEFT}" y="{bottom + 31}" opacity=".75">share of the total run time</text>']
     for share in range(0, 101, 25):
         at = _LEFT + _PLOT * share / 100
         anchor = "end" if share == 100 else "middle"
@@ -153,7 +153,7 @@ def _legend(kinds: Sequence[Kind]) -> str:
         )
         left += 40 + 7 * len(text)
     if any(kind is not Kind.COMPUTE for kind in kinds):
-        parts.append(f'<text x="{left}" y="16">pale: waits for the other rank</text>')
+        parts.append(f'<text x="{left}" y="16">pale: waiting for the other rank</text>')
     return "".join(parts)
 
 
@@ -162,7 +162,7 @@ _Row = Callable[[int, Kind], float]
 
 
 def _arrows(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
-    """From each send's beginning to the end of its receive."""
+    """Arrows from the start of each send to the end of its receive."""
     pairs = list(messages(trace))
     if len(pairs) > MOST_ARROWS:
         return []
@@ -172,7 +172,7 @@ def _arrows(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
         x2, y2 = x(received.end), y(received.rank, Kind.RECEIVE) + row / 2
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1e-9)
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
-        # the head is two short strokes back from the tip
+        # the arrowhead is two short strokes back from the tip
         head = "".join(
             f"M{x2:.1f} {y2:.1f}l{-6 * dx + side * 2.5 * dy:.1f} {-6 * dy - side * 2.5 * dx:.1f}" for side in (1, -1)
         )
@@ -181,7 +181,7 @@ def _arrows(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
 
 
 def _labels(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
-    """What each long bar is, where the text fits into it."""
+    """The operation's name on each bar that is wide enough."""
     shown = []
     for event in trace.events:
         text = event.operation if event.operation in _NAMES else event.kind.value
@@ -215,7 +215,7 @@ def traffic(trace: Trace) -> str:
             if not count:
                 parts.append(f'<rect {at} fill="currentColor" opacity=".09"/>')
                 continue
-            # light to dark blue; the number stands on it in black or white
+            # light to dark blue, with the number in black or white
             share = count / most
             shade = [round(light + (dark - light) * share) for light, dark in ((198, 0), (219, 82), (239, 140))]
             ink = "white" if share > 0.5 else "black"
@@ -228,13 +228,13 @@ def traffic(trace: Trace) -> str:
 
 
 def message_counts(trace: Trace) -> Counter[tuple[int, int]]:
-    """How many messages went from one rank to another, by (source, destination)."""
+    """Number of messages by (source, destination)."""
     sends = trace.of(kind=Kind.SEND)
     return Counter((event.rank, event.peer) for event in sends if event.peer is not None)
 
 
 def describe(run: Run) -> str:
-    """The timeline in words, for those who do not see it."""
+    """The timeline in words, as alt text."""
     trace, n = run.trace, run.trace.world_size
     sent = sum(message_counts(trace).values())
     said = [f"{n} ranks, {sent} messages."]
@@ -251,9 +251,9 @@ def describe(run: Run) -> str:
         waits = max(times, key=lambda rank: rank.idle)
         said.append(f"Of the ranks' time: {shown}.")
         said.append(f"Rank {waits.rank} waits longest, {waits.idle / trace.seconds:.0%} of the run.")
-    for standing in run.standings:
-        if operation := standing.waits_in:
-            said.append(f"At the end rank {standing.rank} waits for {_awaited(operation)}.")
+    for status in run.statuses:
+        if operation := status.waits_in:
+            said.append(f"At the end rank {status.rank} waits for {_awaited(operation)}.")
     return " ".join(said)
 
 

@@ -1,8 +1,8 @@
-"""nbgrader's Autograde, on what intake made of the submissions.
+"""nbgrader's Autograde, on intake's version of the submissions.
 
 nbgrader looks into a submission's folder in many places: it matches notebooks, reads `timestamp.txt`, copies all other
-files. So none of it sees that folder. It works on `received/STUDENT/ASSIGNMENT`, which holds the rebuilt notebooks and
-nbgrader's own two stamps, and can be deleted at any time.
+files. So it never gets to see that folder. It works on `received/STUDENT/ASSIGNMENT`, which holds the rebuilt notebooks
+and nbgrader's own two stamps, and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from traitlets import Int
 
 from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.folder import STAMPS, is_odd, opened, read_stamp, shown
-from autograder.intake.limits import IntakeFailed, Limits, NotTaken
+from autograder.intake.limits import EntryRefused, IntakeFailed, Limits
 from autograder.intake.receive import Intake, read_release, receive
 from autograder.intake.stamps import FORMAT, current_record, told_time
 
@@ -35,13 +35,13 @@ RECEIVED = "received"
 
 
 class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no types
-    """Takes the place of nbgrader's converter, which `install` sees to. Configured as `c.Autograde`."""
+    """Replaces nbgrader's converter, through `install`. Configured as `c.Autograde`."""
 
     max_notebook_bytes = Int(Limits().notebook_bytes, help="Larger notebooks are not read.").tag(config=True)
 
     def start(self) -> None:
-        """Grade what was handed in and is not graded yet. Raises NbGraderException."""
-        from autograder.sandbox import Sandbox, SandboxUnavailable  # torch: seconds, for every command of nbgrader's
+        """Grade submissions that are not graded yet. Raises NbGraderException."""
+        from autograder.sandbox import Sandbox, SandboxUnavailable  # imports torch: seconds in every nbgrader command
 
         try:
             Sandbox(parent=self).check()
@@ -56,7 +56,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
             self.coursedir.submitted_directory = self._submitted
 
     def init_notebooks(self) -> None:
-        """One entry for each submission, whatever is in it: its notebooks are those of the release."""
+        """Add one entry for each submission, whatever it contains: its notebooks are those of the release."""
         course = self.coursedir
         try:
             self._release = read_release(Path(course.format_path(course.release_directory, ".", course.assignment_id)))
@@ -80,11 +80,11 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
             raise NbGraderException("nothing was matched")
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
-        """Take the submission in, before nbgrader looks at it."""
+        """Take the submission in before nbgrader looks at it."""
         self._take_in(student_id, assignment_id)
         wanted: bool = super().init_destination(assignment_id, student_id)
         if wanted:
-            # nbgrader makes no new page where one is: learners would go on reading the old marks
+            # nbgrader does not overwrite an existing page: learners would keep reading the old marks
             course = self.coursedir
             pages = course.format_path(course.feedback_directory, student_id, assignment_id)
             shutil.rmtree(pages, ignore_errors=True)
@@ -102,14 +102,14 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
 
 
 def lay_out(intake: Intake, submitted: Path, received: Path) -> None:
-    """Write what nbgrader works on: the rebuilt notebooks and its two stamps. Replaces what was there."""
+    """Write what nbgrader works on, the rebuilt notebooks and its two stamps, replacing earlier files."""
     secret = _secret(submitted)
     making = received.with_name(f".{received.name}")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
     for name, notebook in intake.notebooks.items():
         nbformat.write(notebook, making / f"{name}.ipynb")
-    # release_feedback stops for everybody when one submission lacks either
+    # release_feedback stops for all learners when one submission lacks either
     stamp, secret_file = STAMPS
     (making / stamp).write_text(intake.handed_in.strftime(FORMAT) if intake.handed_in else "")
     (making / secret_file).write_text(secret)
@@ -119,17 +119,17 @@ def lay_out(intake: Intake, submitted: Path, received: Path) -> None:
 
 
 def _secret(submitted: Path) -> str:
-    """What names the feedback's file in the exchange: the submission's own, so that its author finds it."""
+    """Return the submission's own secret, which names its feedback file in the exchange for its author to find."""
     try:
         with opened(submitted) as folder:
             told = read_stamp(folder, STAMPS[1])
-    except NotTaken:
+    except EntryRefused:
         told = ""
     return told if re.fullmatch(r"[0-9a-f]{32,256}", told) else secrets.token_hex(64)
 
 
 class ReceivedExporter(NotebookExporter):
-    """Stands for `c.Autograde.exporter_class`: refuses to work for a converter that reads submissions as they are."""
+    """Default for `c.Autograde.exporter_class`: refuses a converter that reads submissions directly."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]  # nbconvert leaves it untyped
@@ -138,9 +138,9 @@ class ReceivedExporter(NotebookExporter):
 
 
 def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id: str) -> datetime | None:
-    """When a submission was handed in, for the formgrader's tables: what `receive` says, at the cost of one file.
+    """Return a submission's time for the formgrader's tables: the same as `receive` returns, but by reading one file.
 
-    nbgrader's own opens `timestamp.txt` wherever it leads, and one that holds no time takes the whole table down.
+    nbgrader's version opens `timestamp.txt` wherever it leads, and an invalid one breaks the whole table.
     """
     course = grader.coursedir
     record = current_record(Path(course.format_path(COLLECTED, student_id, assignment_id)))
@@ -149,12 +149,12 @@ def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id:
     try:
         with opened(Path(course.format_path(course.submitted_directory, student_id, assignment_id))) as folder:
             return told_time(read_stamp(folder, STAMPS[0]))
-    except (NotTaken, IntakeFailed):
+    except (EntryRefused, IntakeFailed):
         return None
 
 
 def existing_timestamp(course: CourseDirectory, folder: str) -> datetime | None:
-    """nbgrader's, without its warning for each submission of which nothing tells when it was handed in."""
+    """nbgrader's function, without its warning for each submission of unknown time."""
     try:
         if os.stat(os.path.join(folder, STAMPS[0])).st_size == 0:
             return None
@@ -168,7 +168,7 @@ _stock_timestamp = CourseDirectory.get_existing_timestamp
 
 
 def install() -> None:
-    """Make `nbgrader autograde` and the formgrader read submissions by way of us; nbgrader has no setting for it."""
+    """Make `nbgrader autograde` and the formgrader read submissions through intake; nbgrader has no setting for it."""
     autogradeapp.Autograde = api.Autograde = AutogradeReceived
     CourseDirectory.get_existing_timestamp = existing_timestamp
     api.NbGraderAPI.get_submitted_timestamp = submitted_timestamp

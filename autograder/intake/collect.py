@@ -1,9 +1,9 @@
 """`nbgrader collect`, for an exchange in which everybody may write.
 
-nbgrader's own follows links, believes the name and the time in a folder's name, and only warns when the folder is not
-its author's. Here a submission whose files are not all its author's is refused, with its reason, and so is one that
-cannot be read; everybody else's are collected. A time counts only as long as the kernel agrees: learners can name
-their folder as they like and change files in it after the deadline, but cannot turn back when that happened.
+nbgrader's own follows links, trusts the name and the time in a folder's name, and only warns when the folder is not its
+author's. Here a submission is refused, with a reason, if any of its files is not its author's or if it cannot be read;
+all others are collected. A time counts only if the kernel confirms it: learners can name their folder as they like and
+change files in it after the deadline, but cannot backdate that change.
 
     submitted/STUDENT/ASSIGNMENT/             what is graded: plain files, and the time in `timestamp.txt`
     collected/STUDENT/ASSIGNMENT/current.json owner, times and content hash of it
@@ -31,7 +31,7 @@ from traitlets import Bool, Float
 
 from autograder.intake.folder import (
     STAMPS,
-    Found,
+    FolderEntry,
     content_hash,
     is_odd,
     opened,
@@ -41,20 +41,20 @@ from autograder.intake.folder import (
     walk,
 )
 from autograder.intake.keeping import copy_plain_files, put_by, write_json
-from autograder.intake.limits import IntakeFailed, Limits, NotTaken, NotYet
+from autograder.intake.limits import EntryRefused, FilesChanged, IntakeFailed, Limits
 from autograder.intake.stamps import FORMAT, Record, current_record, told_time
 
 COLLECTED = "collected"
 _SHOWN = 20
 _TRIES = 20
-"""Submissions of one learner that are looked at."""
+"""Maximum submissions of one learner that are examined."""
 _KEPT = 1000
-"""Refusals that are written down."""
+"""Maximum refusals that are recorded."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A folder in the exchange that says whose submission it is."""
+    """A folder in the exchange, with the learner that its name claims."""
 
     student: str
     claimed: datetime
@@ -72,10 +72,10 @@ class Refusal:
 
 
 class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no types
-    """Takes the place of nbgrader's, by `c.ExchangeFactory.collect`.
+    """Replaces nbgrader's collector, by `c.ExchangeFactory.collect`.
 
-    `c.ExchangeCollect.check_owner` is for a system where each learner is a user; where all are the same one, as in
-    containers, nothing in the exchange tells who wrote a file: set it to False to collect all the same.
+    `c.ExchangeCollect.check_owner` is for systems where each learner is a user. Where all share one user, as in
+    containers, nothing in the exchange shows who wrote a file: set it to False to collect anyway.
     """
 
     believe_names = Bool(
@@ -85,7 +85,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
     tolerance = Float(60, help="Seconds that handing in may take, and that clocks may differ.").tag(config=True)
 
     def init_src(self) -> None:
-        """Find the submission of each learner that is to be collected."""
+        """Find the submission of each learner that should be collected."""
         course = self.coursedir
         if not course.course_id:
             self.fail("No course id specified. Re-run with --course flag.")
@@ -102,17 +102,17 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         for arrival in self._arrivals():
             arrivals = by_student[arrival.student]
             arrivals.append(arrival)
-            if len(arrivals) > 2 * _TRIES:  # of a learner who hands in without end
+            if len(arrivals) > 2 * _TRIES:  # a learner who submits without end
                 arrivals.sort(key=_claimed, reverse=True)
                 del arrivals[_TRIES:]
         self.src_records = [self._choose(arrivals, duedate) for _, arrivals in sorted(by_student.items())]
 
     def copy_files(self) -> None:
-        """Collect what was found. Raises ExchangeError at the end when something failed on our side."""
+        """Collect the submissions found. Raises ExchangeError at the end if there was an infrastructure failure."""
         for arrival in self.src_records:
             try:
                 self._collect(arrival)
-            except (NotTaken, NotYet) as problem:
+            except (EntryRefused, FilesChanged) as problem:
                 self._refuse(arrival.path.name, arrival.status, f"{problem}")
             except (IntakeFailed, OSError) as problem:
                 self.log.error("Not collected: %s: %s", shown(arrival.path.name), problem)
@@ -132,7 +132,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         return due
 
     def _arrivals(self) -> Iterator[Arrival]:
-        """All folders of the assignment that belong to the learner whom they name; the others are refused."""
+        """Yield the assignment's folders that belong to the learner that they name; refuse the others."""
         course = self.coursedir
         assignment = re.escape(course.assignment_id)
         # STUDENT+ASSIGNMENT+TIME+RANDOM; names may hold a plus, and so may the time: +0200
@@ -157,7 +157,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                     yield Arrival(match[1], claimed, Path(entry.path), status)
 
     def _foreign(self, student: str, status: os.stat_result) -> str:
-        """Why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""
+        """Return why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""
         if not self.check_owner:
             return ""
         try:
@@ -167,7 +167,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         return "" if status.st_uid == uid else f"it says that it is {student!r}'s, but belongs to {_owner(status)!r}"
 
     def _choose(self, arrivals: list[Arrival], duedate: datetime | None) -> Arrival:
-        """The newest one; with a due date the newest that was in time, if there is one."""
+        """Return the newest submission, or with a due date the newest in time, if there is one."""
         newest_first = sorted(arrivals, key=_claimed, reverse=True)
         if duedate:
             for arrival in [one for one in newest_first if one.claimed <= duedate][:_TRIES]:
@@ -175,22 +175,22 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                     with opened(arrival.path) as folder:
                         if self._handed_in(arrival, folder)[0] <= duedate:
                             return arrival
-                except (NotTaken, IntakeFailed) as problem:
+                except (EntryRefused, IntakeFailed) as problem:
                     self._refuse(arrival.path.name, arrival.status, f"{problem}")
         return newest_first[0]
 
-    def _handed_in(self, arrival: Arrival, folder: int) -> tuple[datetime, list[Found], list[str]]:
-        """When it was handed in, in UTC, as far as the kernel agrees; what is in it, and what was left out.
+    def _handed_in(self, arrival: Arrival, folder: int) -> tuple[datetime, list[FolderEntry], list[str]]:
+        """Return the submission time in UTC as far as the kernel confirms it, the files, and what was left out.
 
-        folder: open. It is looked at again: in the exchange anybody can put another in the place of one they know.
+        folder: open. It is checked again, since in the exchange anybody can replace a folder whose name they know.
         """
         status = os.fstat(folder)
         if problem := self._foreign(arrival.student, status):
-            raise NotTaken(problem)
+            raise EntryRefused(problem)
         found, notes = walk(folder, self._limits)
         for one in found:
             if problem := self._foreign(arrival.student, one.status):
-                raise NotTaken(f"`{shown(one.path)}` in it: {problem}")
+                raise EntryRefused(f"`{shown(one.path)}` in it: {problem}")
         changed_at = max(one.st_ctime for one in (status, *(one.status for one in found)))
         changed = datetime.fromtimestamp(changed_at, UTC).replace(tzinfo=None)
         if self.believe_names or abs(changed - arrival.claimed) <= timedelta(seconds=self.tolerance):
@@ -259,7 +259,7 @@ def _claimed(arrival: Arrival) -> datetime:
 
 
 def is_student(name: str) -> bool:
-    """Can this be a learner's name: of a folder of its own, in every place where nbgrader makes one?"""
+    """Return whether this can be a learner's name and thus a folder name, wherever nbgrader makes one."""
     return not is_odd(name) and not name.startswith(".") and not set(name) & set("/\\*?[]{}") and name == name.strip()
 
 
@@ -274,5 +274,5 @@ def _stamp(submitted: Path) -> datetime | None:
     try:
         with opened(submitted) as folder:
             return told_time(read_stamp(folder, STAMPS[0]))
-    except NotTaken:
+    except EntryRefused:
         return None

@@ -1,4 +1,4 @@
-"""Where collected submissions lie: plain files only, and every earlier one with its record."""
+"""Storage of collected submissions: plain files only, and every earlier submission with its record."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.intake.folder import STAMPS, Found, chunks, is_odd, shown
-from autograder.intake.limits import NotTaken
+from autograder.intake.folder import STAMPS, FolderEntry, chunks, is_odd, shown
+from autograder.intake.limits import EntryRefused
 from autograder.intake.stamps import Record
 
 _FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHOWN = 20
 
 
-def copy_plain_files(folder: int, found: list[Found], target: Path, course: CourseDirectory) -> list[str]:
-    """Copy from an open folder, notebooks first: others must not use up what may be copied. Returns what was left out.
+def copy_plain_files(folder: int, found: list[FolderEntry], target: Path, course: CourseDirectory) -> list[str]:
+    """Copy from an open folder, notebooks first: other files must not exhaust the limits. Returns what was left out.
 
-    nbgrader's own stamp of the time is not copied. Raises NotYet when a file is not as it was found.
+    nbgrader's own time stamp is not copied. Raises NotYet when a file has changed since it was found.
     """
     mode = 0o664 if course.groupshared else 0o644
     notes = []
@@ -43,7 +43,7 @@ def copy_plain_files(folder: int, found: list[Found], target: Path, course: Cour
                     file.write(chunk)
                     left -= len(chunk)
             path.chmod(mode)
-        except NotTaken as problem:
+        except EntryRefused as problem:
             path.unlink()
             notes.append(f"`{shown(one.path)}` was left out: {problem}.")
     if course.groupshared:
@@ -55,7 +55,7 @@ def copy_plain_files(folder: int, found: list[Found], target: Path, course: Cour
 
 
 def put_by(submitted: Path, collected: Path, record: Record | None) -> None:
-    """Put what is in `submitted` by with its record: nothing that was handed in is lost."""
+    """Archive the contents of `submitted` with their record, so that no submission is lost."""
     collected.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(submitted):
         return
@@ -71,7 +71,7 @@ def put_by(submitted: Path, collected: Path, record: Record | None) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """All of it or nothing."""
+    """Write JSON atomically."""
     making = path.with_name(f".{path.name}")
     making.write_text(json.dumps(data, indent=1))
     making.replace(path)

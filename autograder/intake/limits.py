@@ -1,4 +1,4 @@
-"""How much of a submission is looked at, and the two ways in which it can end otherwise than in a notebook."""
+"""Limits on what is read of a submission, and the two exceptions that intake raises instead of returning a notebook."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What is beyond is left out and noted; it never stops the rest from being graded."""
+    """What exceeds a limit is left out and noted; the rest is graded all the same."""
 
     notebook_bytes: int = 50_000_000
     total_bytes: int = 100_000_000
-    """Of all files of a submission together."""
+    """Size of all files of a submission together."""
     files: int = 2_000
-    """Files and folders of a submission together."""
+    """Number of files and folders of a submission together."""
     depth: int = 8
-    """Folders inside each other."""
+    """Nesting depth of folders."""
     cells: int = 2_000
     source: int = 200_000
-    """Characters of one cell; ten times as many of all together."""
+    """Characters of one cell; ten times as many for all cells together."""
     json_values: int = 2_000_000
-    """Texts, lists and objects of one notebook, about; numbers are free. To walk past them takes half a second."""
+    """Approximate number of texts, lists and objects in one notebook; numbers are free. Skipping them takes 0.5 s."""
 
 
 class IntakeFailed(RuntimeError):
-    """Something on our side, such as a missing release or a full disk: try again; it says nothing about the work."""
+    """An infrastructure error, such as a missing release or a full disk: try again; the submission is not at fault."""
 
 
-class NotYet(IntakeFailed):
-    """Files went or changed while they were read, or we may not read them. In the exchange their author did that."""
+class FilesChanged(IntakeFailed):
+    """Files vanished, changed while being read, or are unreadable. In the exchange, their author caused that."""
 
 
-class NotTaken(Exception):
-    """A file or folder of a submission is not looked at; the message says why, in words for its author."""
+class EntryRefused(Exception):
+    """A file or folder of a submission is skipped; the message explains it to its author."""

@@ -1,7 +1,7 @@
-"""What is read of a submitted notebook: the text of each cell and what the cell claims to be. Nothing is believed.
+"""Reading a submitted notebook: the text of each cell and the cell's claims. Nothing is trusted.
 
-A notebook of format 3 keeps its cells in worksheets, a code cell's text as `input`, and headings as cells of a kind of
-their own. It has no cell ids; `grade_id` lies in the cell's metadata in both formats, and identifies the cell in both.
+A notebook of format 3 keeps its cells in worksheets, a code cell's text as `input`, and headings as a separate cell
+type. It has no cell ids; `grade_id` is in the cell's metadata in both formats, and identifies the cell in both.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autograder.intake.limits import Limits
-from autograder.intake.pull import Malformed, Pull
+from autograder.intake.pull import JsonCursor, MalformedJson
 
 Claim = bool | int | float
 
 _METADATA = 20_000
-"""Bytes. nbgrader's take 200."""
+"""Maximum bytes of a cell's metadata. nbgrader's take 200."""
 _CLAIMS = ("grade", "solution", "locked", "points")
 _ENCODINGS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -30,10 +30,10 @@ _ENCODINGS = (
 
 @dataclass(frozen=True)
 class SubmittedCell:
-    """One cell of a submission, as it presents itself."""
+    """One cell of a submission, with its own claims."""
 
     grade_id: str
-    """Empty when it has none."""
+    """nbgrader's id of the cell; empty when it has none."""
     source: str
     cell_type: str = "code"
     claims: Mapping[str, Claim] = field(default_factory=dict)
@@ -42,23 +42,23 @@ class SubmittedCell:
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """The cells of a submitted notebook, whatever its state, and what is wrong with the file."""
+class SubmittedCells:
+    """The cells of a submitted notebook, whatever its state, and problems of the file."""
 
     cells: tuple[SubmittedCell, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
-    """The cells of a notebook. Raises nothing, whatever the bytes: what cannot be read is noted."""
+def read_cells(data: bytes, limits: Limits | None = None) -> SubmittedCells:
+    """Return the cells of a notebook. Never raises, whatever the bytes: unreadable parts are noted."""
     limits = limits or Limits()
     data, notes = _utf_8(data)
-    pull = Pull(data, limits.json_values)
+    pull = JsonCursor(data, limits.json_values)
     cells: list[SubmittedCell] | None = None
     version = of_cells = 4
     try:
         if not pull.next_is(b"{"):
-            raise Malformed("it is not a JSON object")
+            raise MalformedJson("it is not a JSON object")
         for key in pull.members():
             if key == "cells":
                 of_cells = 4
@@ -72,19 +72,19 @@ def read_cells(data: bytes, limits: Limits | None = None) -> Submitted:
                 pull.skip()
         pull.end()
         if cells is None:
-            raise Malformed("it has no list of cells")
-    except _Enough as enough:
+            raise MalformedJson("it has no list of cells")
+    except _TooManyCells as enough:
         cells = enough.cells
         _note(notes, f"Only the first {enough.number:,} cells of the notebook were read.")
-    except Malformed as problem:
-        return Submitted((), (f"The file is not a notebook: {problem}.",))
+    except MalformedJson as problem:
+        return SubmittedCells((), (f"The file is not a notebook: {problem}.",))
     if of_cells == 3:
         notes.append("The notebook is in format 3, which Jupyter wrote until 2015; its cells were read.")
     elif version != 4:
         notes.append("The file does not say that it is of notebook format 4; it was read as if it were.")
     if pull.latin_1:
         notes.append("The file is not in UTF-8; it was read as Latin-1.")
-    return Submitted(tuple(cells), tuple(notes))
+    return SubmittedCells(tuple(cells), tuple(notes))
 
 
 def _note(notes: list[str], text: str) -> None:
@@ -98,7 +98,7 @@ def _utf_8(data: bytes) -> tuple[bytes, list[str]]:
             if encoding == "utf-8":
                 return data[len(mark) :], []
             return _recoded(data, encoding), [f"The file is in {encoding.upper()}, not UTF-8."]
-    if b"\0" in data[:2]:  # no mark, but `{` in two bytes
+    if b"\0" in data[:2]:  # no byte order mark, but `{` in two bytes
         encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
         return _recoded(data, encoding), ["The file is in UTF-16, not UTF-8."]
     return data, []
@@ -108,8 +108,8 @@ def _recoded(data: bytes, encoding: str) -> bytes:
     return data.decode(encoding, "replace").encode("utf-8", "replace")
 
 
-def _in_worksheets(pull: Pull) -> Iterator[None]:
-    """The cells of all worksheets of a notebook of format 3, each to be taken."""
+def _in_worksheets(pull: JsonCursor) -> Iterator[None]:
+    """Yield once for each cell in the worksheets of a format 3 notebook; the caller takes it."""
     for _ in pull.elements():
         if not pull.next_is(b"{"):
             pull.skip()
@@ -121,8 +121,8 @@ def _in_worksheets(pull: Pull) -> Iterator[None]:
                 pull.skip()
 
 
-def _cells(pull: Pull, elements: Iterator[None], limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
-    """None when it is no list; of two lists under the same name the last counts, as for every reader of JSON."""
+def _cells(pull: JsonCursor, elements: Iterator[None], limits: Limits, notes: list[str]) -> list[SubmittedCell] | None:
+    """Return the cells, or None if they are not a list; of duplicate keys the last counts, as in every JSON reader."""
     if not pull.next_is(b"["):
         pull.skip()
         return None
@@ -130,7 +130,7 @@ def _cells(pull: Pull, elements: Iterator[None], limits: Limits, notes: list[str
     left = 10 * limits.source
     for number, _ in enumerate(elements):
         if number >= limits.cells or left < 0:
-            raise _Enough(cells, number)
+            raise _TooManyCells(cells, number)
         if pull.next_is(b"{"):
             cell = _cell(pull, limits, notes)
             if cell is not None:
@@ -141,7 +141,7 @@ def _cells(pull: Pull, elements: Iterator[None], limits: Limits, notes: list[str
     return cells
 
 
-class _Enough(Exception):
+class _TooManyCells(Exception):
     """There are more cells than are read."""
 
     def __init__(self, cells: list[SubmittedCell], number: int) -> None:
@@ -149,7 +149,7 @@ class _Enough(Exception):
         self.number = number
 
 
-def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:
+def _cell(pull: JsonCursor, limits: Limits, notes: list[str]) -> SubmittedCell | None:
     cell_type, grade_id, claims, attachments = "", "", dict[str, Claim](), False
     source: str | None = None
     heading = 0
@@ -175,17 +175,17 @@ def _cell(pull: Pull, limits: Limits, notes: list[str]) -> SubmittedCell | None:
     return SubmittedCell(grade_id, source, cell_type, claims, attachments)
 
 
-def _source(pull: Pull, limits: Limits, notes: list[str]) -> str | None:
-    """The text of a cell, one text or a list of lines; None when it is neither, or too long."""
+def _source(pull: JsonCursor, limits: Limits, notes: list[str]) -> str | None:
+    """Return a cell's text, from one text or a list of lines; None when it is neither, or too long."""
     is_text = pull.next_is(b'"') or pull.next_is(b"[")
-    # a character beyond the 16-bit ones can be written in twelve; a line takes three more than its text
+    # a character beyond 16 bits can take twelve bytes; a line takes three more than its text
     told = pull.value(12 * limits.source)
     if type(told) is list and all(type(line) is str for line in told):
         told = "".join(told)
     if is_text and (told is None or len(told) > limits.source):
         _note(notes, f"A cell of more than {limits.source:,} characters was left out.")
         return None
-    # lone surrogates are valid in JSON and in no file
+    # lone surrogates are valid in JSON but cannot be encoded
     return told.encode("utf-8", "replace").decode() if type(told) is str else None
 
 

@@ -1,4 +1,4 @@
-"""The notebook that is graded: the released one, with the learner's solution cells put in by id."""
+"""The graded notebook: the released one with the learner's solution cells inserted by id."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from autograder.intake.reading import Claim, SubmittedCell
 
 
 def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Sequence[str] = ()) -> NotebookNode:
-    """A copy of `released` with the learner's solution cells; a missing one becomes empty.
+    """Return a copy of `released` with the learner's solution cells; a missing one becomes empty.
 
-    notes: what is known already. They and what is found here are kept in `metadata.labkit.intake`.
+    notes: earlier notes. They and the new ones are stored in `metadata.labkit.intake`.
     An exercise cell that lost its id is found by its magic, one that lost its magic by its id.
     """
     notebook = copy.deepcopy(released)
@@ -37,7 +37,7 @@ def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Seque
 
 
 def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: list[str]) -> str:
-    """The text of one solution cell, as the learner left it; what is odd about it goes to `notes`."""
+    """Return the text of one solution cell as submitted; oddities are added to `notes`."""
     grade_id, exercise = released.metadata.nbgrader.grade_id, exercise_of(released.source)
     what = f"{MAGIC} {exercise}" if exercise else grade_id
     found = with_id = [cell for cell in cells if cell.grade_id == grade_id]
@@ -71,12 +71,12 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
 
 
 def _exercise(cell: SubmittedCell) -> str:
-    """The exercise that a cell's first line names. Only that line is looked at: the cell may have 200,000."""
+    """Return the exercise named by a cell's first line. Only that line is read: the cell may have 200,000."""
     return exercise_of(cell.source.lstrip()[:300])
 
 
 def _was_changed(released: NotebookNode, cells: Sequence[SubmittedCell]) -> bool:
-    """Is a locked cell's text, or any cell's flags or points, not as released?"""
+    """Return whether a locked cell's text, or any cell's flags or points, differ from the release."""
     settings = released.metadata.get("nbgrader")
     if not settings:
         return False
@@ -93,5 +93,5 @@ def _was_changed(released: NotebookNode, cells: Sequence[SubmittedCell]) -> bool
 
 
 def _same(value: object, claim: Claim) -> bool:
-    """Is what a submission claims the released value? A missing flag is a false one."""
+    """Return whether a submission's claim equals the released value. A missing flag counts as false."""
     return bool(claim == (value or 0))

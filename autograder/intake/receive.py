@@ -1,4 +1,4 @@
-"""From a submission's folder to notebooks that can be graded: which file is which notebook, and what is left out."""
+"""From a submission's folder to gradable notebooks: matches files to notebooks and leaves out the rest."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.intake.folder import STAMPS, Found, content_hash, is_odd, opened, read, read_stamp, shown, walk
-from autograder.intake.limits import IntakeFailed, Limits, NotTaken
-from autograder.intake.reading import Submitted, read_cells
+from autograder.intake.folder import STAMPS, FolderEntry, content_hash, is_odd, opened, read, read_stamp, shown, walk
+from autograder.intake.limits import EntryRefused, IntakeFailed, Limits
+from autograder.intake.reading import SubmittedCells, read_cells
 from autograder.intake.rebuild import rebuild
 from autograder.intake.stamps import Record, told_time
 
@@ -22,34 +22,34 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Release:
-    """An assignment as learners got it."""
+    """An assignment as released to learners."""
 
     notebooks: Mapping[str, NotebookNode]
-    """By name, without `.ipynb`."""
+    """Notebooks by name, without `.ipynb`."""
     files: frozenset[str] = frozenset()
     """Paths of all files, relative to the assignment's folder."""
 
 
 @dataclass(frozen=True)
 class Intake:
-    """A submission as it is graded."""
+    """A submission in the form that is graded."""
 
     notebooks: Mapping[str, NotebookNode]
-    """One for each released notebook, by name; valid, with its notes in `metadata.labkit.intake`."""
+    """One notebook for each released one, by name; valid, with notes in `metadata.labkit.intake`."""
     notes: tuple[str, ...]
-    """What was odd about the submission: printable, for its author as well as for the instructor."""
+    """Oddities of the submission: printable, for its author as well as for the instructor."""
     content_hash: str
-    """SHA-256, in hex, over names and contents of what was handed in; empty when there was no folder to read."""
+    """SHA-256, in hex, over names and contents of the submission; empty when there was no folder to read."""
     handed_in: datetime | None
-    """In UTC, without a time zone, as nbgrader has it; None when nothing tells."""
+    """Submission time in UTC, without a time zone, as in nbgrader; None when unknown."""
     recorded: bool
-    """`handed_in` is what `nbgrader collect` recorded; else the submission's own word."""
-    submitted: Mapping[str, Submitted] = field(default_factory=dict)
-    """The cells of each notebook that was there, as they came."""
+    """Whether `handed_in` was recorded by `nbgrader collect`, rather than claimed by the submission."""
+    submitted: Mapping[str, SubmittedCells] = field(default_factory=dict)
+    """Cells of each submitted notebook, unchanged."""
 
 
 def read_release(folder: Path) -> Release:
-    """The released assignment at `release/ASSIGNMENT`. Raises IntakeFailed when there is none."""
+    """Return the released assignment at `release/ASSIGNMENT`. Raises IntakeFailed when there is none."""
     try:
         files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         paths = sorted(folder.glob("*.ipynb"))
@@ -62,15 +62,15 @@ def read_release(folder: Path) -> Release:
 
 
 def receive(folder: Path, release: Release, limits: Limits | None = None, record: Record | None = None) -> Intake:
-    """What a learner handed in, as it is graded. Raises IntakeFailed for what is not the learner's fault.
+    """Return a learner's submission in the form that is graded. Raises IntakeFailed for infrastructure failures.
 
-    record: what `nbgrader collect` noted when it brought the submission; None when it came some other way.
+    record: the record that `nbgrader collect` made of the submission; None when it arrived some other way.
     """
     limits = limits or Limits()
     try:
         with opened(folder) as handle:
             return _receive(handle, release, limits, record)
-    except NotTaken as problem:
+    except EntryRefused as problem:
         note = f"There is no submission to look at: {problem}."
         notebooks = {name: rebuild(notebook, (), [note]) for name, notebook in release.notebooks.items()}
         return Intake(notebooks, (note,), "", record.handed_in if record else None, record is not None)
@@ -91,7 +91,7 @@ def _receive(folder: int, release: Release, limits: Limits, record: Record | Non
     came = {name: _read(folder, one, limits) for name, one in chosen.items() if one}
     notebooks = {}
     for name, notebook in release.notebooks.items():
-        submitted = came.get(name, Submitted())
+        submitted = came.get(name, SubmittedCells())
         notebooks[name] = rebuild(notebook, submitted.cells, [*submitted.notes, *notes])
     told = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
     handed_in = record.handed_in if record else told_time(read_stamp(folder, STAMPS[0]))
@@ -99,15 +99,15 @@ def _receive(folder: int, release: Release, limits: Limits, record: Record | Non
     return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None, came)
 
 
-def _read(folder: int, one: Found, limits: Limits) -> Submitted:
+def _read(folder: int, one: FolderEntry, limits: Limits) -> SubmittedCells:
     try:
         return read_cells(read(folder, one, limits.notebook_bytes), limits)
-    except NotTaken as problem:
-        return Submitted((), (f"`{shown(one.path)}` was not read: {problem}.",))
+    except EntryRefused as problem:
+        return SubmittedCells((), (f"`{shown(one.path)}` was not read: {problem}.",))
 
 
-def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str, Found | None]:
-    """The file for each released notebook. One under another name is taken when there is only one that it can be."""
+def _choose(found: list[FolderEntry], release: Release, notes: list[str]) -> dict[str, FolderEntry | None]:
+    """Choose the file for each released notebook. One under another name is used if it is the only candidate."""
     notebooks = [one for one in found if one.path.endswith(".ipynb") and not is_odd(one.path)]
     chosen = {name: next((one for one in notebooks if one.path == f"{name}.ipynb"), None) for name in release.notebooks}
     others = [one for one in notebooks if one not in chosen.values()]
@@ -127,14 +127,14 @@ def _choose(found: list[Found], release: Release, notes: list[str]) -> dict[str,
     return chosen
 
 
-def _names(one: Found, release: Release) -> str:
-    """The released notebook that a file has in its name, the longest one; empty when it has none."""
+def _names(one: FolderEntry, release: Release) -> str:
+    """Return the longest name of a released notebook that a file's name contains; empty when there is none."""
     names = (name for name in release.notebooks if name.casefold() in one.name.casefold())
     return max(names, key=len, default="")
 
 
 def _listed(paths: list[str]) -> str:
-    """Some of the names, so far as they are ordinary ones."""
+    """List some of the names, as far as they are ordinary ones."""
     ordinary = [path for path in paths if re.fullmatch(r"[\w./+-]{1,60}", path, re.ASCII)]
     named = [f"`{path}`" for path in ordinary[:_SHOWN]]
     if more := len(ordinary) - len(named):

@@ -1,4 +1,4 @@
-"""When a submission was handed in, and what `nbgrader collect` noted about it."""
+"""Submission times, and the records of `nbgrader collect`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from nbgrader.utils import parse_utc
 from autograder.intake.limits import IntakeFailed
 
 FORMAT = "%Y-%m-%d %H:%M:%S.%f UTC"
-"""As nbgrader writes a time."""
+"""nbgrader's time format."""
 
-# what dateutil makes of other texts is anybody's guess, and the name of a time zone can be a path
+# dateutil's reading of other texts is unpredictable, and a time zone's name can be a path
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?( ?(UTC|GMT|Z|[A-Z]{2,5}|[+-]\d\d:?\d\d))?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What `nbgrader collect` noted about one submission. It stands in `collected/`, where no learner writes."""
+    """The record of one submission by `nbgrader collect`, stored in `collected/`, where learners cannot write."""
 
     student: str
     assignment: str
     handed_in: datetime
-    """In UTC, without a time zone."""
+    """Time in UTC, without a time zone."""
     claimed: datetime
-    """The time that the submission's folder had in its name."""
+    """Time in the name of the submission's folder."""
     owner: str
     owner_checked: bool
     content_hash: str
@@ -38,7 +38,7 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         times = {"handed_in": self.handed_in.strftime(FORMAT), "claimed": self.claimed.strftime(FORMAT)}
         return {**asdict(self), **times, "notes": list(self.notes)}
 
@@ -50,7 +50,7 @@ class Record:
 
 
 def told_time(text: str) -> datetime | None:
-    """The time that a text written by anybody tells, in UTC without a time zone; None when it tells none."""
+    """Parse a time from untrusted text, in UTC without a time zone; None if it holds none."""
     text = text.strip()
     if not _TIME.fullmatch(text):
         return None
@@ -62,7 +62,7 @@ def told_time(text: str) -> datetime | None:
 
 
 def current_record(folder: Path) -> Record | None:
-    """The record of the submission that lies in `submitted/`; `folder` is `collected/STUDENT/ASSIGNMENT`.
+    """Return the record of the submission in `submitted/`; `folder` is `collected/STUDENT/ASSIGNMENT`.
 
     None when nothing was collected. Raises IntakeFailed when the record cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What an instructor may want to look at in what was handed in. Never a score: the judge gives marks, a person decides.
+"""Material for instructors to review in submissions. Never a score: the judge gives marks, a person decides.
 
-Nothing here runs a submission; its text is parsed in a process of its own (`workers`), with limits.
+Nothing here runs a submission; its text is parsed in a separate process (`workers`), with limits.
 """

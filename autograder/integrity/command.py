@@ -21,7 +21,7 @@ _NAMES = 8
 
 
 def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool) -> int:
-    """Make the report on `phase`; prints what to look at and where the page is. Returns an exit code."""
+    """Make the report on `phase`; print what to review and where the page is. Returns an exit code."""
     course = course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")
     console = Console(highlight=False)
     try:
@@ -40,7 +40,7 @@ def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool)
 
 
 def show(report: Report, console: Console) -> None:
-    """Tables for a terminal, the most alike first."""
+    """Print tables for a terminal, the most similar first."""
     console.print(f"{report.submissions} submissions. What to look at, for you to judge; nothing here changes a mark.")
     for reason, names in report.left_out.items():
         named = ", ".join(printable(name) for name in names[:_NAMES])

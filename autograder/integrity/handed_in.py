@@ -1,4 +1,4 @@
-"""What lies in the folders of a course, by way of intake: as data, nothing is run, no link is followed."""
+"""Submissions in the folders of a course, read through intake: as data, nothing is run, no link is followed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Notebook:
     student: str
     name: str
     course: str
-    """Empty for the course at hand; else the folder of an earlier one."""
+    """Empty for the current course; else the folder of an earlier one."""
     cells: Sequence[SubmittedCell]
     notes: Sequence[str]
-    """What is odd about the file and its exercise cells, in words."""
+    """Oddities of the file and its exercise cells, in words."""
     modules: dict[str, str]
-    """The text handed in for each exercise, by its full name, as the judge gets it; empty when there is none."""
+    """Submitted text for each exercise, by full name, as the judge gets it; empty when there is none."""
 
 
 def blank(release: Release) -> Release:
-    """The release with nothing but its exercise cells: what the rest of a notebook is does not matter here."""
+    """Return the release reduced to its exercise cells: the rest of a notebook does not matter here."""
     return Release({name: _exercises(notebook) for name, notebook in release.notebooks.items()}, release.files)
 
 
@@ -45,9 +45,9 @@ def _exercises(released: NotebookNode) -> NotebookNode:
 
 
 def submissions(folder: Path, phase: str, release: Release, course: str = "") -> Iterator[Notebook]:
-    """All released notebooks that were handed in, `STUDENT/PHASE` in `folder` or in its `submitted/`.
+    """Yield all released notebooks that were submitted, `STUDENT/PHASE` in `folder` or in its `submitted/`.
 
-    release: as `blank` makes it. Raises `IntakeFailed` for what is not a learner's fault, such as a full disk.
+    release: from `blank`. Raises `IntakeFailed` for infrastructure failures, such as a full disk.
     """
     inner = folder / "submitted"
     top = inner if inner.is_dir() else folder
@@ -60,7 +60,7 @@ def submissions(folder: Path, phase: str, release: Release, course: str = "") ->
 
 
 def modules(notebook: NotebookNode) -> dict[str, str]:
-    """The module of each exercise cell of a notebook."""
+    """Return the module of each exercise cell of a notebook."""
     names = [exercise_of(cell.source) for cell in notebook.cells]
     found = {name: exercise_cell(notebook, name) for name in names if name}
     return {name: module_text(cell.source) for name, cell in found.items() if cell is not None}

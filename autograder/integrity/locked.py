@@ -1,4 +1,4 @@
-"""Cells that a learner has no reason to touch, beside those of the release."""
+"""Changes to cells that a learner has no reason to edit, compared with the release."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Change:
     cell: str
     what: str
     detail: str = ""
-    """The difference, line by line, where texts differ."""
+    """Line-by-line diff, where texts differ."""
 
 
 def changes(release: Sequence[SubmittedCell], cells: Sequence[SubmittedCell]) -> list[Change]:
-    """What was done to the cells of the release that have an id of nbgrader's; nothing where no cell could be read."""
+    """Return the changes to released cells that have an nbgrader id; empty where no cell could be read."""
     given = {cell.grade_id: cell for cell in release if cell.grade_id}
     count = Counter(cell.grade_id for cell in cells if cell.grade_id)
     if not cells:
@@ -69,7 +69,7 @@ def _differences(old: SubmittedCell, new: SubmittedCell) -> list[Change]:
     found = []
     told = []
     for name in ("grade", "solution", "locked", "points"):
-        # a missing flag is a false one
+        # a missing flag counts as false
         was, now = old.claims.get(name, False), new.claims.get(name, False)
         if was != now:
             told.append(f"{name}: {was} became {now}")
@@ -85,7 +85,7 @@ def _differences(old: SubmittedCell, new: SubmittedCell) -> list[Change]:
 
 
 def _text(source: str) -> list[str]:
-    """What counts of a text: not the ends of its lines, nor empty lines around it."""
+    """Return the significant text: without line ends and surrounding empty lines."""
     return [line.rstrip() for line in source.strip().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""What the course itself has written about an exercise: its modules, which count for nothing, and what it forbids."""
+"""The course's own material on an exercise: its modules, which are ignored, and its forbidden names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ FORBIDDEN = "FORBIDDEN"
 
 @dataclass(frozen=True)
 class Material:
-    """One exercise, as its authors know it."""
+    """One exercise's material."""
 
     exercise: Exercise
     template: str
     known: tuple[str, ...]
     """All modules of the course for it: template, solution, variants, mutants."""
     forbidden: frozenset[str]
-    """Full names that the exercise asks to do without: `FORBIDDEN` of its hidden rubric."""
+    """Full names that the exercise forbids: `FORBIDDEN` of its hidden rubric."""
 
 
 def material(exercise: Exercise) -> Material:
-    """Read it. Of what is read, the table of mutants alone is run.
+    """Read the material. Only the table of mutants is executed.
 
-    Raises ValueError when `FORBIDDEN` is not a set of names that is written out, and when a mutant cannot be made.
+    Raises ValueError when `FORBIDDEN` is not a literal set of names, and when a mutant cannot be made.
     """
     rubric = rubric_path(exercise)
     paths = [exercise.paths["template"], exercise.paths["solution"]]
@@ -40,7 +40,7 @@ def material(exercise: Exercise) -> Material:
 
 
 def rubric_path(exercise: Exercise) -> Path:
-    """The hidden rubric: of the course tree, else of the installed package."""
+    """Return the path of the hidden rubric, in the course tree or else in the installed package."""
     in_course = root() / "autograder" / "rubrics" / exercise.filename
     return in_course if in_course.is_file() else Path(__file__).parent.parent / "rubrics" / exercise.filename
 

@@ -1,4 +1,4 @@
-"""What a name stands for: `dist.all_reduce` under any other name that can be followed without running the module."""
+"""Name resolution: finds `dist.all_reduce` under any alias that can be followed without running the module."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 _ROUNDS = 4
-"""How often names of names are followed: `a = dist.send; b = a; c = b; d = c`."""
+"""Maximum length of alias chains: `a = dist.send; b = a; c = b; d = c`."""
 _MAX_TEXT = 500
 _MAX_MEANINGS = 16
-"""A name that may stand for more than these is one that nobody reads any more."""
+"""Maximum meanings of a name; one with more is ignored."""
 
 
 def nodes(tree: ast.AST) -> list[ast.AST]:
-    """All nodes of a tree but its operators and contexts, in no particular order; faster than `ast.walk`."""
+    """Return all nodes of a tree except operators and contexts, unordered; faster than `ast.walk`."""
     found, waiting = [], [tree]
     while waiting:
         node = waiting.pop()
@@ -30,16 +30,16 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
 
 
 class Names:
-    """The names of one module, whatever their scope: a name that means two things may mean either here.
+    """The names of one module, regardless of scope: a name with two meanings may mean either.
 
-    inside: all nodes of the module. defaults: parameters stand for their default values too.
+    inside: all nodes of the module. defaults: parameters may also mean their default values.
     """
 
     def __init__(self, inside: Sequence[ast.AST], *, defaults: bool) -> None:
         self._meanings: dict[str, set[str]] = defaultdict(set)
         self._texts: dict[str, str] = {}
         self.starred: list[str] = []
-        """Modules of which everything is imported."""
+        """Modules imported with `*`."""
         assigned: list[tuple[str, ast.expr]] = []
         for node in inside:
             if isinstance(node, ast.Import):
@@ -75,7 +75,7 @@ class Names:
                 break
 
     def of(self, node: ast.expr) -> set[str]:
-        """Full names that `node` may stand for: `{"torch.distributed.all_reduce"}`; empty when it is a value."""
+        """Return full names that `node` may refer to: `{"torch.distributed.all_reduce"}`; empty when it is a value."""
         match node:
             case ast.Name(name):
                 return set(self._meanings.get(name, ()))
@@ -94,12 +94,12 @@ class Names:
         return set()
 
     def is_import(self, function: ast.expr) -> bool:
-        """Is it `__import__` or `importlib.import_module`?"""
+        """Return whether it is `__import__` or `importlib.import_module`."""
         named = isinstance(function, ast.Name) and function.id == "__import__"
         return named or bool(self.of(function) & {"importlib.import_module", "importlib.__import__"})
 
     def text(self, node: ast.expr) -> str | None:
-        """The string that `node` is, as far as it is written out in the module: constants, joined or turned round."""
+        """Return the string value of `node` if the module spells it out: constants, joined or reversed."""
         found: str | None = None
         match node:
             case ast.Constant(str() as value):
@@ -129,7 +129,7 @@ def _joined(between: str, parts: list[str | None]) -> str | None:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
-    """`a, b = x, y` as `a = x` and `b = y`."""
+    """Split `a, b = x, y` into `a = x` and `b = y`."""
     if isinstance(target, ast.Name):
         return [(target.id, value)]
     if (

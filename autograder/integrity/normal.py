@@ -1,9 +1,9 @@
-"""A module's text in a normal form: what is left of it when names, order, layout and padding are taken out.
+"""A normal form of a module's text, independent of names, order, layout and padding.
 
 The form is one list of tokens for each function. Library names stay (`torch.distributed.isend`, `.numel`); the module's
-own names do not. Variables that only carry a value to where it is used are put in there; what is never used, or can
-never be reached, is left out; comparisons look one way; operands that may be swapped stand in one order. It is not the
-same program any more, and need not be: equal texts stay equal, and so do most that were made to look different.
+own names do not. Variables that only carry a value are replaced by it; unused and unreachable code is dropped;
+comparisons get one direction; commutative operands are sorted. The result need not be the same program: equal texts
+stay equal, and so do most that were edited to look different.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Sequence, Set
 from autograder.integrity.names import Names, nodes
 
 Token = tuple[str, int]
-"""What stands there, and at which line of the module."""
+"""A token's text and its line in the module."""
 
 _BUILTINS = frozenset(dir(builtins))
 _MAX_DEPTH = 30
-"""Values nested deeper are not put in the place of the variable that holds them."""
+"""Maximum nesting depth of values that replace their variable."""
 _ROUNDS = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef)
@@ -39,7 +39,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 def normalised(tree: ast.Module) -> list[list[Token]]:
-    """Tokens of each function of a module that is used, and of its top level. `tree` is changed.
+    """Return the tokens of each used function of a module, and of its top level. `tree` is changed.
 
     Raises RecursionError where the text is nested more deeply than any that a person writes.
     """
@@ -70,7 +70,7 @@ def _tidy_blocks(inside: Sequence[ast.AST]) -> None:
 
 
 def _tidied(block: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """A block as plain statements: no text, no padding, nothing after its end, one form for what has several."""
+    """Return a block as plain statements: no docstrings, padding or unreachable code, equivalent forms unified."""
     out: list[ast.stmt] = []
     waiting = list(reversed(block))
     while waiting:
@@ -121,7 +121,7 @@ def _last(body: Sequence[ast.stmt]) -> ast.stmt:
 
 
 def _drop_unused_definitions(tree: ast.Module) -> None:
-    """Functions, classes and constants that the module itself never uses, unless it offers them by `__all__`."""
+    """Drop functions, classes and constants that the module never uses, unless they are in `__all__`."""
     reads = [(statement, _reads(statement)) for statement in tree.body]
     offered = any(_stores(statement) == "__all__" for statement in tree.body)
     for _ in range(_ROUNDS):
@@ -136,7 +136,7 @@ def _drop_unused_definitions(tree: ast.Module) -> None:
 
 
 def _reads(statement: ast.stmt) -> Counter[str]:
-    """Names that a statement reads, and texts, which may be names."""
+    """Return the names that a statement reads, and its strings, which may be names."""
     found: Counter[str] = Counter()
     for node in nodes(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -156,7 +156,7 @@ def _is_used(statement: ast.stmt, used: Counter[str], inside: Counter[str], offe
 
 
 def _own_fields(inside: Sequence[ast.AST]) -> set[str]:
-    """Names of attributes that the module's own classes give themselves."""
+    """Return names of attributes that the module's own classes define."""
     fields = set()
     for node in inside:
         if isinstance(node, ast.ClassDef):
@@ -174,7 +174,7 @@ def _own_fields(inside: Sequence[ast.AST]) -> set[str]:
 
 
 def _stores(statement: ast.stmt) -> str:
-    """The name that a plain assignment gives a value to; empty for any other statement."""
+    """Return the target name of a plain assignment; empty for any other statement."""
     match statement:
         case ast.Assign([ast.Name(name)]):
             return name
@@ -182,7 +182,7 @@ def _stores(statement: ast.stmt) -> str:
 
 
 def _is_pure(value: ast.expr) -> bool:
-    """Would nothing be missed if `value` were not computed?"""
+    """Return whether `value` has no side effects."""
     for node in nodes(value):
         if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _PURE):
             return False
@@ -196,7 +196,7 @@ def _depth(node: ast.AST) -> int:
 
 
 def _is_plain(value: ast.expr) -> bool:
-    """A name, a constant or attributes of a name: as short as a variable, so it can stand wherever the variable did."""
+    """Return whether it is a name, a constant or an attribute chain: short enough to replace its variable anywhere."""
     steps = 0
     while isinstance(value, ast.Attribute) and steps < 3:
         value, steps = value.value, steps + 1
@@ -204,7 +204,7 @@ def _is_plain(value: ast.expr) -> bool:
 
 
 def _follow_values(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    """Leave out what is never read; put values in the place of variables that only carry them."""
+    """Drop values that are never read; inline variables that only carry a value."""
     for _ in range(_ROUNDS):
         loads: Counter[str] = Counter()
         own_loads: Counter[str] = Counter()
@@ -213,7 +213,7 @@ def _follow_values(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
             if isinstance(node, ast.Name):
                 (loads if isinstance(node.ctx, ast.Load) else stores)[node.id] += 1
             elif isinstance(node, ast.Assign) and (name := _stores(node)) and _is_pure(node.value):
-                # n = n + 1 reads n for nobody else
+                # n = n + 1 reads n only for itself
                 own_loads[name] += sum(isinstance(n, ast.Name) and n.id == name for n in nodes(node.value))
         unread = {name for name in stores if loads[name] <= own_loads[name]}
         carrying = {name for name in stores if stores[name] == 1 and loads[name] > 0}
@@ -281,13 +281,13 @@ class _Follower(ast.NodeTransformer):
 
 
 class _Emitter:
-    """Writes a tree as tokens."""
+    """Converts a tree to tokens."""
 
     def __init__(self, names: Names, own: set[str], fields: set[str], known: Set[str]) -> None:
         self._names, self._own, self._fields, self._known = names, own, fields, known
 
     def body(self, node: ast.AST) -> list[Token]:
-        """All statements of a function or module; functions inside it stand for themselves."""
+        """Return all statements of a function or module; nested functions are separate."""
         out: list[Token] = []
         for statement in getattr(node, "body", ()):
             out += self._of(statement)
@@ -329,7 +329,7 @@ class _Emitter:
             case ast.For(target, over, body, orelse) | ast.AsyncFor(target, over, body, orelse):
                 return [("for", line), *self._of(target), *self._of(over), *self._all([*body, *orelse]), ("end", line)]
             case ast.Raise(error):
-                # what it says is anybody's
+                # the message is ignored
                 return [
                     ("raise", line),
                     *(self._of(error.func if isinstance(error, ast.Call) else error) if error else []),

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing loaded, every word of a learner's escaped."""
+"""The report as one HTML page: no scripts, no external resources, all text of learners escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autograder.integrity.similar import Passage
 
 _COLOURS = 6
 _NEAR = 3
-"""Lines around a passage that are shown at once."""
+"""Lines of context shown around a passage."""
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 96rem; margin: 1.5rem auto; padding: 0 1rem; color: #1a1a1a; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
@@ -35,11 +35,11 @@ details { border-top: 1px solid #ccc; padding: .4rem 0; } summary { cursor: poin
 .p3 { background: #f5dfea; } .p4 { background: #f7f4bf; } .p5 { background: #e4e0f4; }
 @media (max-width: 50rem) { .sides { grid-template-columns: 1fr; } }
 """
-# Tints of Okabe and Ito's colours; each passage has its number too, on both sides.
+# Tints of Okabe and Ito's colours; each passage also has its number, on both sides.
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     title = f"What to look at: {_safe(report.phase)}"
@@ -81,7 +81,7 @@ def _pairs(report: Report) -> str:
 
 
 def _groups(report: Report) -> str:
-    """Who is in one pair after the other, where that is more than two."""
+    """List learners connected through pairs, for groups of more than two."""
     rows = "".join(f"<li>{', '.join(_safe(name) for name in group)}</li>" for group in report.groups)
     return f"<p>Pairs that hang together:</p><ul>{rows}</ul>" if rows else ""
 
@@ -101,7 +101,7 @@ def _pair(pair: Pair, number: int) -> str:
 
 
 def _marks(pair: Pair, side: int) -> dict[int, int]:
-    """The passage that each line belongs to; the longest, where there are several."""
+    """Map each line to its passage; the longest if there are several."""
     marks: dict[int, int] = {}
     for number, passage in enumerate(pair.passages, start=1):
         for line in _of(passage, side):

@@ -1,7 +1,7 @@
-"""What a module reaches for outside its exercise: the grader, the interpreter, the system, the library's own answer.
+"""Uses beyond the exercise: of the grader, the interpreter, the system, or the library's own answer.
 
-Everything is read from the syntax; what is put together only when the module runs is not seen, but that it is put
-together is. Each rule knows an honest reason for what it finds.
+Everything is read from the syntax. Names assembled at run time are not resolved, but the assembly itself is reported.
+Each rule gives an honest reason for what it finds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from autograder.integrity.names import Names, nodes
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of thing to look at."""
+    """One kind of finding."""
 
     title: str
     innocent: str
-    """Why it may mean nothing."""
+    """A possible innocent reason."""
 
 
 RULES = {
@@ -102,14 +102,14 @@ _PLACES = ("/proc", "/sys/", "/etc/", "/root", "/home", "gradebook.db", ".ipynb"
 """Not /tmp, where each rank is alone."""
 _SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "os.environ")
 _MAX = 50
-"""Places of one module that are told."""
+"""Maximum places reported for one module."""
 
 
 def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
-    """What a module reaches for, by line; at most the first 50.
+    """Return suspicious uses in a module, by line; at most the first 50.
 
-    forbidden: full names, as `torch.distributed.all_reduce`, which means that function wherever in `torch.distributed`
-    it is found; `*.allreduce` means an attribute of that name of anything.
+    forbidden: full names. `torch.distributed.all_reduce` means that function wherever in `torch.distributed` it is
+    found; `*.allreduce` means an attribute of that name on anything.
     """
     inside = nodes(tree)
     names = Names(inside, defaults=True)
@@ -124,7 +124,7 @@ def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
 
 
 def _widest(found: Iterable[Reach]) -> Iterator[Reach]:
-    """Without what another finding of the same line says more fully: `os.environ` beside `os.environ.get`."""
+    """Drop findings that another finding of the same line covers: `os.environ` beside `os.environ.get`."""
     beside: dict[tuple[str, int], list[Reach]] = defaultdict(list)
     for reach in found:
         beside[reach.rule, reach.line].append(reach)
@@ -180,7 +180,7 @@ def _names(node: ast.expr, names: Names, forbidden: Set[str]) -> Iterator[tuple[
 
 
 def _name(name: str, forbidden: Set[str]) -> Iterator[tuple[str, str]]:
-    """What one full name means."""
+    """Yield the findings for one full name."""
     first, *rest = name.split(".")
     if first in ("autograder", "nbgrader") or (first == "labkit" and _is_inside(rest)):
         yield "grader", name
@@ -200,7 +200,7 @@ def _is_private(part: str) -> bool:
 
 
 def _is_inside(rest: list[str]) -> bool:
-    """Is it of labkit, but not what exercises are written with?"""
+    """Return whether it is internal to labkit, rather than part of what exercises use."""
     if not rest:
         return False
     inner = rest[0] in ("checks", "trace", "notebook") or (rest[0] == "clusters" and len(rest) > 2)
@@ -255,7 +255,7 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _written(target: ast.expr, names: Names) -> Iterator[tuple[str, str]]:
-    """Writing to `torch.equal`, `torch.Tensor.__eq__`, `sys.modules[...]`, `torch.__dict__[...]`."""
+    """Detect writes to `torch.equal`, `torch.Tensor.__eq__`, `sys.modules[...]`, `torch.__dict__[...]`."""
     if isinstance(target, ast.Attribute):
         told = {f"{base}.{target.attr}" for base in names.of(target.value)}
     elif isinstance(target, ast.Subscript):

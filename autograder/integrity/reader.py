@@ -1,6 +1,6 @@
-"""The process in which learners' text is parsed: `python -m autograder.integrity.reader`. Started by `workers`.
+"""The process that parses learners' text: `python -m autograder.integrity.reader`. Started by `workers`.
 
-A text that takes too long or too much memory ends this process and nothing else. One JSON object a line, both ways:
+A text that takes too long or too much memory ends this process and nothing else. One JSON object per line, both ways:
 `{"source": ..., "forbidden": [...]}` in, a `Reading` out.
 """
 
@@ -23,11 +23,11 @@ from autograder.integrity.reach import reaches
 MEMORY = 1 << 30
 SECONDS = 10
 MIN_COMMENT = 12
-"""Shorter comments are anybody's."""
+"""Minimum length of comments that are compared; shorter ones are too common."""
 
 
 def read(source: str, forbidden: frozenset[str]) -> dict[str, Any]:
-    """What is compared and looked for in one module. Never raises because of its text."""
+    """Return what is compared and searched in one module. Never raises because of its text."""
     reading: dict[str, Any] = {"grams": [], "lines": [], "reaches": [], "comments": [], "problem": ""}
     try:
         tree = ast.parse(source)
@@ -48,7 +48,7 @@ def read(source: str, forbidden: frozenset[str]) -> dict[str, Any]:
 
 
 def _comments(source: str) -> list[list[Any]]:
-    """`[line, text]` of each comment that is long enough to be somebody's own words."""
+    """Return `[line, text]` of each comment long enough to be original."""
     try:
         return [
             [token.start[0], text]
@@ -62,7 +62,7 @@ def _comments(source: str) -> list[list[Any]]:
 def main() -> None:
     """Read texts until there are no more."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    warnings.simplefilter("ignore")  # of the learner's text, such as an odd escape in a string
+    warnings.simplefilter("ignore")  # about the learner's text, such as an odd escape in a string
     for line in sys.stdin:
         asked = json.loads(line)
         signal.alarm(SECONDS)

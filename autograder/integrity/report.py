@@ -1,4 +1,4 @@
-"""The report on one assignment: what to look at, by learner, and which submissions have rare passages in common."""
+"""The report on one assignment: findings by learner, and submissions with rare passages in common."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autograder.integrity.workers import Reading, readings
 from labkit.exercises import Exercise
 
 MAX_PAIRS = 200
-"""Pairs that are told of one exercise, the most alike first."""
+"""Maximum pairs reported for one exercise, the most similar first."""
 
 ALIKE_INNOCENT = (
     "Work in pairs, a tutorial, a lecture or an assistant's answer gives two people the same lines, and short "
@@ -31,12 +31,12 @@ ALIKE_INNOCENT = (
 
 
 class NothingToCompare(ValueError):
-    """There is no release, or no submission; the message says which, and what to do."""
+    """The release or the submissions are missing; the message says which, and what to do."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about one submission."""
+    """One finding in one submission."""
 
     student: str
     notebook: str
@@ -46,14 +46,14 @@ class Finding:
     """`line 12` of the exercise's module, or a cell's id."""
     what: str
     innocent: str
-    """Why it may mean nothing."""
+    """A possible innocent reason."""
     detail: str = ""
     same_in: int = 1
-    """How many submissions have the very same."""
+    """Number of submissions with the same finding."""
 
     @property
     def place(self) -> str:
-        """`ring_allreduce, line 12`."""
+        """Return for example `ring_allreduce, line 12`."""
         return f"{self.notebook}, {self.where}" if self.where else self.notebook
 
 
@@ -63,7 +63,7 @@ class Side:
 
     student: str
     course: str
-    """Empty for the course at hand."""
+    """Empty for the current course."""
     source: str = field(repr=False)
 
 
@@ -75,34 +75,34 @@ class Pair:
     left: Side
     right: Side
     share: float
-    """Of what the shorter one has of its own, by weight: 0 to 1."""
+    """Shared fraction of the shorter one's own code, by weight: 0 to 1."""
     weight: float
     passages: Sequence[similar.Passage]
     comments: Sequence[tuple[int, int, str]]
-    """Comments that both have and nobody was given: lines on both sides, text."""
+    """Comments in both that were not given to learners: lines on both sides, text."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an instructor may want to look at. No part of it is a mark."""
+    """What an instructor may want to review. No part of it is a mark."""
 
     phase: str
     submissions: int
-    """Learners who handed in something."""
+    """Number of learners with a submission."""
     earlier: int
-    """Modules of earlier courses that were compared too."""
+    """Number of modules of earlier courses that were compared too."""
     findings: Sequence[Finding]
     pairs: Sequence[Pair]
     left_out: Mapping[str, Sequence[str]]
-    """Whose modules were not compared, by reason; one name for each module."""
+    """Learners whose modules were not compared, by reason; one name for each module."""
     without: Sequence[str] = ()
-    """Folders of earlier courses in which nothing was handed in for this."""
+    """Folders of earlier courses without submissions for this assignment."""
     more_pairs: int = 0
     anonymous: bool = False
 
     @property
     def groups(self) -> list[list[str]]:
-        """Learners whose pairs hang together, where they are more than two; the largest group first."""
+        """Return learners connected through pairs, for groups of more than two; the largest group first."""
         together: dict[tuple[str, str], set[tuple[str, str]]] = {}
         for pair in self.pairs:
             sides = [(side.student, side.course) for side in (pair.left, pair.right)]
@@ -115,7 +115,7 @@ class Report:
         return sorted(named, key=lambda group: (-len(group), group))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without the modules' texts."""
+        """Return plain data, without the modules' texts."""
         told = asdict(self) | {"groups": self.groups}
         for pair in told["pairs"]:
             for side in ("left", "right"):
@@ -126,7 +126,7 @@ class Report:
 
 @dataclass
 class _Module:
-    """One module that was handed in."""
+    """One submitted module."""
 
     notebook: Notebook
     source: str
@@ -134,7 +134,7 @@ class _Module:
 
 
 def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymous: bool = False) -> Report:
-    """Look at what lies in `course/submitted`, beside `course/release` and earlier courses' folders.
+    """Compare the submissions in `course/submitted` with `course/release` and with earlier courses' folders.
 
     Raises NothingToCompare; ValueError when a rubric's FORBIDDEN is not a set of names.
     """
@@ -214,7 +214,7 @@ def _cells(notebook: Notebook, given: Sequence[SubmittedCell]) -> list[Finding]:
 
 
 class _Exercise:
-    """All modules that were handed in for one exercise."""
+    """All submitted modules of one exercise."""
 
     def __init__(
         self, course: Material, released: str, notebooks: Sequence[Notebook], left_out: dict[str, list[str]]
@@ -236,11 +236,11 @@ class _Exercise:
         given = read[: len(course.known)]
         self._known = similar.known_grams(given)
         self._known_comments = {text for reading in given for _, text in reading.comments}
-        # template and solution come first: what they reach for, learners may reach for
+        # template and solution come first: learners may use whatever they use
         self._allowed = {(reach.rule, reach.what) for reading in given[:2] for reach in reading.reaches}
         modules = zip(taken, read[len(course.known) :], strict=True)
         self._modules = [_Module(notebook, source, reading) for (notebook, source), reading in modules]
-        # those of earlier courses last, which is what `alike` asks for
+        # `alike` expects modules of earlier courses last
         self._modules.sort(key=lambda m: bool(m.notebook.course))
 
     def findings(self) -> list[Finding]:
@@ -275,8 +275,8 @@ class _Exercise:
         for likeness in likenesses:
             left, right = readable[likeness.left], readable[likeness.right]
             if right.notebook.course and left.notebook.student == right.notebook.student:
-                continue  # who repeats a course may hand in their own work
-            # what is not told needs no passages
+                continue  # learners who repeat a course may reuse their own work
+            # unreported pairs need no passages
             told = len(found) < MAX_PAIRS
             passages = similar.passages(left.reading, right.reading, self._known) if told else []
             comments = self._comments(left.reading, right.reading)
@@ -303,7 +303,7 @@ def _bare(source: str) -> list[str]:
 
 
 def _counted(findings: Sequence[Finding]) -> list[Finding]:
-    """With the number of learners who have the same; by learner, as found."""
+    """Add the number of learners with the same finding; sort by learner, then in the order found."""
     having: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for f in findings:
         having[(f.notebook, f.kind, f.what)].add(f.student)
@@ -316,7 +316,7 @@ def _with(finding: Finding, **changed: Any) -> Finding:
 
 
 def _without_names(report: Report) -> Report:
-    """The same with `learner 07` for names, in an order that tells nothing."""
+    """Replace names by `learner 07`, in an order that does not identify anybody."""
     told = {name for names in report.left_out.values() for name in names}
     names = {f.student for f in report.findings} | {s.student for p in report.pairs for s in (p.left, p.right)} | told
     order = sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "replace")).digest())
@@ -343,7 +343,7 @@ def _without_names(report: Report) -> Report:
 
 
 def printable(text: str) -> str:
-    """`text` with what a terminal or a browser would act on written out: control characters, marks of direction."""
+    """Escape characters in `text` that a terminal or a browser interprets: control characters, direction marks."""
     return "".join(
         c if c in "\n\t" or unicodedata.category(c)[0] != "C" else f"\\u{ord(c):04x}"
         for c in text.replace("\r\n", "\n")

@@ -1,9 +1,9 @@
-"""Who has which rare passages in common: fingerprints, weighted by how few share them.
+"""Rare passages shared between submissions: fingerprints, weighted by how few share them.
 
-What stands in the template, the solution, its variants and mutants counts for nothing: it is what the exercise looks
-like. Of the rest, a fingerprint weighs 1 when two submissions have it and less the more do, down to 0 when more than
-half of them have it. Two submissions are a pair when what they share weighs enough, alone (`ENOUGH`) and beside all
-that the shorter of them has of its own (`SHARE`): so padding hides nothing, and three equal lines prove nothing.
+Passages of the template, the solution, its variants and mutants are ignored. Of the rest, a fingerprint weighs 1 when
+two submissions have it and less the more do, down to 0 when more than half of them have it. Two submissions are a pair
+when the shared weight is large enough, both absolute (`ENOUGH`) and relative to the shorter one's own code (`SHARE`):
+so padding hides nothing, and three equal lines prove nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from autograder.integrity.fingerprints import GRAM, winnowed
 from autograder.integrity.workers import Reading
 
 ENOUGH = 12.0
-"""Weight of what is shared: about 12 rare fingerprints, six lines of code."""
+"""Minimum shared weight: about 12 rare fingerprints, six lines of code."""
 SHARE = 0.355
-"""Set between known answers, which lie close: the most alike of 666 independent pairs share 0.352 where only the
-template is known, the least alike of four copies that were rewritten by hand 0.358."""
+"""Set between known cases, which lie close: the most similar of 666 independent pairs share 0.352 where only the
+template is known, the least similar of four copies rewritten by hand 0.358."""
 _COLUMNS = 4096
 _PLACES = 4
-"""Of a run of tokens that a text repeats, so many places are looked at."""
+"""Maximum positions examined for a token run that a text repeats."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Lines of two modules that say the same."""
+    """Equivalent lines of two modules."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -39,22 +39,22 @@ class Passage:
 
 @dataclass(frozen=True)
 class Likeness:
-    """Two submissions, as indexes into what was compared."""
+    """Two submissions, as indexes into the compared sequence."""
 
     left: int
     right: int
     share: float
-    """Of the shorter one's own code, by weight: 0 to 1."""
+    """Shared fraction of the shorter one's own code, by weight: 0 to 1."""
     weight: float
 
 
 def known_grams(readings: Sequence[Reading]) -> frozenset[int]:
-    """What counts for nothing: all runs of tokens of the course's own modules."""
+    """Return the token runs to ignore: all those of the course's own modules."""
     return frozenset(gram for reading in readings for function in reading.grams for gram in function)
 
 
 def own_fingerprints(reading: Reading, known: Set[int]) -> set[int]:
-    """Winnowed fingerprints of a module, without what is known."""
+    """Return the winnowed fingerprints of a module, without the known ones."""
     found: set[int] = set()
     for function in reading.grams:
         found |= winnowed(function)
@@ -62,16 +62,17 @@ def own_fingerprints(reading: Reading, known: Set[int]) -> set[int]:
 
 
 def weight(having: int, of: int) -> float:
-    """How much a fingerprint counts that `having` of `of` submissions have: 1 for two or fewer, 0 for the many."""
+    """Return the weight of a fingerprint that `having` of `of` submissions have: 1 for two or fewer, 0 for the many."""
     if having > max(of / 2, 3):
         return 0.0
     return math.log(of / max(having - 1, 1)) / math.log(of) if of > 2 else 1.0
 
 
 def alike(own: Sequence[Set[int]], ours: int) -> tuple[list[Likeness], list[float]]:
-    """Pairs among the first `ours` submissions, and of those with later ones; and the weight of each one's own code.
+    """Return pairs among the first `ours` submissions and of those with later ones, and the weight of each one's own
+    code.
 
-    The most alike come first. Time grows with the number of submissions squared, times shared fingerprints, in numpy.
+    Most similar pairs first. Time grows with the number of submissions squared, times shared fingerprints, in numpy.
     """
     having = Counter(f for fingerprints in own for f in fingerprints)
     weights = {f: weight(count, len(own)) for f, count in having.items()}
@@ -99,7 +100,7 @@ def alike(own: Sequence[Set[int]], ours: int) -> tuple[list[Likeness], list[floa
 
 
 def passages(left: Reading, right: Reading, known: Set[int]) -> list[Passage]:
-    """What two modules share and nobody was given, longest first."""
+    """Return what two modules share beyond the given material, longest first."""
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for unit, function in enumerate(right.grams):
         for at, gram in enumerate(function):
@@ -131,7 +132,7 @@ def _run(left: Sequence[int], at: int, right: Sequence[int], place: int) -> int:
 
 
 def _given(reading: Reading, known: Set[int]) -> set[tuple[int, int]]:
-    """Tokens, by function and place, that stand in a run that is known."""
+    """Return tokens, by function and place, inside a known run."""
     return {
         (unit, at + step)
         for unit, function in enumerate(reading.grams)

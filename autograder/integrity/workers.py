@@ -1,4 +1,4 @@
-"""Readings of learners' modules, made in a process of their own that may end at any text."""
+"""Parsed learner modules, read in a separate process that any text may crash."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ NO_ANSWER = "reading it took too long or too much memory"
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read of one module."""
+    """Result of parsing one module."""
 
     grams: tuple[tuple[int, ...], ...]
-    """Hashes of the runs of tokens of each of its functions, in their order."""
+    """Hashes of the token runs of each function, in order."""
     lines: tuple[tuple[int, ...], ...]
-    """The line of each token of each function."""
+    """Line of each token of each function."""
     reaches: tuple[Reach, ...]
     comments: tuple[tuple[int, str], ...]
     problem: str
-    """Why it could not be read; empty when it could."""
+    """Why it could not be parsed; empty if it could."""
 
 
 def readings(asked: Iterable[tuple[str, frozenset[str]]]) -> Iterator[Reading]:
-    """The reading of each text, in order; each comes with the names that its exercise forbids."""
+    """Yield the reading of each text, in order; each text comes with the names that its exercise forbids."""
     process: subprocess.Popen[str] | None = None
     try:
         for source, forbidden in asked:
@@ -55,10 +55,10 @@ def _start() -> subprocess.Popen[str]:
 
 
 def _ask(process: subprocess.Popen[str], source: str, forbidden: frozenset[str]) -> str | None:
-    """One line of answer; None when the process ended without it."""
+    """Return one line of answer; None when the process ended first."""
     assert process.stdin is not None and process.stdout is not None
     try:
-        # ASCII, so that no text of a learner's can end the line
+        # ASCII, so that no text of a learner can end the line
         process.stdin.write(json.dumps({"source": source, "forbidden": sorted(forbidden)}) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()

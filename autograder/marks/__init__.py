@@ -1,1 +1,1 @@
-"""Marks after the judge: what lateness costs, who had more time, files for learning platforms."""
+"""Marks after the judge: late penalties, extensions, exports for learning platforms."""

@@ -1,7 +1,7 @@
-"""Grades for others: a table of all, or a file that Canvas or Moodle imports. `labkit grades` and `nbgrader export`.
+"""Grade exports: a table, or a file that Canvas or Moodle imports. `labkit grades` and `nbgrader export`.
 
-Who handed nothing in has 0, as nbgrader has it. Whoever handed in and has no mark yet, since it was not graded or the
-grader failed, has an empty cell: that is no 0, and learning platforms leave such a cell as it is.
+As in nbgrader, a learner without a submission has 0. A submission without a mark, because it was not graded yet or the
+grader failed, gives an empty cell: not a 0, and learning platforms leave such a cell unchanged.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import ExportPlugin
 
-from autograder.desk.store import Verdicts, Work
+from autograder.verdicts.store import GradingTask, VerdictStore
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes text that begins so for a formula, and runs it."""
+"""First characters of texts that a spreadsheet would run as a formula."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """As the gradebook knows them."""
+    """A learner in the gradebook."""
 
     id: str
     last_name: str
     first_name: str
     email: str
     lms_id: str
-    """What the learning platform calls them, if that was entered."""
+    """The learner's id on the learning platform, if it was entered."""
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What one learner has for one assignment. Marks are None where there are none yet."""
+    """One learner's grade for one assignment. Marks are None where there are none yet."""
 
     learner: Learner
     assignment: str
@@ -51,15 +51,15 @@ class Grade:
 
 
 class Table(ExportPlugin):  # type: ignore[misc]  # nbgrader has no types
-    """All grades, one line for each learner and assignment; nbgrader's columns."""
+    """All grades, one line for each learner and assignment, with nbgrader's columns."""
 
     def export(self, gradebook: Gradebook) -> None:
-        """Write to `self.to`, grades.csv when that is empty."""
+        """Write to `self.to`, by default grades.csv."""
         with Path(self.to or "grades.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(self.rows(self.grades(gradebook)))
 
     def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
-        """The file's lines."""
+        """Return the file's rows."""
         columns = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"]
         rows = [[*columns, "raw_score", "late_submission_penalty", "score", "max_score"]]
         for grade in grades:
@@ -70,7 +70,7 @@ class Table(ExportPlugin):  # type: ignore[misc]  # nbgrader has no types
         return rows
 
     def grades(self, gradebook: Gradebook) -> list[Grade]:
-        """Of the wanted learners and assignments."""
+        """Return the grades of the selected learners and assignments."""
         return [
             self._grade(gradebook, assignment, student)
             for assignment in gradebook.assignments
@@ -91,18 +91,18 @@ class Table(ExportPlugin):  # type: ignore[misc]  # nbgrader has no types
             return Grade(*of, handed_in="", earned=None if waits else 0.0)
         handed_in = str(submission.timestamp or "")
         grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-        works = [Work(student.id, assignment.name, notebook.name) for notebook in assignment.notebooks]
-        failed = any(Verdicts(course).failure(work) for work in works)
+        works = [GradingTask(student.id, assignment.name, notebook.name) for notebook in assignment.notebooks]
+        failed = any(VerdictStore(course).failure(work) for work in works)
         if failed or any(grade.auto_score is None and grade.manual_score is None for grade in grades):
             return Grade(*of, handed_in, earned=None)
         return Grade(*of, handed_in, submission.score, submission.late_submission_penalty or 0.0)
 
 
 class Canvas(Table):
-    """For Canvas, Grades > Import. Learners are found by their login, or by their `lms_user_id` where it is known."""
+    """For Canvas, Grades > Import. Learners are identified by login, or by `lms_user_id` if known."""
 
     def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
-        """One column for each assignment; what it is worth stands in the second line."""
+        """One column for each assignment; the second line holds the points possible."""
         points, found = _by_learner(grades)
         rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]]
         rows.append(["Points Possible", "", "", "", "", *map(_marks, points.values())])
@@ -129,7 +129,7 @@ FORMATS: dict[str, type[Table]] = {"csv": Table, "canvas": Canvas, "moodle": Moo
 
 
 def _by_learner(grades: Iterable[Grade]) -> tuple[dict[str, float], list[tuple[Learner, list[str]]]]:
-    """The assignments with their points, and each learner with their scores in that order."""
+    """Return the assignments with their points, and each learner with their scores in that order."""
     points: dict[str, float] = {}
     found: dict[Learner, dict[str, str]] = {}
     for grade in grades:

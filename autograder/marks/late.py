@@ -1,8 +1,8 @@
-"""What handing in late costs, and who had more time.
+"""Late penalties and extensions.
 
     c.LateRule.percent_per_day = 10      # in course/nbgrader_config.py
 
-An extension is a line of `course/extensions.csv`: who, for what, until when. nbgrader knows the due date
+An extension is a line of `course/extensions.csv`: learner, assignment, new due date. nbgrader knows the due date
 (`nbgrader db assignment add ASSIGNMENT --duedate ...`, or the formgrader).
 """
 
@@ -27,11 +27,11 @@ COLUMNS = ("student", "assignment", "until")
 
 
 class BrokenExtensions(ValueError):
-    """`extensions.csv` cannot be read; the message says what is wrong in which line."""
+    """`extensions.csv` cannot be read; the message names the line and the error."""
 
 
 class LateRule(LateSubmissionPlugin):  # type: ignore[misc]  # nbgrader has no types
-    """Each day that has begun costs a part of what was earned."""
+    """Each started day costs a percentage of the earned marks."""
 
     percent_per_day = Float(0.0, min=0.0, max=100.0, help="Of the marks, what a day that has begun costs.").tag(
         config=True
@@ -40,7 +40,7 @@ class LateRule(LateSubmissionPlugin):  # type: ignore[misc]  # nbgrader has no t
     free_minutes = Float(0.0, min=0.0, help="So late costs nothing; beyond, all of it counts.").tag(config=True)
 
     def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float | None:
-        """The marks that are taken off; None for nothing."""
+        """Return the marks to subtract, or None."""
         if total_seconds_late <= 60 * self.free_minutes:
             return None
         days = math.ceil(total_seconds_late / DAY)
@@ -48,7 +48,7 @@ class LateRule(LateSubmissionPlugin):  # type: ignore[misc]  # nbgrader has no t
 
 
 class LatePenalties(AssignLatePenalties):  # type: ignore[misc]  # nbgrader has no types
-    """nbgrader's, after the extensions have been brought to the gradebook."""
+    """nbgrader's preprocessor, after copying the extensions to the gradebook."""
 
     def preprocess(self, notebook: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         """Set extension and penalty of one notebook of one learner. Raises `BrokenExtensions`."""
@@ -67,7 +67,7 @@ class LatePenalties(AssignLatePenalties):  # type: ignore[misc]  # nbgrader has 
 
 
 def read_extensions(path: Path) -> dict[tuple[str, str], datetime]:
-    """Until when, in UTC, by learner and assignment; nothing where there is no file. Raises `BrokenExtensions`."""
+    """Return the due dates in UTC by learner and assignment; empty without a file. Raises `BrokenExtensions`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file, strict=True))
@@ -91,6 +91,6 @@ def read_extensions(path: Path) -> dict[tuple[str, str], datetime]:
 
 
 def _time(text: str) -> datetime:
-    """In UTC, without a time zone, as nbgrader has times; its own reading takes +0100 for a hundred seconds."""
+    """Parse a time to UTC without a time zone, as in nbgrader, whose own parser reads +0100 as a hundred seconds."""
     time = datetime.fromisoformat(text.replace("UTC", "+00:00").replace(" +", "+").replace(" -", "-"))
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time

@@ -1,4 +1,4 @@
-"""A new gradebook. By itself nbgrader starts a command, which takes seconds, to ask which version its tables have."""
+"""Fast creation of a gradebook: nbgrader itself starts a command, which takes seconds, to find the schema version."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlalchemy import make_url
 
 
 def begin(db_url: str) -> None:
-    """Write the version where there is no gradebook yet; nbgrader makes all tables that are missing when it opens it.
+    """Write the schema version if there is no gradebook yet; nbgrader makes all missing tables when it opens it.
 
-    Of a database that is no file in a folder that stands, nothing is touched.
+    A database that is not a file in an existing folder is left alone.
     """
     url = make_url(db_url)
     if url.get_backend_name() != "sqlite" or not url.database:
@@ -21,7 +21,7 @@ def begin(db_url: str) -> None:
     path = Path(url.database)
     if path.exists() or not path.parent.is_dir():
         return
-    from alembic.script import ScriptDirectory  # a quarter of a second, which few commands need
+    from alembic.script import ScriptDirectory  # takes a quarter of a second, and few commands need it
 
     head = ScriptDirectory(ALEMBIC_DIR).get_current_head()
     with closing(sqlite3.connect(path)) as database, database:

@@ -12,10 +12,10 @@
         "does_nothing": Mutant(0, loses=EVERYTHING),
     }
 
-`base` is a right variant, `variants/EXERCISE/megatron.py`; by default the solution is edited. edits.py describes edits.
-A mutant without one is a whole module, `mutants/EXERCISE/does_nothing.py`, and its first line says what it does.
+`base` is a right variant, `variants/EXERCISE/megatron.py`; by default the solution is edited. See edits.py for the
+format. A mutant without edits is a whole module, `mutants/EXERCISE/does_nothing.py`; its first line describes it.
 
-`python -m autograder.mutants` judges them, `labkit mutants` shows them. Grading needs none of this.
+`python -m autograder.mutants` judges them, `labkit mutants` shows them. Grading does not use them.
 """
 
 from autograder.mutants.edits import Edit, WrongEdit, edited

@@ -1,8 +1,8 @@
-"""What wrong solutions earn, as a table: every mutant of every exercise is judged, and rubrics/README.md written.
+"""Table of wrong solutions: judges every mutant of every exercise and writes rubrics/README.md.
 
     python -m autograder.mutants [EXERCISE ...]
 
-Without names: all exercises. Nothing is written for an exercise in which a mutant earns other than is stated.
+Without names: all exercises. Nothing is written if any mutant of an exercise earns other marks than stated.
 """
 
 from __future__ import annotations

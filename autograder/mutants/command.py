@@ -1,4 +1,4 @@
-"""`labkit mutants`: wrong solutions for instructors, as modules and as what differs from a right one."""
+"""`labkit mutants`: wrong solutions for instructors, as modules and as diffs to a right one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit.exercises import Exercise, find
 
 
 def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
-    """Print a mutant, or without a name the list of them; returns an exit code. Raises `UnknownExercise`."""
+    """Print a mutant, or the list of mutants without a name; return an exit code. Raises `UnknownExercise`."""
     found = find(exercise)
     mutants = Mutants(found, rubric_path(found))
     console = Console(highlight=False)
@@ -35,13 +35,13 @@ def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
 
 
 def difference(mutants: Mutants, name: str) -> str:
-    """Unified diff of a mutant against its base."""
+    """Return the unified diff of a mutant against its base."""
     base, wrong = mutants.base(name).splitlines(), mutants.text(name).splitlines()
     return "\n".join(difflib.unified_diff(base, wrong, mutants[name].base, name, lineterm="")) + "\n"
 
 
 def _print(console: Console, text: str, language: str) -> None:
-    """In colours on a terminal; elsewhere exactly as it is, for a file or a pipe."""
+    """Print in colours on a terminal; elsewhere unchanged, for a file or a pipe."""
     if console.is_terminal:
         syntax = Syntax("", language, theme="ansi_dark", background_color="default")
         console.print(syntax.highlight(text.rstrip("\n")), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Edits of a module's text: lines that are replaced, as a diff shows them.
+"""Edits of a module's text: replaced lines, in the form of a diff.
 
     What is wrong, in one line.
 
@@ -8,9 +8,9 @@
       total = dist.all_reduce(x)
     + total = total / 2
 
-Each edit is a paragraph. The module has its lines with `-` and with two spaces, one after the other, in one place only;
-its lines with `+` and with two spaces replace them. Their indentation counts relative to each other: that of the module
-is added. A `-` or `+` alone is an empty line. The text before the first edit describes all of them.
+Each edit is a paragraph. Its lines with `-` and with two spaces must occur together in exactly one place of the module;
+its lines with `+` and with two spaces replace them. Indentation is relative: that of the module is added. A `-` or `+`
+alone is an empty line. The text before the first edit describes all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OLD, _NEW = "- ", "+ "
 
 
 class WrongEdit(ValueError):
-    """An edit does not fit the text, or is none."""
+    """An edit does not fit the text, or is malformed."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines and what replaces them, without the indentation that all of them have in common."""
+    """Old and new lines, without their common indentation."""
 
     old: Sequence[str]
     new: Sequence[str]
@@ -48,7 +48,7 @@ class Edit:
         return "\n".join([*lines[:at], *new, *lines[at + len(self.old) :]]) + "\n"
 
     def _indentation(self, lines: Sequence[str], at: int) -> str | None:
-        """Indentation of the old lines if they begin at line `at`; None if they do not."""
+        """Return the indentation of the old lines if they begin at line `at`, else None."""
         indentation = lines[at].removesuffix(self.old[0])
         if indentation.strip() or any(
             line != (f"{indentation}{old}" if old else "")
@@ -59,7 +59,7 @@ class Edit:
 
 
 def parsed(text: str) -> tuple[str, list[Edit]]:
-    """Description and edits. Raises `WrongEdit` for a paragraph that is no edit."""
+    """Return description and edits. Raises `WrongEdit` for a malformed paragraph."""
     paragraphs = [paragraph.splitlines() for paragraph in re.split(r"\n\s*\n", textwrap.dedent(text).strip("\n"))]
     first = next((at for at, lines in enumerate(paragraphs) if _is_edit(lines)), len(paragraphs))
     return "\n\n".join("\n".join(lines) for lines in paragraphs[:first]), [_edit(p) for p in paragraphs[first:]]

@@ -1,4 +1,4 @@
-"""What wrong solutions earn, as stated and as judged, and the page that says so, rubrics/README.md."""
+"""Stated and judged marks of wrong solutions, and the page that lists them, rubrics/README.md."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from autograder.sandbox import Sandbox
 from labkit.checks import NoRubric, Rubric
 from labkit.exercises import catalogue
 
-KEPT_SHARE = 3
-"""Of the checks that a mutant keeps, tests judge it by one in so many."""
+KEPT_SHARE = 6
+"""Of the mutants that keep a check, one in this many is judged by it in tests."""
 
 HEAD = """# What wrong solutions earn
 
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
 `python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by the
-checks that it loses and by a third of those that it keeps.
+checks that it loses and by a sixth of those that it keeps.
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """One solution and what it earns."""
+    """One solution and its marks."""
 
     name: str
     says: str
-    """What it does: the first line of its text."""
+    """First line of its text: what it does."""
     marks: float
     loses: frozenset[str]
     """Names of checks."""
 
 
 def stated(rubric: Rubric) -> list[Row]:
-    """As the rubric says: the solution and its variants lose nothing, the template everything."""
+    """Return the stated rows: the solution and its variants lose nothing, the template everything."""
     every = frozenset(check.name for check in rubric.checks)
     right = [("the solution", ""), *((path.stem, _cell(_first_line(path))) for path in rubric.variant_paths)]
     rows = [Row(name, says, rubric.points, frozenset()) for name, says in right]
@@ -50,19 +50,22 @@ def stated(rubric: Rubric) -> list[Row]:
 
 
 def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
-    """Names of the checks that a test judges a mutant by: all that it loses, and every third of those that it keeps.
+    """Return the checks that a test judges a mutant by: all that it loses, and some of those that it keeps.
 
-    Which third differs from mutant to mutant, so that each check is seen to pass about a third of the mutants that keep
-    it. Most of a mutant's cost is in what it keeps; `main` judges by all checks.
+    Each check is judged by every sixth of the mutants that keep it, at least by one, and not always by the same. Most
+    of a mutant's cost is in what it keeps; `main` judges by all checks.
     """
     mutants = mutants_of(rubric)
-    loses, turn = mutants[mutant].loses, sorted(mutants).index(mutant)
-    numbered = enumerate(check.name for check in rubric.checks)
-    return [name for number, name in numbered if name in loses or (number + turn) % KEPT_SHARE == 0]
+    telling = []
+    for number, check in enumerate(rubric.checks):
+        keep = [name for name in sorted(mutants) if check.name not in mutants[name].loses]
+        if mutant not in keep or keep.index(mutant) % KEPT_SHARE == number % min(KEPT_SHARE, len(keep)):
+            telling.append(check.name)
+    return telling
 
 
 def judged(rubric: Rubric, row: Row) -> Row:
-    """What that one earns, by a run."""
+    """Return the row with the marks from a run."""
     exercise = rubric.exercise
     paths = {path.stem: path for path in rubric.variant_paths}
     paths |= {"the solution": exercise.paths["solution"], "the template": exercise.paths["template"]}
@@ -76,7 +79,7 @@ def judged(rubric: Rubric, row: Row) -> Row:
 
 
 def section(rubric: Rubric) -> str:
-    """The table of one exercise, in Markdown."""
+    """Return the table of one exercise, in Markdown."""
     titles = {check.name: check.title for check in rubric.checks}
     lines = [f"## {rubric.exercise.name}: {rubric.points:g} points", "", "| | | marks | loses |", "|---|---|---|---|"]
     for row in stated(rubric):
@@ -96,17 +99,17 @@ def section(rubric: Rubric) -> str:
 
 
 def page() -> str:
-    """rubrics/README.md, all exercises."""
+    """Return rubrics/README.md, all exercises."""
     return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
 
 
 def mutants_of(rubric: Rubric) -> Mutants:
-    """The mutants of a rubric."""
+    """Return the mutants of a rubric."""
     return Mutants(rubric.exercise, rubric.path)
 
 
 def rubrics() -> Iterator[Rubric]:
-    """The hidden rubrics of all exercises that have one."""
+    """Yield the hidden rubrics of all exercises that have one."""
     for exercise in catalogue():
         try:
             yield hidden_rubric(exercise)

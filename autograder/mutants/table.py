@@ -1,4 +1,4 @@
-"""The mutants of an exercise: what each earns, and its text."""
+"""The mutants of an exercise: their stated marks and their text."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class UnknownMutant(KeyError):
 
 @dataclass(frozen=True)
 class Mutant:
-    """What a wrong solution earns, and the names of the checks that it loses; it keeps all others."""
+    """A wrong solution's marks and the names of the checks that it loses; it keeps all others."""
 
     marks: float
     loses: Set[str]
     base: str = SOLUTION
-    """The right module that is edited: `SOLUTION`, or the name of a variant."""
+    """Name of the right module that is edited: `SOLUTION`, or a variant."""
     change: str = ""
-    """Description and edits, in the form that edits.py describes; empty for a whole module."""
+    """Description and edits, in the form described in edits.py; empty for a whole module."""
 
     def edited(self, change: str) -> Mutant:
-        """The same, made by edits. `change`: what is wrong, then the edits, in the form that edits.py describes."""
+        """Return a copy with edits. `change`: what is wrong, then the edits, in the form described in edits.py."""
         return replace(self, change=change)
 
 
 class Mutants(Mapping[str, Mutant]):
-    """The mutants of one exercise by name, as the table beside its rubric lists them.
+    """The mutants of one exercise by name, as listed in the table beside its rubric.
 
     Raises `WrongEdit`, which names exercise and mutant, where an edit does not fit.
     """
@@ -73,7 +73,7 @@ class Mutants(Mapping[str, Mutant]):
         return len(self._table)
 
     def text(self, name: str) -> str:
-        """Text of the module."""
+        """Return the text of the module."""
         mutant = self[name]
         if not mutant.change:
             return (self.folder / f"{name}.py").read_text()
@@ -82,7 +82,7 @@ class Mutants(Mapping[str, Mutant]):
             return edited(base, parsed(mutant.change)[1])
 
     def base(self, name: str) -> str:
-        """Text of the right module that is edited; for a whole module, the solution."""
+        """Return the text of the right module that is edited; for a whole module, the solution."""
         base = self[name].base
         if base == SOLUTION:
             return self._exercise.source("solution")[0]
@@ -92,7 +92,7 @@ class Mutants(Mapping[str, Mutant]):
         return path.read_text()
 
     def says(self, name: str) -> str:
-        """One line: what is wrong."""
+        """Return one line: what is wrong."""
         change = self[name].change
         with self._named(name):
             said = parsed(change)[0] if change else ast.get_docstring(ast.parse(self.text(name))) or ""
@@ -100,7 +100,7 @@ class Mutants(Mapping[str, Mutant]):
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Put the names of exercise and mutant before what `WrongEdit` says."""
+        """Prefix the message of `WrongEdit` with exercise and mutant."""
         try:
             yield
         except WrongEdit as error:

@@ -1,4 +1,4 @@
-"""Where learners' code runs when it is graded, and nowhere else."""
+"""The sandbox: the only place where learners' code runs during grading."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autograder.sandbox.books import Usage as Usage
-    from autograder.sandbox.enclosure import Enclosure as Enclosure
+    from autograder.sandbox.instance import SandboxInstance as SandboxInstance
     from autograder.sandbox.limits import Limits as Limits
-    from autograder.sandbox.runner import Asked as Asked
+    from autograder.sandbox.resource_accounting import Usage as Usage
     from autograder.sandbox.runner import CommandRunner as CommandRunner
     from autograder.sandbox.runner import Runner as Runner
-    from autograder.sandbox.runner import Started as Started
+    from autograder.sandbox.runner import SandboxHandle as SandboxHandle
+    from autograder.sandbox.runner import SandboxRequest as SandboxRequest
     from autograder.sandbox.sandbox import Sandbox as Sandbox
     from autograder.sandbox.unavailable import SandboxUnavailable as SandboxUnavailable
 
 _WHERE = {
-    "Asked": "runner",
+    "SandboxRequest": "runner",
     "CommandRunner": "runner",
-    "Enclosure": "enclosure",
+    "SandboxInstance": "instance",
     "Limits": "limits",
     "Runner": "runner",
     "Sandbox": "sandbox",
     "SandboxUnavailable": "unavailable",
-    "Started": "runner",
-    "Usage": "books",
+    "SandboxHandle": "runner",
+    "Usage": "resource_accounting",
 }
-"""Where each public name is; imported when it is first used: the template is started before there is torch here."""
+"""Module of each public name, imported on first use: the sandboxes' forkserver starts before torch is imported here."""
 
 __all__ = list(_WHERE)
 

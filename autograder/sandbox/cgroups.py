@@ -1,7 +1,7 @@
 """Control groups: the kernel counts and limits what all processes of a submission use together. Versions 1 and 2.
 
-A group is made for each submission below the grader's own, or below one that the site has handed over, where that may
-be written; else there is none, and the watchdog counts by /proc.
+Each submission gets a group below the grader's own, or below one delegated by the site, if it is writable; otherwise
+there is none, and the watchdog counts by /proc.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Parents:
 
 
 def find(handed_over: str = "", mounts: str | None = None, own: str | None = None) -> Parents | None:
-    """Where groups that count memory can be made; None where they cannot.
+    """Find where groups that count memory can be made; None where they cannot.
 
-    handed_over: a folder of version 2 that is the grader's, and in which no process is.
+    handed_over: a version 2 folder delegated to the grader, without processes in it.
     mounts, own: the texts of /proc/self/mountinfo and /proc/self/cgroup.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
@@ -57,7 +57,7 @@ def find(handed_over: str = "", mounts: str | None = None, own: str | None = Non
 
 
 def _mounted(mounts: str) -> tuple[Path | None, dict[str, Path]]:
-    """Where version 2 is mounted, and each controller of version 1."""
+    """Return the mount point of version 2, and of each controller of version 1."""
     unified, version_1 = None, {}
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -75,13 +75,13 @@ def _places(mount: Path | None, path: str | None) -> list[Path]:
 
 
 def _below(mount: Path, path: str) -> Path:
-    """This process's own group, or, where that cannot be seen (in a container), the top."""
+    """Return this process's own group, or the top where its group is not visible (in a container)."""
     folder = mount / path.lstrip("/")
     return folder if folder.is_dir() else mount
 
 
 def _offers_memory(folder: Path) -> bool:
-    """Can groups below this one of version 2 be made, and their memory be limited?"""
+    """Return whether groups below this version 2 group can be made with a memory limit."""
     try:
         if not os.access(folder, os.W_OK):
             return False
@@ -96,10 +96,10 @@ def _offers_memory(folder: Path) -> bool:
 
 
 class Cgroup:
-    """The group of one submission."""
+    """The control group of one submission."""
 
     def __init__(self, parents: Parents, memory_bytes: int, processes: int) -> None:
-        """Raises `OSError`."""
+        """Create the group. Raises `OSError`."""
         name = f"labkit-{os.getpid()}-{next(_numbers)}"
         self._version = parents.version
         self._folders = {controller: folder / name for controller, folder in parents.folders.items()}
@@ -110,14 +110,14 @@ class Cgroup:
                 made.append(folder)
             if self._version == 1:
                 self._write("memory", "memory.limit_in_bytes", memory_bytes)
-                with contextlib.suppress(OSError, KeyError):  # where swap is not counted, or there is none
+                with contextlib.suppress(OSError, KeyError):  # swap is not counted, or there is none
                     self._write("memory", "memory.memsw.limit_in_bytes", memory_bytes)
                 if "pids" in self._folders:
                     self._write("pids", "pids.max", processes)
             else:
                 self._write("memory", "memory.max", memory_bytes)
                 for file, value in (("memory.swap.max", 0), ("pids.max", processes)):
-                    with contextlib.suppress(OSError):  # a controller that is not handed on
+                    with contextlib.suppress(OSError):  # a controller that is not delegated
                         self._write("memory", file, value)
         except OSError:
             for folder in made:
@@ -125,25 +125,25 @@ class Cgroup:
             raise
 
     def add(self, pid: int) -> None:
-        """Count this process, and all that it will start. Raises `OSError`."""
+        """Add this process, and everything it will start. Raises `OSError`."""
         for controller in self._folders:
             self._write(controller, "cgroup.procs", pid)
 
     def memory_peak(self) -> int | None:
-        """The most bytes at once; None where the kernel does not keep it."""
+        """Return the peak bytes; None where the kernel does not record them."""
         return self._number("memory", "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak")
 
     def memory(self) -> int | None:
-        """Bytes now."""
+        """Return the current bytes."""
         return self._number("memory", "memory.usage_in_bytes" if self._version == 1 else "memory.current")
 
     def memory_kills(self) -> int:
-        """How many of its processes the kernel has killed for want of memory."""
+        """Return how many of its processes the kernel has killed for lack of memory."""
         file = "memory.oom_control" if self._version == 1 else "memory.events"
         return self._table("memory", file).get("oom_kill", 0)
 
     def cpu_seconds(self) -> float | None:
-        """CPU time of all that are and were in it; None where it is not counted."""
+        """Return the CPU time of its current and past processes; None where it is not counted."""
         if self._version == 1:
             nanoseconds = self._number("cpuacct", "cpuacct.usage")
             return None if nanoseconds is None else nanoseconds / 1e9
@@ -151,17 +151,17 @@ class Cgroup:
         return None if microseconds is None else microseconds / 1e6
 
     def processes(self) -> int | None:
-        """Processes and threads now; None where they are not counted."""
+        """Return the current number of processes and threads; None where they are not counted."""
         return self._number("pids" if self._version == 1 else "memory", "pids.current")
 
     def remove(self) -> None:
-        """Once all its processes have ended."""
+        """Remove the group after all its processes have ended."""
         limit = time.monotonic() + _REMOVE_SECONDS
         for folder in self._folders.values():
             while folder.exists():
                 try:
                     folder.rmdir()
-                except OSError:  # the kernel has not yet seen the end of the last one
+                except OSError:  # the kernel has not yet noticed the end of the last process
                     if time.monotonic() > limit:
                         break
                     time.sleep(0.005)

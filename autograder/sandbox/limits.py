@@ -1,4 +1,4 @@
-"""What one submission may use up."""
+"""Resource limits of one submission."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What a submission may use up, all its processes together unless told otherwise."""
+    """Resource limits of a submission, for all its processes together unless stated otherwise."""
 
     processes: int
-    """Threads included."""
+    """Number of processes, including threads."""
     memory_bytes: int
     scratch_bytes: int
     """Size of /tmp, of /dev/shm and of the home folder, each."""
@@ -18,6 +18,6 @@ class Limits:
     """Size of one file."""
     cpu_seconds: int
     wall_seconds: float
-    """From its first process to its end, as if no other program had taken a core from it."""
+    """Seconds from the first process to the end, as if no other program had used the submission's cores."""
     apart: bool = True
-    """Virtual ranks reach the judge, and not each other."""
+    """Whether virtual ranks reach only the judge, not each other."""

@@ -1,4 +1,4 @@
-"""What the processes of a sandbox use, read from /proc by somebody outside: for machines without control groups."""
+"""Resource usage of a sandbox's processes, read from /proc outside it: for machines without control groups."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pathlib import Path
 from autograder.sandbox.view import SCRATCH
 
 _INODE_BYTES = 1024
-"""What the kernel holds for a file in memory, also for an empty one."""
+"""Kernel memory for a file in memory, even an empty one."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One look at a sandbox."""
+class ResourceSample:
+    """One sample of a sandbox."""
 
     pids: tuple[int, ...]
     threads: int
     cpu_seconds: float
-    """Of these, and of those that they have waited for."""
+    """CPU time of these processes and of children that they have waited for."""
     resident: dict[int, int]
-    """Memory without that of files on disk, by process, in bytes. What is shared is in each: the true sum is less."""
+    """Memory except pages of files on disk, by process, in bytes. Each includes shared memory: the true sum is less."""
     scratch: int
-    """Bytes in files in memory; those that are mapped are in `resident` too."""
+    """Bytes in files in memory; mapped ones are in `resident` too."""
 
     @property
     def at_most(self) -> int:
-        """Bytes of all together, if nothing was shared."""
+        """Bytes of all processes together, if nothing was shared."""
         return sum(self.resident.values()) + self.scratch
 
 
-def look(first: int) -> Seen:
-    """At the sandbox whose first process this is."""
+def look(first: int) -> ResourceSample:
+    """Sample the sandbox with this first process."""
     threads, ticks, resident = 0, 0, {}
     for pid in all_of(first):
         with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
@@ -46,11 +46,11 @@ def look(first: int) -> Seen:
             threads += status.get("Threads", 1)
             resident[pid] = (status.get("RssAnon", 0) + status.get("RssShmem", 0)) << 10
     scratch = sum(in_scratch_folders(resident).values()) + sum(map(without_name, resident))
-    return Seen(tuple(resident), threads, ticks / _TICKS, resident, scratch)
+    return ResourceSample(tuple(resident), threads, ticks / _TICKS, resident, scratch)
 
 
 def all_of(first: int) -> list[int]:
-    """The process and all below it: of a namespace of processes, all that there are."""
+    """Return a process and all its descendants: given a PID namespace's first process, all processes in it."""
     found: list[int] = []
     front = [first]
     while front:
@@ -69,7 +69,7 @@ def _children(pid: int) -> list[int]:
 
 
 def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
-    """Bytes that files take in each file system in memory that these processes see: virtual ranks have their own."""
+    """Return bytes of files in each in-memory file system that these processes see: virtual ranks have their own."""
     one_of_each_view: dict[str, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
 
 
 def _device(folder: str) -> int | None:
-    """The file system of this process's own folder of that name."""
+    """Return the device of this process's own folder of that name."""
     try:
         return os.stat(folder).st_dev
     except OSError:
@@ -98,7 +98,7 @@ def _device(folder: str) -> int | None:
 
 
 def without_name(pid: int) -> int:
-    """Bytes in files that have no name and lie in memory: they are in no folder."""
+    """Return the bytes of unlinked files in memory, which are in no folder."""
     total = 0
     with contextlib.suppress(OSError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
@@ -110,7 +110,7 @@ def without_name(pid: int) -> int:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that this process holds without files on disk, of what is shared its part. Takes 10 ms."""
+    """Return the process's memory in bytes, without files on disk, with its part of shared memory. Takes 10 ms."""
     try:
         table = _table(Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     except OSError:
@@ -119,13 +119,13 @@ def own_memory(pid: int) -> int:
 
 
 def _table(lines: list[str]) -> dict[str, int]:
-    """Names and numbers of a file in /proc, KiB where they are bytes."""
+    """Parse names and numbers from a file in /proc; KiB become bytes."""
     pairs = ((name, rest.split()) for name, _, rest in (line.partition(":") for line in lines))
     return {name: int(rest[0]) for name, rest in pairs if rest and rest[0].isdigit()}
 
 
 def sent_over_loopback(pid: int) -> int:
-    """Bytes that have gone through the loopback of this process's network; 0 when it has ended."""
+    """Return the bytes sent over the loopback of this process's network; 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
             name, _, counters = line.partition(":")
@@ -135,7 +135,7 @@ def sent_over_loopback(pid: int) -> int:
 
 
 def network(pid: int) -> str | None:
-    """The name of its network namespace; None when it has ended."""
+    """Return the name of its network namespace; None when it has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -143,7 +143,7 @@ def network(pid: int) -> str | None:
 
 
 def born(pid: int) -> int | None:
-    """When it was started, on a clock of the kernel's; None when it has ended."""
+    """Return its start time, by the kernel's clock; None when it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:

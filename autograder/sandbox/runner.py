@@ -1,4 +1,4 @@
-"""How submissions are shut in: bubblewrap by default, or what a site puts in its place."""
+"""How submissions are isolated: bubblewrap by default, or a site's own runner."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Protocol
 
-from autograder.sandbox import room, template, view
+import labkit.clusters.forkserver
+from autograder.sandbox import forkserver, sandbox_process, view
 from autograder.sandbox.inside.order import PREPARED, Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
-from labkit.clusters import warm
 
-_LAUNCH = Path(warm.__file__).with_name("launch.py")
+_LAUNCH = Path(labkit.clusters.forkserver.__file__).with_name("launch.py")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sandbox is wanted for."""
+class SandboxRequest:
+    """A request for a sandbox."""
 
     limits: Limits
     entry: str
-    """What all its runs will begin with, `package.module:function`; empty where they may differ."""
-    on_arrival: room.OnArrival
-    """To be called with its first process, before learners' code can run in it: it is then counted."""
+    """Entry point of all its runs, `package.module:function`; empty when runs may differ."""
+    on_arrival: sandbox_process.OnArrival
+    """Called with the sandbox's first process before learners' code can run in it, so that it is accounted for."""
     log: logging.Logger
 
 
-class Started(Protocol):
-    """A sandbox that has been started: a `subprocess.Popen` is one."""
+class SandboxHandle(Protocol):
+    """A started sandbox, such as a `subprocess.Popen`."""
 
     @property
     def pid(self) -> int:
-        """A process of it, or around all of it, on this machine."""
+        """PID, on this machine, of a process of the sandbox or of one that contains all of it."""
 
     def poll(self) -> int | None: ...
 
@@ -51,35 +51,35 @@ class Started(Protocol):
 
 
 class Runner(ABC):
-    """Starts sandboxes. `c.Sandbox.runner = "package.Class"` names one; it is made without arguments, once."""
+    """Starts sandboxes. Chosen by `c.Sandbox.runner = "package.Class"`; created once, without arguments."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise `SandboxUnavailable` where it cannot start any."""
+        """Raise `SandboxUnavailable` if no sandbox can be started."""
 
     @abstractmethod
-    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
-        """A fresh sandbox in which `labkit.clusters.warm.server` serves `control` and prints into `errors`.
+    def start(self, asked: SandboxRequest, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
+        """Start a fresh sandbox in which `labkit.clusters.forkserver.server` serves `control` and prints into `errors`.
 
         Raises `SandboxUnavailable`.
         """
 
 
 class CommandRunner(Runner):
-    """Puts something before a command, as `apptainer exec --containall` or `podman run --preserve-fds=100` would do.
+    """Runs a command behind a prefix such as `apptainer exec --containall` or `podman run --preserve-fds=100`.
 
-    What it is must pass open files on, and shut off the network, files and other processes: that is its only business.
+    The prefix must pass on open files, and isolate the network, files and other processes.
     """
 
     @abstractmethod
     def prefix(self, limits: Limits) -> Sequence[str]:
-        """What to put before the command."""
+        """Return the command prefix."""
 
     def environment(self) -> Mapping[str, str]:
-        """All environment variables inside."""
+        """Return all environment variables inside."""
         return view.environment()
 
-    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
+    def start(self, asked: SandboxRequest, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
         command = [*self.prefix(asked.limits), sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
         try:
             started = subprocess.Popen(
@@ -98,10 +98,10 @@ class CommandRunner(Runner):
 
 
 class NoIsolation(CommandRunner):
-    """Shuts nothing in: for code that is trusted, where bubblewrap is missing."""
+    """No isolation: for trusted code where bubblewrap is missing."""
 
     def check(self) -> None:
-        """It always can."""
+        """Always succeed."""
 
     def prefix(self, limits: Limits) -> Sequence[str]:
         return ()
@@ -111,9 +111,9 @@ class NoIsolation(CommandRunner):
 
 
 class Bubblewrap(Runner):
-    """Forks each sandbox, in namespaces of its own, from a process in bubblewrap that has torch imported.
+    """Forks each sandbox, in its own namespaces, from a process in bubblewrap that has torch imported.
 
-    Where namespaces cannot be made within bubblewrap's, every sandbox is a bubblewrap of its own.
+    Where namespaces cannot be nested in bubblewrap's, every sandbox runs in its own bubblewrap.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Bubblewrap(Runner):
     def check(self) -> None:
         _probe()
 
-    def start(self, asked: Asked, control: socket.socket, errors: IO[bytes]) -> Started:
+    def start(self, asked: SandboxRequest, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
         users, limits = view.own_uids(), asked.limits
         order = Order(
             home=view.HOME,
@@ -137,7 +137,7 @@ class Bubblewrap(Runner):
             apart=limits.apart,
             network=asked.entry != PREPARED,
         )
-        made = self._room(order, asked, control, errors)
+        made = self._sandbox_process(order, asked, control, errors)
         if made.no_private_folders and not self._has_warned:
             self._has_warned = True
             asked.log.warning(
@@ -146,22 +146,24 @@ class Bubblewrap(Runner):
             )
         return made
 
-    def _room(self, order: Order, asked: Asked, control: socket.socket, errors: IO[bytes]) -> room.Room:
+    def _sandbox_process(
+        self, order: Order, asked: SandboxRequest, control: socket.socket, errors: IO[bytes]
+    ) -> sandbox_process.SandboxProcess:
         if self._nests:
             try:
-                return template.template().fork(order, control, errors, asked.on_arrival)
-            except room.NotMade as problem:
+                return forkserver.sandbox_forkserver().fork(order, control, errors, asked.on_arrival)
+            except sandbox_process.SandboxNotMade as problem:
                 self._nests = False
-                template.template().close()
+                forkserver.sandbox_forkserver().close()
                 asked.log.warning(
                     "No namespaces within bubblewrap's here (%s): torch is imported for each submission", problem
                 )
-        return room.single(order, control, errors, asked.on_arrival)
+        return sandbox_process.single(order, control, errors, asked.on_arrival)
 
 
 @cache
 def _probe() -> None:
-    """Start Python in bubblewrap once; raises `SandboxUnavailable` when that fails."""
+    """Start Python in bubblewrap once; raises `SandboxUnavailable` if that fails."""
     try:
         view_command = view.bubblewrap()
     except FileNotFoundError as problem:

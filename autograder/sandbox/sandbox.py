@@ -1,4 +1,4 @@
-"""The sandbox as an instructor sets it up."""
+"""The sandbox as configured by an instructor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from traitlets.config import LoggingConfigurable
 
 from autograder.sandbox.bwrap import describe
 from autograder.sandbox.cgroups import Parents, find, sweep
-from autograder.sandbox.enclosure import Enclosure
 from autograder.sandbox.inside import landlock
+from autograder.sandbox.instance import SandboxInstance
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
 from autograder.sandbox.unavailable import SandboxUnavailable
 
 
 class Sandbox(LoggingConfigurable):
-    """How learners' code is shut in: `c.Sandbox.NAME = VALUE`, or `--Sandbox.NAME=VALUE` on nbgrader's command line."""
+    """Sandbox settings: `c.Sandbox.NAME = VALUE`, or `--Sandbox.NAME=VALUE` on nbgrader's command line."""
 
     runner = Type(
         Bubblewrap, klass=Runner, help="What shuts submissions in: a class by its full name; see docs/sandbox.md."
@@ -53,7 +53,7 @@ class Sandbox(LoggingConfigurable):
 
     @property
     def available(self) -> bool:
-        """Can a sandbox be made here?"""
+        """Return whether a sandbox can be made here."""
         try:
             _made(self.runner).check()
         except SandboxUnavailable:
@@ -61,7 +61,7 @@ class Sandbox(LoggingConfigurable):
         return True
 
     def means(self) -> str:
-        """What it is made of on this machine, for people. Raises `SandboxUnavailable`."""
+        """Describe the sandbox technology of this machine. Raises `SandboxUnavailable`."""
         self.check()
         parents = _parents(self.cgroup) if self.cgroups else None
         counted = "a watchdog" if parents is None else f"control groups, version {parents.version}"
@@ -71,8 +71,8 @@ class Sandbox(LoggingConfigurable):
             f"ranks are kept apart in {apart if landlock.version() else 'sockets only'}"
         )
 
-    def open(self) -> Enclosure:
-        """A fresh sandbox for one submission. Raises `SandboxUnavailable`."""
+    def open(self) -> SandboxInstance:
+        """Return a fresh sandbox for one submission. Raises `SandboxUnavailable`."""
         self.check()
         runner = _made(self.runner) if self.available else NoIsolation()
         limits = Limits(
@@ -84,7 +84,7 @@ class Sandbox(LoggingConfigurable):
             wall_seconds=self.wall_seconds,
             apart=self.apart,
         )
-        return Enclosure(runner, limits, _parents(self.cgroup) if self.cgroups else None, self.log)
+        return SandboxInstance(runner, limits, _parents(self.cgroup) if self.cgroups else None, self.log)
 
 
 @cache

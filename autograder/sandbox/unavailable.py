@@ -1,4 +1,4 @@
-"""When there is no sandbox, or no longer one: nobody's marks."""
+"""The error for a sandbox that is missing or gone; it costs no marks."""
 
 from __future__ import annotations
 

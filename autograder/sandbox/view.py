@@ -1,7 +1,7 @@
-"""What can be seen from inside: a bubblewrap command that shows what a rank needs and nothing else.
+"""The file system view inside: a bubblewrap command that shows what a rank needs and nothing else.
 
-The system, Python with its packages and labkit, all read-only. Neither the course (gradebook, submissions) nor the
-grader (rubrics) nor solutions are there, nor this machine's own /etc.
+The system, Python with its packages and labkit are visible, all read-only. The course (gradebook, submissions), the
+grader (rubrics), solutions and this machine's own /etc are not.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from labkit import exercises
 
 HOME = "/home/learner"
 INSIDE = "/inside"
-"""Where the programs of `inside/` are shown."""
+"""Folder inside that shows the programs of `inside/`."""
 SCRATCH = ("/tmp", "/dev/shm", HOME)
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
-"""All that is shown of a folder in which Python is installed: it may be somebody's home."""
+"""Visible parts of a folder in which Python is installed: it may be a home folder."""
 
 _NEEDED = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
-"""Of root's capabilities, those that it takes to make namespaces and to give the rest up."""
+"""Capabilities of root needed to make namespaces and to drop the rest."""
 
 
 def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
-    """A command that opens the view and runs what follows it, as the calling user.
+    """Return a command that opens the view and runs what follows it, as the calling user.
 
-    scratch_bytes: size of each folder in memory that may be written; nothing else may. Raises `FileNotFoundError`
-    where bubblewrap is not installed.
+    scratch_bytes: size of each in-memory folder; only these are writable. Raises `FileNotFoundError` where bubblewrap
+    is not installed.
     """
     command = [bwrap(), "--new-session", "--hostname", "learner"]
     command += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -46,14 +46,14 @@ def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
     for name, value in environment().items():
         command += ["--setenv", name, value]
     for path in ("/etc", "/home", HOME, "/tmp", INSIDE):
-        command += ["--perms", "0755", "--dir", path]  # left to itself, bubblewrap makes them private
+        command += ["--perms", "0755", "--dir", path]  # bubblewrap's default is private
     for path in _SYSTEM:
         if os.path.islink(path):
             command += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             command += ["--ro-bind", path, path]
     here = Path(__file__).parent
-    for file in sorted((here / "etc").iterdir()):  # gloo looks its own host up
+    for file in sorted((here / "etc").iterdir()):  # gloo looks up its own host
         command += ["--ro-bind", str(file), f"/etc/{file.name}"]
     command += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/dev/shm", "--remount-ro", "/dev"]
     for path in SCRATCH:
@@ -64,7 +64,7 @@ def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
 
 
 def own_uids() -> range | None:
-    """Users that exist nowhere else, of which each sandbox can get one; None where this process cannot become them.
+    """Return user ids that exist nowhere else, one for each sandbox; None where this process cannot switch to them.
 
     Root inside would be root outside, and limits on processes do not bind root.
     """
@@ -74,11 +74,11 @@ def own_uids() -> range | None:
     for users in (range(200_000, 1_200_000), range(20_000, 60_000)):
         if any(first <= users[0] and users[-1] < first + count for first, _, count in known):
             return users
-    return None  # root of a container that holds no other users
+    return None  # root of a container without other users
 
 
 def environment() -> dict[str, str]:
-    """All environment variables inside."""
+    """Return all environment variables inside."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": HOME,
@@ -91,13 +91,13 @@ def environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        # the C library gives back at once what is freed, from so many bytes on: memory that is counted is memory in use
+        # the C library returns freed blocks of this size or more at once, so that measured memory is memory in use
         "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
     }
 
 
 def python(program: str, options: str) -> list[str]:
-    """A command for inside that runs `inside/PROGRAM.py`. options: JSON."""
+    """Return a command for inside that runs `inside/PROGRAM.py`. options: JSON."""
     return [sys.executable, "-P", f"{INSIDE}/enclosed/launch.py", INSIDE, program, options]
 
 
@@ -106,7 +106,7 @@ def _labkit() -> Path:
 
 
 def _visible() -> list[Path]:
-    """Python with its packages, and labkit."""
+    """Return the folders of Python with its packages, and of labkit."""
     installed = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
     parts = [folder / part for folder in installed for part in _OF_PYTHON]
     packages = [Path(folder) for folder in site.getsitepackages()]
@@ -114,14 +114,14 @@ def _visible() -> list[Path]:
 
 
 def _hidden() -> list[Path]:
-    """The grader and the rest of the course, wherever they lie."""
+    """Return the folders of the grader and the rest of the course, wherever they lie."""
     course = exercises.root().resolve()
     names = ("autograder", "solutions", "notebooks", "course", "workspace")
     return [Path(__file__).resolve().parent.parent, *(course / name for name in names)]
 
 
 def _mounts(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
-    """Mounts, outer folders first: what is visible read-only, what is hidden below it as an empty folder."""
+    """Return the mounts, outer folders first: visible ones read-only, hidden ones below them as empty folders."""
     command: list[str] = []
     sealing: list[str] = []
     seen: dict[Path, bool] = {Path(path): True for path in _SYSTEM}
@@ -133,7 +133,7 @@ def _mounts(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
         seen[path] = show
         if not show:
             command += ["--tmpfs", str(path)]
-            # what could be written there would be seen by other submissions
+            # other submissions would see what is written there
             sealing += ["--remount-ro", str(path)]
             continue
         for parent in reversed(path.parents[:-1]):

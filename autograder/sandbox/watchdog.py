@@ -1,4 +1,4 @@
-"""Looks at all sandboxes of this process, several times a second, and ends those that use up too much."""
+"""A watchdog that checks all sandboxes of this process several times a second and ends those over their limits."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Protocol
 
 _PERIOD_SECONDS = 0.1
 _SHARE = 0.05
-"""Of one core, at most, for looking."""
+"""Maximum share of one core spent on checking."""
 
 
-class Watched(Protocol):
+class WatchedSandbox(Protocol):
     def look(self) -> None: ...
 
 
 class Watchdog:
-    """Its thread ends with the last that is watched."""
+    """A thread that runs while anything is watched."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watched: set[Watched] = set()
+        self._watched: set[WatchedSandbox] = set()
         self._thread: threading.Thread | None = None
 
-    def watch(self, one: Watched) -> None:
+    def watch(self, one: WatchedSandbox) -> None:
         with self._changed:
             self._watched.add(one)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sandbox watchdog", daemon=True)
                 self._thread.start()
 
-    def leave(self, one: Watched) -> None:
+    def leave(self, one: WatchedSandbox) -> None:
         with self._changed:
             self._watched.discard(one)
             self._changed.notify_all()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: it has neither the thread nor what was watched."""
+        """Reset in a forked child, which has neither the thread nor anything watched."""
         self._changed = threading.Condition()
         self._watched = set()
         self._thread = None

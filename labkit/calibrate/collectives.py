@@ -1,4 +1,4 @@
-"""Timed over all ranks: library collectives and messages between two, over sizes; and what overlap costs."""
+"""Timings over all ranks: library collectives and messages between two ranks, by size, and the cost of overlap."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
 
 
 def steps(machine: Machine, quick: bool) -> int:
-    """How many things `measure` times, for a progress bar."""
+    """Number of samples that `measure` takes, for a progress bar."""
     return len(KINDS) * len(_sizes(machine, quick)) + 1
 
 
 def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
-    """Samples, plain, on one rank with all others. A time is the slowest rank's, a size that of the whole tensor."""
+    """Take samples, as plain data, together with all other ranks.
+
+    A time is the slowest rank's, a size is that of the whole tensor.
+    """
     device = on_machine(machine)
     each = 0.03 if quick else 0.2
     samples = []
@@ -40,7 +43,7 @@ def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
 
 
 def size_label(nbytes: float) -> str:
-    """`1 KB`, `4 MB`: powers of two, as messages are."""
+    """Format a size as `1 KB`, `4 MB`: powers of two, like the message sizes."""
     for unit, scale in (("MB", 1 << 20), ("KB", 1 << 10)):
         if nbytes >= scale:
             return f"{nbytes / scale:g} {unit}"
@@ -48,7 +51,8 @@ def size_label(nbytes: float) -> str:
 
 
 def _call(kind: str, size: int, device: torch.device) -> tuple[Callable[[], object], int, int]:
-    """What to time, how many messages one after the other it is, and their bytes: `size`, or what ranks can share."""
+    """Return the call to time, its number of consecutive messages, and their bytes: `size`, rounded so that ranks can
+    share it."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     part = torch.ones(max(1, size // 4 // ranks), device=device)
     whole = torch.ones(part.numel() * ranks, device=device)
@@ -71,16 +75,16 @@ def _call(kind: str, size: int, device: torch.device) -> tuple[Callable[[], obje
 
 
 def _together(call: Callable[[], object], seconds: float, device: torch.device) -> tuple[float, float]:
-    """Median of the slowest rank's time of a call, and the spread, over readings of about `seconds` together."""
+    """Median and spread of a call's time on the slowest rank, over readings that take about `seconds` in total."""
     once = min(_slowest([_clocked(call, 1, device) for _ in range(5)], device))
-    # all ranks must do the same: the slowest's time is the same on all of them
+    # all ranks must repeat equally often, so they decide by the slowest rank's time, which is known to all
     count, readings = covering(once, seconds)
     times = _slowest([_clocked(call, count, device) for _ in range(readings)], device)
     return statistics.median(times), spread_of(times)
 
 
 def _clocked(call: Callable[[], object], count: int, device: torch.device) -> float:
-    """Seconds of one of `count` calls, one right after the other."""
+    """Seconds per call, over `count` back-to-back calls."""
     take_turn()
     dist.barrier()
     _wait(device)
@@ -99,7 +103,7 @@ def _slowest(times: Sequence[float], device: torch.device) -> list[float]:
 
 
 def _overlap(device: torch.device, seconds: float) -> list[Sample]:
-    """An all-reduce, products that take about as long, and both at once."""
+    """Time an all-reduce, products that take about as long, and both at once."""
     values = torch.ones(1 << 20, device=device)
     left = torch.ones(256, 256, device=device)
     out = torch.empty_like(left)

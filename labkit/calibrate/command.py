@@ -17,7 +17,7 @@ from labkit.hardware import files
 
 
 class NotWritable(ValueError):
-    """The file could not be written when all is measured: better said before."""
+    """The file could not be written after measuring; raised before it starts."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, write. Raises ValueError, or MeasuringFailed, with what the learner can do about it."""
+    """Measure, print, write. Raises ValueError or MeasuringFailed; the message says what the learner can do."""
     options = _parser().parse_args(arguments)
     if options.ranks is not None and not 1 <= options.ranks <= 64:
         raise ValueError(f"--ranks must be from 1 to 64, got {options.ranks}")
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def require_writable(path: Path) -> None:
-    """Raises NotWritable that says why."""
+    """Raise NotWritable, with the reason, if the file cannot be written."""
     folder = path.parent
     if path.is_dir():
         raise NotWritable(f"{path} is a folder; --to takes the name of a file")
@@ -73,7 +73,7 @@ def require_writable(path: Path) -> None:
 
 
 def _as_argument(path: Path) -> str:
-    """As it is told from a preset's name."""
+    """Format the path as a command-line argument that cannot be mistaken for a preset's name."""
     return str(path) if files.is_file(str(path)) else f"./{path}"
 
 
@@ -84,7 +84,7 @@ def _with_progress(machine: machines.Machine, quick: bool, console: Console) -> 
 
         def tell(text: str) -> None:
             progress.update(task, advance=1, description=text)
-            if not console.is_terminal:  # a log
+            if not console.is_terminal:  # output goes to a log
                 console.print(text, highlight=False)
 
         try:

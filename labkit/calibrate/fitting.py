@@ -1,7 +1,7 @@
-"""Latency and bandwidth out of measured times: least squares of relative errors, nothing below 0.
+"""Fits latency and bandwidth to measured times: least squares of relative errors, no cost below 0.
 
-A time is a sum of few parts, each a known amount times an unknown cost: `seconds = latency + bytes x cost of a byte`
-(alpha-beta, Hockney 1994). Small and large sizes count alike, since every error is taken relative to its time.
+A time is a sum of a few parts, each a known amount times an unknown cost: `seconds = latency + bytes x cost per byte`
+(alpha-beta, Hockney 1994). Small and large sizes count alike, since every error is relative to its time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 
 class NoFit(ValueError):
-    """The times contradict what is fitted to them, as on a busy machine; the message says what to try."""
+    """The times contradict the fitted model, as on a busy machine; the message says what to try."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Costs found, and how far each measured time is from what they give."""
+    """Fitted costs, and the error at each measured time."""
 
     costs: tuple[float, ...]
     errors: tuple[float, ...]
-    """Fitted / measured - 1, for each time in its order."""
+    """Fitted / measured - 1 for each time, in order."""
 
     @property
     def median_error(self) -> float:
@@ -35,10 +35,10 @@ class Fit:
 
 
 def fit(amounts: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
-    """The costs, none below 0, whose sums over `amounts` (rows: times, columns: parts) are nearest to `seconds`.
+    """Fit nonnegative costs such that `amounts` (rows: times, columns: parts) x costs is nearest to `seconds`.
 
-    A column that would need a negative cost is left out: it costs 0. Raises NoFit with fewer times than parts, or a
-    time that is not above 0.
+    A column that would need a negative cost gets cost 0. Raises NoFit if there are fewer times than parts, or if a time
+    is not above 0.
     """
     times = np.asarray(seconds, dtype=float)
     table: NDArray[np.float64] = np.asarray(amounts, dtype=float)
@@ -47,7 +47,7 @@ def fit(amounts: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise NoFit("a measured time is not above 0: the clock is too coarse for it; measure larger sizes")
     relative = table / times[:, None]
-    # columns differ by many powers of ten: bytes beside counts
+    # columns differ by many powers of ten: bytes and counts
     scales = np.maximum(np.abs(relative).max(axis=0), np.finfo(float).tiny)
     used = list(range(table.shape[1]))
     costs = np.zeros(table.shape[1])
@@ -62,7 +62,7 @@ def fit(amounts: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float], what: str) -> Fit:
-    """`seconds = costs[0] + costs[1] x size`. Raises NoFit when the time does not grow with the size."""
+    """Fit `seconds = costs[0] + costs[1] x size`. Raises NoFit if the time does not grow with the size."""
     found = fit([(1.0, size) for size in sizes], seconds)
     if found.costs[1] <= 0:
         raise NoFit(f"{what}: larger sizes took no longer than small ones; is the machine busy? run it again")

@@ -1,4 +1,4 @@
-"""What is measured here: which device, how many ranks, how much memory; and what makes measuring pointless."""
+"""The machine to measure: device, number of ranks, memory; and conditions that make measuring pointless."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from labkit.clusters.local import machine as local
 from labkit.hardware import GPUS
 
 LEAST_BYTES = 256e6
-"""Free memory that each rank needs, for its libraries and the smallest sizes."""
+"""Free memory that each rank needs for its libraries and the smallest sizes."""
 
 
-class Unsuitable(ValueError):
-    """Nothing can be measured here as things stand; the message says why and what to try."""
+class UnsuitableMachine(ValueError):
+    """The machine cannot be measured in its present state; the message says why and what to try."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the ranks run on."""
+    """The machine that the ranks run on."""
 
     device: str
     """`cpu` or `cuda`."""
     name: str
-    """Of the processor or GPU, as the system says it."""
+    """Name of the processor or GPU, as the system reports it."""
     ranks: int
     threads: int
-    """Of each rank, on the CPU."""
+    """CPU threads of each rank."""
     memory_bytes: float
-    """Of one rank's device: a GPU's own, or its share of the machine's."""
+    """Memory of one rank's device: the GPU's, or the rank's share of the machine's."""
     free_bytes: float
-    """Of one rank's share."""
+    """Free memory of one rank's share."""
 
     @property
     def backend(self) -> str:
@@ -45,12 +45,12 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What ranks are started with: as many threads each, whatever their number."""
+        """Environment of the ranks: the same number of threads each, regardless of how many ranks run."""
         return {"OMP_NUM_THREADS": str(self.threads)} if self.device == "cpu" else {}
 
     @property
     def known(self) -> str | None:
-        """The GPU of labkit.hardware that this one is, by its name and memory."""
+        """The labkit.hardware GPU that matches this one by name and memory, if any."""
         if self.device != "cuda":
             return None
         words = set(re.split(r"[^a-z0-9]+", self.name.lower()))
@@ -62,8 +62,8 @@ class Machine:
 
 
 def examine(device: str | None = None, ranks: int | None = None) -> Machine:
-    """This machine. `device`: cuda where torch sees a GPU, else cpu. `ranks`: one for each GPU; on the CPU one for each
-    core, from 2 to 8. Raises Unsuitable."""
+    """Describe this machine. Defaults of `device`: cuda if torch sees a GPU, else cpu; of `ranks`: one per GPU, or on
+    the CPU one per core, from 2 to 8. Raises Unsuitable."""
     gpus = local.count_gpus()
     chosen = device or ("cuda" if gpus else "cpu")
     if chosen == "cuda":
@@ -72,7 +72,7 @@ def examine(device: str | None = None, ranks: int | None = None) -> Machine:
     asked = ranks or min(8, max(2, cores))
     total, free = _host_bytes()
     if free / asked < LEAST_BYTES:
-        raise Unsuitable(
+        raise UnsuitableMachine(
             f"too little memory: {free / 1e6:,.0f} MB are free for {asked} ranks, each needs {LEAST_BYTES / 1e6:,.0f}; "
             "close other programs, or take fewer with --ranks"
         )
@@ -81,7 +81,7 @@ def examine(device: str | None = None, ranks: int | None = None) -> Machine:
 
 
 def warnings(machine: Machine) -> list[str]:
-    """What will make the figures worse than they need to be."""
+    """Warnings about conditions that will distort the figures."""
     said = []
     cores = local.cores()
     load = os.getloadavg()[0]
@@ -94,21 +94,23 @@ def warnings(machine: Machine) -> list[str]:
 
 def _gpus(found: int, ranks: int | None) -> Machine:
     if not found:
-        raise Unsuitable("torch sees no GPU here (labkit doctor says more); --device cpu measures the CPU")
+        raise UnsuitableMachine("torch sees no GPU here (labkit doctor says more); --device cpu measures the CPU")
     if ranks is not None and ranks > found:
-        raise Unsuitable(f"--ranks {ranks}, but there are {found} GPUs, and NCCL needs one for each rank")
+        raise UnsuitableMachine(f"--ranks {ranks}, but there are {found} GPUs, and NCCL needs one for each rank")
     asked = ranks or found
-    # asked in a process that ends: one that keeps a context keeps ranks out of a GPU in exclusive mode
+    # query CUDA in a process that ends: one that keeps a context keeps ranks out of a GPU in exclusive mode
     run = make(1).run(Job.calling(_seen, asked, trace=False, timeout=120))
     if not run.ok:
-        raise Unsuitable(f"a GPU does not answer; is another program using it?\n{run.diagnosis()}")
+        raise UnsuitableMachine(f"a GPU does not answer; is another program using it?\n{run.diagnosis()}")
     names, totals, free = zip(*run.values[0], strict=True)
     if len(set(names)) > 1:
-        raise Unsuitable(f"the GPUs are of different kinds ({', '.join(names)}); choose with CUDA_VISIBLE_DEVICES")
+        raise UnsuitableMachine(
+            f"the GPUs are of different kinds ({', '.join(names)}); choose with CUDA_VISIBLE_DEVICES"
+        )
     total = totals[0]
     taken = [index for index, left in enumerate(free) if left < 0.85 * total]
     if taken:
-        raise Unsuitable(
+        raise UnsuitableMachine(
             f"GPU {', '.join(map(str, taken))} is in use: {min(free) / 1e9:.1f} of {total / 1e9:.1f} GB are free "
             "(nvidia-smi shows by whom); wait, or choose others with CUDA_VISIBLE_DEVICES"
         )
@@ -125,7 +127,7 @@ def _seen(count: int) -> list[tuple[str, float, float]]:
 
 
 def _host_bytes() -> tuple[float, float]:
-    """All memory that this process may use, and what of it is free."""
+    """Total memory that this process may use, and how much of it is free."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     try:
         free = float(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Timed on every rank at once, as in training, where all compute: products, copies, small operators, an optimizer."""
+"""Timings on all ranks at once, as in training: products, copies, small operators, an optimizer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ QUICK_SQUARES = {"cpu": (64, 128, 256), "cuda": (1024, 2048, 4096)}
 DTYPES = {"cpu": ("float32", "bfloat16", "float64"), "cuda": ("bfloat16", "float32", "tf32", "float64")}
 QUICK_DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float32", "tf32")}
 COPIES = {"cpu": (4, 8, 16), "cuda": (64, 128, 256, 1024)}
-"""MB; larger ones take longer than a reading of the clock should."""
+"""MB; larger copies take longer than one clock reading should."""
 LAYERS, WIDTH = 8, 16
-"""Of the tiny network whose time is all overhead."""
+"""Size of a network so small that all its time is overhead."""
 
 
 def steps(machine: Machine, quick: bool) -> int:
-    """How many things `measure` times, for a progress bar."""
+    """Number of samples that `measure` takes, for a progress bar."""
     dtypes, squares, copies = _sizes(machine, quick)
     return len(dtypes) * len(squares) + len(copies) + 4
 
 
 def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
-    """Samples, plain, of one rank beside the others. Raises torch.OutOfMemoryError."""
+    """Take samples, as plain data, on one rank while the others do the same. Raises torch.OutOfMemoryError."""
     device, each = on_machine(machine), 0.03 if quick else 0.3
     samples: list[Sample] = []
 
@@ -75,7 +75,7 @@ def _small(device: torch.device, take: Callable[..., None]) -> None:
 
 def _sizes(machine: Machine, quick: bool) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
     on = machine.device
-    # a third of what is free, in the two tensors of a copy
+    # the two tensors of a copy take at most a third of the free memory
     copies = [mb for mb in COPIES[on] if 6e6 * mb <= machine.free_bytes] or COPIES[on][:2]
     if quick:
         return QUICK_DTYPES[on], QUICK_SQUARES[on], (copies[0], copies[-1])

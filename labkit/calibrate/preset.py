@@ -1,4 +1,4 @@
-"""What was measured as a cluster that predictions and virtual ranks take, each figure with its spread."""
+"""Builds a cluster, for predictions and virtual ranks, from measured samples, each figure with its spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.calibrate.timing import Sample
 from labkit.hardware import GPU, GPUS, PRESETS, STORAGE, Link, Topology, topology
 
 KERNELS = 5
-"""That predictions count in one linear layer with its activation: 2 forward, 3 backward."""
+"""Kernels that predictions count in one linear layer with its activation: 2 forward, 3 backward."""
 _RATES = {"bfloat16": "bf16_tflops", "float32": "fp32_tflops", "tf32": "tf32_tflops", "float64": "fp64_tflops"}
 
 
@@ -23,31 +23,31 @@ class Quantity:
     """One figure of the preset."""
 
     name: str
-    """As `--set` takes it: `gpu.fp32_tflops`."""
+    """Name of the setting, as for `--set`: `gpu.fp32_tflops`."""
     value: float
     unit: str
     spread: float
-    """Of the samples that it is from, the median between their quartiles, as a share."""
+    """Median interquartile range of the underlying samples, as a share of their median."""
     error: float | None
-    """Median error of the fitted line on its samples; None where nothing was fitted."""
+    """Median error of the fitted line on its samples; None if nothing was fitted."""
 
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """The preset, its figures, and what they give for each sample."""
+class FittedPreset:
+    """The preset, its figures, and the fitted time of each sample."""
 
     cluster: Topology
     quantities: tuple[Quantity, ...]
     seconds: Mapping[Sample, float]
-    """By sample, where one was fitted."""
+    """Fitted seconds, for samples with a fit."""
 
 
-def build(machine: Machine, samples: Sequence[Sample], source: str) -> Fitted:
-    """`source`: what every measured part says of itself. Raises NoFit when times contradict each other."""
-    made = _Building(samples)
+def build(machine: Machine, samples: Sequence[Sample], source: str) -> FittedPreset:
+    """Build the preset; `source` is recorded in every measured part. Raises NoFit if times contradict each other."""
+    made = _PresetBuilder(samples)
     constants: dict[str, float] = {}
     gpu, copying = _processor(machine, made, source, constants)
     known = machine.known
@@ -65,11 +65,11 @@ def build(machine: Machine, samples: Sequence[Sample], source: str) -> Fitted:
         if machine.device == "cpu":  # simulated nodes are this machine too
             constants["network_hops"] = constants["hop_seconds"] / max(link.latency_seconds, 1e-9)
             cluster = replace(cluster, inter_node=link, nics_per_node=machine.ranks)
-    return Fitted(replace(cluster, constants=tuple(constants.items())), tuple(made.quantities), made.seconds)
+    return FittedPreset(replace(cluster, constants=tuple(constants.items())), tuple(made.quantities), made.seconds)
 
 
-class _Building:
-    """Samples by kind, and what was made of them so far."""
+class _PresetBuilder:
+    """Samples by kind, and the figures fitted to them so far."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -93,8 +93,8 @@ class _Building:
         self.quantities.append(Quantity(name, value, unit, spread, error))
 
 
-def _processor(machine: Machine, made: _Building, source: str, constants: dict[str, float]) -> tuple[GPU, float]:
-    """The GPU, or the CPU as one, and the bytes a second of copies. Constants are put into `constants`."""
+def _processor(machine: Machine, made: _PresetBuilder, source: str, constants: dict[str, float]) -> tuple[GPU, float]:
+    """Return the GPU, or the CPU as one, and the bytes per second of copies. Adds to `constants`."""
     reached = {}
     for dtype, field in _RATES.items():
         if used := made.of("product", dtype=dtype):
@@ -109,7 +109,7 @@ def _processor(machine: Machine, made: _Building, source: str, constants: dict[s
     made.say("gpu.launch_seconds", launch.seconds, "s", [launch])
     kernel = layer.seconds / LAYERS / KERNELS
     if machine.device == "cpu":
-        # what prepares an operator also computes it: nothing runs ahead, and no tiles fill a pipeline
+        # the CPU both prepares and computes an operator: nothing runs ahead, and no tiles fill a pipeline
         constants.update(kernel_seconds=kernel, host_seconds=0.0, ramp_k=0.0, fill_seconds=0.0)
         made.say("constants.kernel_seconds", kernel, "s, of eager forward and backward", [layer])
         (relu,), (adam,) = made.of("pass"), made.of("optimizer")
@@ -125,7 +125,8 @@ def _processor(machine: Machine, made: _Building, source: str, constants: dict[s
 
 
 def _described(machine: Machine, reached: dict[str, float], copying: float, launch: float, source: str) -> GPU:
-    """A known GPU keeps its data sheet's peaks for 16 bits and memory; what was reached then is its efficiency."""
+    """Return the GPU; a known one keeps its data sheet's peaks for 16 bits and memory, and its efficiency is the share
+    of them that was reached."""
     known = machine.known
     bf16 = reached.get("bf16_tflops", reached["fp32_tflops"])
     if known is None:
@@ -138,7 +139,7 @@ def _described(machine: Machine, reached: dict[str, float], copying: float, laun
         )  # fmt: skip
     sheet = GPUS[known]
     efficiency = min(1.0, bf16 / sheet.bf16_tflops)
-    # one efficiency for all types: the others' peaks are stated so that it gives what they reached
+    # there is one efficiency for all dtypes, so the other dtypes' peaks are set such that it gives the measured rates
     others: dict[str, Any] = {name: rate / efficiency for name, rate in reached.items() if name != "bf16_tflops"}
     return replace(
         sheet, **others, matmul_efficiency=efficiency, launch_seconds=launch, efficiency_source=source,
@@ -147,14 +148,14 @@ def _described(machine: Machine, reached: dict[str, float], copying: float, laun
     )  # fmt: skip
 
 
-def _link(machine: Machine, made: _Building, source: str, constants: dict[str, float], name: str) -> Link:
-    """Inside a node: messages give latency and rate, collectives their base, hops and share of the rate."""
+def _link(machine: Machine, made: _PresetBuilder, source: str, constants: dict[str, float], name: str) -> Link:
+    """Return the link inside a node: latency and rate from messages; base, hops, share of the rate from collectives."""
     n = machine.ranks
     messages = made.of("send")
     sent = made.line(messages, "messages between two ranks")
     collectives = made.of("all_reduce", "all_gather", "reduce_scatter")
     reducing = [one.what == "all_reduce" for one in collectives]
-    # an all-reduce passes each byte twice; before the first one each kind has costs of its own
+    # an all-reduce passes each byte twice; each kind has its own start-up cost
     rows = [
         (1.0, 0.0, 2 * one.size) if two else (0.0, 1.0, one.size)
         for two, one in zip(reducing, collectives, strict=True)
@@ -162,7 +163,7 @@ def _link(machine: Machine, made: _Building, source: str, constants: dict[str, f
     found = fit(rows, [one.seconds for one in collectives])
     made.keep(collectives, found)
     start, gather_start, byte = found.costs
-    # of which each step of the ring has what a message takes, if there is so much, and the base has the rest
+    # each step of the ring costs a message's latency, if the start-up cost suffices; the base is the rest
     hop, gather_hop = min(sent.costs[0], start / (2 * (n - 1))), min(sent.costs[0], gather_start / (n - 1))
     base, gather_base = start - 2 * (n - 1) * hop, gather_start - (n - 1) * gather_hop
     bus = (n - 1) / n / byte

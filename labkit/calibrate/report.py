@@ -1,4 +1,4 @@
-"""What was measured beside what the fitted lines give, as tables and as a picture."""
+"""Measured times beside the fitted lines, as tables and as a picture."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.table import Table
 from labkit.calibrate.collectives import KINDS
 from labkit.calibrate.run import Calibration
 from labkit.calibrate.timing import Sample
-from labkit.clusters.virtual.timing import choose
+from labkit.clusters.virtual.nccl_cost_model import choose
 from labkit.plots import Curve, Picture, curves
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 WIDE = 0.5
-"""Spread past which a median says little."""
+"""Spread above which a median means little."""
 
 
 def show(made: Calibration, console: Console) -> None:
-    """All tables."""
+    """Print all tables."""
     console.print(_samples(made))
     console.print(_quantities(made))
     if error := virtual_error(made):
@@ -40,7 +40,7 @@ def show(made: Calibration, console: Console) -> None:
 
 
 def duration(seconds: float) -> str:
-    """`1.23 ms`."""
+    """Format as `1.23 ms`."""
     for scale, unit in UNITS:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -48,7 +48,8 @@ def duration(seconds: float) -> str:
 
 
 def picture(made: Calibration) -> Picture:
-    """Messages and collectives over their size, and their lines. Raises ValueError where there were none."""
+    """Draw times of messages and collectives over size, with their fitted lines. Raises ValueError if there are
+    none."""
     series = []
     for kind in KINDS:
         of = [one for one in made.samples if one.what == kind]
@@ -63,7 +64,7 @@ def picture(made: Calibration) -> Picture:
 
 
 def virtual_error(made: Calibration) -> float | None:
-    """Median error of what virtual ranks of the preset take for the collectives that were measured."""
+    """Median error of the preset's virtual ranks on the measured collectives."""
     cluster, errors = made.fitted.cluster, []
     for one in made.samples:
         if one.what in ("all_reduce", "all_gather", "reduce_scatter"):

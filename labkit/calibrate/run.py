@@ -1,4 +1,4 @@
-"""A calibration from beginning to end: measure on local ranks, fit, check; nothing is written here."""
+"""A whole calibration: measure on local ranks, fit, check; writes no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from labkit.calibrate import collectives, operators, step
 from labkit.calibrate.fitting import NoFit
 from labkit.calibrate.machine import Machine
-from labkit.calibrate.preset import Fitted, build
+from labkit.calibrate.preset import FittedPreset, build
 from labkit.calibrate.timing import Sample
 from labkit.clusters import Job
 from labkit.clusters.local import local
@@ -21,30 +21,30 @@ from labkit.clusters.virtual import virtual
 from labkit.hardware import Topology
 
 ATTEMPTS = 3
-"""On a busy machine times may contradict each other."""
+"""Number of attempts: on a busy machine times may contradict each other."""
 Tell = Callable[[str], None]
-"""Called with a line of text after each thing that was measured."""
+"""Called with a line of text after each sample."""
 
 
 class MeasuringFailed(RuntimeError):
-    """A rank failed while it measured; the message is the run's diagnosis."""
+    """A rank failed while measuring; the message is the run's diagnosis."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """All that came out."""
+    """Results of a calibration."""
 
     machine: Machine
     samples: tuple[Sample, ...]
-    fitted: Fitted
+    fitted: FittedPreset
     checks: tuple[step.Check, ...]
     date: str
     quick: bool
     load: float
-    """Processes that wanted to run when it began (the system's average of a minute): others than ours."""
+    """Load average of the last minute at the start, due to other processes."""
 
     def measured(self) -> dict[str, Any]:
-        """What the preset's file says of how it came to be."""
+        """The `measured` section of the preset's file."""
         return {
             "by": "labkit calibrate" + (" --quick" if self.quick else ""),
             "date": self.date,
@@ -60,16 +60,16 @@ class Calibration:
 
 
 def steps(machine: Machine, quick: bool) -> int:
-    """How often `calibrate` tells that something is done."""
+    """Number of times that `calibrate` calls `tell`."""
     both = machine.ranks > 1
     return operators.steps(machine, quick) + (collectives.steps(machine, quick) if both else 0) + 1 + both
 
 
 def calibrate(machine: Machine, *, quick: bool = False, tell: Tell = lambda text: None) -> Calibration:
-    """Measure `machine` and make a cluster of it.
+    """Measure `machine` and describe it as a cluster.
 
-    Every rank measures at the same time, so that what they share is shared. Raises MeasuringFailed, or NoFit when the
-    times contradict each other again and again.
+    All ranks measure at the same time, so that they compete for shared resources. Raises MeasuringFailed, or NoFit if
+    the times contradict each other in every attempt.
     """
     date, load = datetime.date.today().isoformat(), os.getloadavg()[0]
     source = f"measured {date}, torch {torch.__version__}, {machine.name}, {machine.ranks} ranks"
@@ -93,7 +93,7 @@ def calibrate(machine: Machine, *, quick: bool = False, tell: Tell = lambda text
 
 def _samples(machine: Machine, quick: bool, tell: Tell) -> list[Sample]:
     of_ranks = _on_ranks(operators.measure, machine, machine.ranks, quick, tell)
-    # of one thing on all ranks, the slowest: a step waits for it
+    # the slowest rank's sample of each kind: a step waits for the slowest
     slowest = [max(map(_sample, same), key=lambda one: one.seconds) for same in zip(*of_ranks, strict=True)]
     if machine.ranks == 1:
         return slowest
@@ -101,7 +101,7 @@ def _samples(machine: Machine, quick: bool, tell: Tell) -> list[Sample]:
 
 
 def _on_ranks(measure: Callable[[Machine, Any], Any], machine: Machine, ranks: int, how: Any, tell: Tell) -> list[Any]:
-    """What `measure(machine, how)` returns on each rank."""
+    """Return the result of `measure(machine, how)` on each rank."""
     rest = ""
 
     def on_output(rank: int, stream: str, text: str) -> None:
@@ -111,7 +111,7 @@ def _on_ranks(measure: Callable[[Machine, Any], Any], machine: Machine, ranks: i
             for line in lines:
                 tell(line)
 
-    # nothing is printed while one thing is timed, so it is the long limit that catches a hang
+    # nothing is printed while a sample is timed, so the long limit has to catch a hang
     job = Job.calling(
         measure, machine, how, trace=False, timeout=900, hang_timeout=120, environment=machine.environment
     )
@@ -122,7 +122,7 @@ def _on_ranks(measure: Callable[[Machine, Any], Any], machine: Machine, ranks: i
 
 
 def _on_virtual_ranks(machine: Machine, cluster: Topology, ranks: int) -> float:
-    """Seconds of the step that `step.measure` measures, on the modelled clock: each takes as long as the others."""
+    """Seconds of the step of `step.measure` on the modelled clock, on which every step takes equally long."""
     placed = replace(virtual(), topology=replace(cluster, nnodes=1, nproc_per_node=ranks))
     run = placed.run(Job.calling(step.measure, replace(machine, device="cpu"), 2, trace=False, timeout=600))
     if not run.ok:

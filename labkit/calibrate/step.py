@@ -21,23 +21,23 @@ from labkit.predict.describe.dense import MLP
 
 SIZES = (784, 512, 512, 10)
 BATCH = 64
-"""Samples of each rank."""
+"""Samples per rank."""
 WARM_UP = 10
-"""Steps that do not count: in the first one Adam makes its state and DDP its buckets."""
+"""Steps that are not timed: in the first one Adam creates its state and DDP its buckets."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """No constant is fitted to these steps."""
+    """Measured and predicted time of a step; no constant is fitted to it."""
 
     ranks: int
     measured_seconds: float
-    """The median of its steps."""
+    """Median step time."""
     spread: float
     quickest_seconds: float
-    """Of a tenth of its steps: when nothing else was at work here, about the median."""
+    """Step time of the fastest tenth: on an idle machine, about the median."""
     virtual_seconds: float
-    """The same program on virtual ranks of the preset."""
+    """Step time of the same program on virtual ranks of the preset."""
     prediction: Prediction
 
     def to_plain(self) -> dict[str, Any]:
@@ -54,13 +54,13 @@ class Check:
 
 
 def expected(cluster: Topology, ranks: int) -> Prediction:
-    """The step on `ranks` ranks of one node."""
+    """Predict the step on `ranks` ranks of one node."""
     plan = Plan(batch=BATCH * ranks, microbatch=BATCH, data=ranks, precision="fp32", fusion="none")
     return predict(MLP("mlp", SIZES), plan, replace(cluster, nnodes=1, nproc_per_node=ranks))
 
 
 def measure(machine: Machine, steps: int) -> tuple[float, float, float]:
-    """Median, spread and quickest tenth of so many steps and ten before them, on one rank with all others."""
+    """Return median, spread and fastest tenth of `steps` steps, after ten warm-up steps; call it on all ranks."""
     device = on_machine(machine)
     torch.manual_seed(dist.get_rank())
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""How long something takes on a rank: repeated until it has a median and a spread."""
+"""Timing of a call on a rank, repeated to give a median and a spread."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from labkit.calibrate.machine import Machine
 
 @dataclass(frozen=True)
 class Sample:
-    """One thing at one size: the median over its repetitions."""
+    """Median time of one kind of work at one size."""
 
     what: str
-    """`product`, `copy`, `launch`, `layer`, `pass`, `optimizer`, `all_reduce`, `all_gather`, ..."""
+    """Kind: `product`, `copy`, `launch`, `layer`, `pass`, `optimizer`, `all_reduce`, `all_gather`, ..."""
     label: str
-    """Its size for people: `n = 512`, `1 MB`."""
+    """Human-readable size: `n = 512`, `1 MB`."""
     size: float
-    """FLOPs of a product, bytes read and written of a copy, else bytes; parameters of an optimizer's step."""
+    """FLOPs of a product, bytes read and written by a copy, parameters of an optimizer's step, otherwise bytes."""
     seconds: float
     spread: float
-    """Between the quartiles of the repetitions, as a share of the median."""
+    """Interquartile range of the repetitions, as a share of the median."""
     dtype: str = ""
 
     def to_plain(self) -> dict[str, Any]:
@@ -36,16 +36,16 @@ class Sample:
 
 
 READING_SECONDS = 1e-3
-"""Of the clock: shorter than a turn that the system gives a process. On a machine that others use too, most readings
-then hold no waiting for a turn, and their median none."""
+"""Length of a clock reading: shorter than a scheduler time slice. On a shared machine most readings then contain no
+waiting for a time slice, and so neither does their median."""
 LEAST_READINGS = 7
 
 
 def timed(call: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Median and spread over readings that take about `seconds` together; a GPU's work is waited for.
+    """Median and spread over readings that take about `seconds` in total; waits for the GPU's work.
 
-    torch.utils.benchmark's timer synchronises and keeps the garbage collector away. A reading covers many calls of what
-    is short; the first ones warm up and tell how many.
+    torch.utils.benchmark's timer synchronises and disables the garbage collector. A reading covers many calls if they
+    are short; the first calls warm up and determine how many.
     """
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     once = min(timer.timeit(1).mean for _ in range(5))
@@ -58,29 +58,29 @@ def timed(call: Callable[[], object], seconds: float) -> tuple[float, float]:
 
 
 def take_turn() -> None:
-    """Before a reading: whoever has slept begins a whole turn of the processor, if others want it too."""
+    """Sleep before a reading: on a contended core, a process that has slept starts with a full time slice."""
     time.sleep(READING_SECONDS)
 
 
 def covering(once: float, seconds: float) -> tuple[int, int]:
-    """Calls that a reading covers, and how many readings to take, for calls of so many seconds."""
+    """Return calls per reading and number of readings, for calls that take `once` seconds each."""
     count = max(1, round(READING_SECONDS / max(once, 1e-8)))
     return count, max(LEAST_READINGS, min(200, round(seconds / (count * max(once, 1e-8)))))
 
 
 def spread_of(times: Sequence[float]) -> float:
-    """Between the quartiles, as a share of the median."""
+    """Interquartile range as a share of the median."""
     low, middle, high = statistics.quantiles(times, n=4)
     return (high - low) / middle
 
 
 def progress(text: str) -> None:
-    """Tell the command what was done; it reads lines of rank 0."""
+    """Report progress to the command, which reads rank 0's output."""
     print(text, flush=True)
 
 
 def on_machine(machine: Machine) -> torch.device:
-    """This rank's device, with the process group standing."""
+    """Initialize the process group and return this rank's device."""
     local = int(os.environ.get("LOCAL_RANK", 0))
     if machine.device == "cuda":
         torch.cuda.set_device(local)

@@ -1,20 +1,20 @@
-"""What rubrics are written in, and what runs them.
+"""Writing and running rubrics.
 
 For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `reduce_op`, `transposed`, `work`,
-`Alteration`, `CheckFailed`, `NotMeasurable`. See rubric.py for what a rubric's file looks like.
+`Alteration`, `CheckFailed`, `NotMeasurable`. rubric.py describes the format of a rubric's file.
 
-For what runs one:
+For running one:
 
     exercise = exercises.find("ring_allreduce")
     rubric = visible_rubric(exercise)                          # or load_rubric(exercise, path) for a hidden one
     submission = Submission(exercise, source_text)
-    report = run_checks(rubric, submission, Ranks("virtual"))  # or Ranks(make_cluster, timeout=...) with one's own
+    report = run_checks(rubric, submission, Ranks("virtual"))  # or Ranks(make_cluster, timeout=...) with your own
     report.earned, report.points, report.text(), report._repr_html_(), report.to_json()
     report.without_details()                                   # what a learner may see of hidden checks
     report.results[0].run, report.results[0].picture           # for pictures; picture.wrong[rank][chunk]
 
-`check_exercise(exercise)` does all that for the learner's module (`%check`), `grade("NAME")` is the graded cell, and
-`hints.next_hint(exercise)` takes one more hint.
+`check_exercise(exercise)` does all this for the learner's module (`%check`), `grade("NAME")` is the graded cell, and
+`hints.next_hint(exercise)` reveals one more hint.
 """
 
 from labkit.checks.draw import Draw

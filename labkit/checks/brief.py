@@ -1,8 +1,8 @@
-"""A value of a learner's code in a line that may stand in feedback on hidden checks.
+"""One-line summaries of learners' values that are safe to show in feedback on hidden checks.
 
-What the code returns, it can make of its inputs: a text with all of them in it, a shape of sixty dimensions, a number
-of a thousand digits, an object whose repr is a letter. Learners read what kind of thing it was; of numbers what a
-person takes in; of texts only names that torch or Python define.
+Code could encode its inputs in what it returns: a string that contains them, a shape of sixty dimensions, a number
+of a thousand digits, an object whose repr spells them out. So learners see the kind of value; numbers only up to a
+readable size; and strings only if they are names that torch or Python define.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _NESTED = 2
 
 
 def brief(value: Any, nested: int = 0) -> str:
-    """`float32 of shape (3, 4)`, `[2, 2, 2]`, `None`, `a text`; at most about 200 characters."""
+    """`float32 of shape (3, 4)`, `[2, 2, 2]`, `None`, `a string`; at most about 200 characters."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if value is None or type(value) is bool:
         return str(value)
     if type(value) is int:
-        return str(value) if abs(value) < 10**_MOST_DIGITS else f"a number of more than {_MOST_DIGITS} digits"
+        return str(value) if abs(value) < 10**_MOST_DIGITS else f"a number with more than {_MOST_DIGITS} digits"
     if type(value) is float:
         return f"{value:.6g}"
     if type(value) is str:
-        return repr(value) if _is_known(value) else "a text" if value else "an empty text"
+        return repr(value) if _is_known(value) else "a string" if value else "an empty string"
     if isinstance(value, (list, tuple, set, frozenset)):
         return _items(value, nested)
     if isinstance(value, torch.dtype):
         return str(value)
     if isinstance(value, dict):
-        return f"a dict of {len(value)}"
+        return f"a dict of length {len(value)}"
     return "an object that is neither a plain tensor nor a number"
 
 
@@ -67,5 +67,5 @@ def _joined(values: Sequence[Any], nested: int) -> str:
 
 
 def _is_known(text: str) -> bool:
-    """Is it the name of something that Python or torch.distributed define: an exception, a collective?"""
+    """Whether it is a name that Python or torch.distributed defines, such as an exception or a collective."""
     return text.isidentifier() and (hasattr(builtins, text) or hasattr(torch.distributed, text))

@@ -1,4 +1,4 @@
-"""`labkit check NAME`: the visible checks at the shell, for those who work in an editor."""
+"""`labkit check NAME`: the visible checks on the command line, for those who work in an editor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from labkit.exercises import Exercise, MissingModule, UnknownExercise, catalogue
 
 
 def main(name: str, file: str | Path | None = None, cluster: str = "virtual", seed: int | None = None) -> int:
-    """Check one exercise, or all of a phase, and print what was found as it comes.
+    """Check one exercise, or all of a phase, and print results as they arrive.
 
-    file: the module to check, instead of the one under work. Of a phase, what the learner has begun is checked. Returns
-    the exit code: 0 when every check passed, 1 when one failed or an exercise of the phase is not begun, 2 when nothing
-    could be checked (the message goes to stderr).
+    file: the module to check, instead of the one in the workspace. In a phase, only exercises that the learner has
+    started are checked. Returns the exit status: 0 when every check passed, 1 when one failed or an exercise of the
+    phase is not started, 2 when nothing could be checked (the message goes to stderr).
     """
     phase = [exercise for exercise in catalogue() if exercise.phase == name.rstrip("/")]
     try:
         if phase:
             if file is not None:
-                raise ValueError(f"--file goes with one exercise, and {name} has {len(phase)}")
+                raise ValueError(f"--file needs a single exercise, but {name} has {len(phase)}")
             return _check_phase(phase, cluster, seed)
         source = None if file is None else Path(file).read_text()
         return 0 if _check(find(name), source, cluster, seed).passed else 1
@@ -41,7 +41,7 @@ def _check_phase(phase: list[Exercise], cluster: str, seed: int | None) -> int:
         if exercise in reports:
             print(reports[exercise].summary)
         else:
-            print(f"{exercise.short_name}: not begun: run its notebook, or copy templates/{exercise.filename}")
+            print(f"{exercise.short_name}: not started: run its notebook, or copy templates/{exercise.filename}")
     return 0 if len(reports) == len(phase) and all(report.passed for report in reports.values()) else 1
 
 
@@ -52,7 +52,7 @@ def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | Non
         if result is not None:
             print(result.text(), flush=True)
         elif sys.stdout.isatty():
-            # overwritten by the result: nothing longer than its title is left on the line
+            # the result overwrites this line, so it must not be longer than the title
             print(f"...        {check.title}", end="\r", flush=True)
 
     report = check_exercise(exercise, source, cluster=cluster, seed=seed, progress=progress)

@@ -1,4 +1,4 @@
-"""What is drawn afresh for each run of a rubric: world sizes, shapes, dtypes, contents. One seed gives it all again."""
+"""Random inputs for each run of a rubric: world sizes, shapes, dtypes, contents. The same seed repeats them all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 class Draw(random.Random):
-    """A random generator for one check: its draws depend on the seed and the check's name, not on other checks."""
+    """A random generator for one check; draws depend only on the seed and the check's name, not on other checks."""
 
     def __init__(self, seed: int, name: str) -> None:
         super().__init__(f"{seed}:{name}")
 
     def tensor(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Whole numbers from -8 to 8 (unsigned: from 0), so that sums over ranks are exact in every dtype."""
+        """Integers from -8 to 8 (unsigned: from 0), so that sums over ranks are exact in every dtype."""
         generator = torch.Generator().manual_seed(self.getrandbits(62))
         size = (shape,) if isinstance(shape, int) else tuple(shape)
         low = 0 if dtype == torch.uint8 else -8

@@ -1,6 +1,6 @@
-"""What a check expects: `expect(value).close_to(x)`; a failure says what was expected, what was seen, where to look.
+"""Expectations of a check: `expect(value).close_to(x)`; failures report the expected and seen values and where to look.
 
-Values come from learners' code, by way of a cluster: any of them may be None, a tensor of the wrong shape, or `Opaque`.
+Values come from learners' code through a cluster: any of them may be None, a tensor of the wrong shape, or `Opaque`.
 A list holds one value for each rank and is compared rank by rank.
 """
 
@@ -18,18 +18,18 @@ from labkit.clusters.run import ranges
 from labkit.clusters.virtual.uninitialized import marked
 
 _EPSILONS = 16
-"""`close_to` allows this many roundings of the tensor's dtype, relative to the largest value expected."""
+"""Tolerance of `close_to` in epsilons of the tensor's dtype, relative to the largest expected value."""
 
 
 @dataclass(frozen=True)
 class WrongChunks:
-    """Data of a picture: which chunk of the result is wrong on which rank, `wrong[rank][chunk]`."""
+    """Data for a picture: which chunk of the result is wrong on which rank, `wrong[rank][chunk]`."""
 
     wrong: list[list[bool]]
 
 
 class CheckFailed(Exception):
-    """What a learner's code did is not what was expected."""
+    """The learner's code did not do what was expected."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class CheckFailed(Exception):
         told: str = "",
         easier: Sequence[str] = (),
     ) -> None:
-        """seen: in full, for who may know the inputs. told: of it, what carries nothing of them out; empty: all.
+        """seen: in full, for readers who may know the inputs. told: the part that reveals no inputs; empty: all of it.
 
-        easier: names of checks that are about the same and less, the easiest first.
+        easier: names of easier checks of the same thing, the easiest first.
         """
         super().__init__(f"expected {expected}; seen {seen}")
         self.expected, self.seen, self.look_at, self.picture, self.told = expected, seen, look_at, picture, told
@@ -50,7 +50,7 @@ class CheckFailed(Exception):
 
 
 class NotMeasurable(Exception):
-    """This kind of cluster cannot tell, such as times that are not modelled: the check is left out of the score."""
+    """This cluster cannot measure it, such as times that are not modelled: the check is left out of the score."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,20 @@ class Expectation:
     easier: Sequence[str] = ()
 
     def equals(self, expected: Any) -> None:
-        """The same: for tensors dtype, shape and every element; for a list of them, on every rank."""
+        """Equal: for tensors in dtype, shape and every element; for a list of tensors, on every rank."""
         self._compare(expected, exact=True)
 
     def close_to(self, expected: Any, rel: float | None = None) -> None:
-        """Equal but for rounding: `rel` of the largest value, else 16 epsilons of the tensor's dtype or 1e-9."""
+        """Equal up to rounding: `rel` of the largest value, else 16 epsilons of the tensor's dtype or 1e-9."""
         self._compare(expected, exact=False, rel=rel)
 
     def at_most(self, limit: float) -> None:
-        """A number that is not larger."""
+        """A number that is at most `limit`."""
         if not (_is_number(self.value) and self.value <= limit):
             self._fail(f"at most {_shown(limit)}")
 
     def at_least(self, limit: float) -> None:
-        """A number that is not smaller."""
+        """A number that is at least `limit`."""
         if not (_is_number(self.value) and self.value >= limit):
             self._fail(f"at least {_shown(limit)}")
 
@@ -87,14 +87,14 @@ class Expectation:
             self._fail(" or ".join(map(_shown, options)))
 
     def holds(self, otherwise: str) -> None:
-        """Is `True`; `otherwise` says in words what was seen when it is not."""
+        """`True`; `otherwise` describes what was seen if it is not."""
         if self.value is not True:
             raise CheckFailed(self.what, otherwise, self.look_at, told=otherwise, easier=self.easier)
 
     def contains(self, text: str) -> None:
-        """A text with `text` in it."""
+        """A string that contains `text`."""
         if not (isinstance(self.value, str) and text in self.value):
-            self._fail(f"a text with {text!r} in it")
+            self._fail(f"a string containing {text!r}")
 
     def _compare(self, expected: Any, exact: bool, rel: float | None = None) -> None:
         if isinstance(expected, Tensor):
@@ -138,30 +138,30 @@ def expect(
     """Begin an expectation. `what` names the value, `look_at` says where to look when it is wrong.
 
     chunks: with a list of tensors, one for each rank, draw which of this many chunks are wrong.
-    easier: names of checks that are about this value and nothing else, the easiest first. Where one of them has failed,
-    the learner is sent there, and not to what this check is about.
+    easier: names of checks of this value alone, the easiest first. If one of them has failed, the feedback points
+    the learner to that one instead of this check's subject.
     """
     return Expectation(value, what, look_at, chunks, easier)
 
 
 def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:
-    """Would `expect(value).close_to(expected)` hold?"""
+    """Whether `expect(value).close_to(expected)` would pass."""
     return _difference(value, expected, exact=False, rel=rel) is None
 
 
 class _Difference(NamedTuple):
-    """In what a value is not as expected."""
+    """How a value differs from the expected one."""
 
     expected: str
     seen: str
     told: str
     """As `seen`, for a hidden check."""
     wrong: Tensor | None = None
-    """Which elements are wrong; None for all."""
+    """Mask of wrong elements; None for all."""
 
 
 def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> _Difference | None:
-    """None when they agree."""
+    """The difference, or None when they agree."""
     if not isinstance(seen, Tensor):
         return _Difference(_shown(expected), _shown(seen), brief(seen))
     if (seen.dtype, seen.shape) != (expected.dtype, expected.shape):
@@ -177,13 +177,13 @@ def _difference(seen: Any, expected: Tensor, exact: bool, rel: float | None) -> 
 
 
 def _never_written(seen: Tensor, wrong: Tensor) -> str:
-    """What is to be said of wrong elements that look like memory as it was allocated, with a colon before it."""
+    """A note, with a leading colon, on wrong elements that look like uninitialized memory; else empty."""
     count = int((marked(seen) & wrong.reshape(-1)).sum())
     if not count:
         return ""
     sure = "" if seen.element_size() >= 4 else " perhaps"
     if seen.numel() == 1:
-        return f": this is{sure} uninitialized memory, as from torch.empty, which nothing was written to"
+        return f": this is{sure} uninitialized memory, as from torch.empty, that was never written"
     elements = "element was" if count == 1 else "elements were"
     return f": {count} of {seen.numel()} {elements}{sure} never written (uninitialized memory, as from torch.empty)"
 
@@ -223,7 +223,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a line of feedback."""
+    """A value as one line of feedback."""
     if isinstance(value, Tensor):
         return _kind(value)
     if type(value) is float:

@@ -1,6 +1,6 @@
-"""Hints, one at a time: `labkit hint NAME` at the shell, `%hint NAME` in a notebook.
+"""Hints, one at a time: `labkit hint NAME` on the command line, `%hint NAME` in a notebook.
 
-How many a learner has taken is kept in the workspace, so that a new session does not begin again.
+The number of hints taken is stored in the workspace, so that a new session continues there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.exercises import Exercise, UnknownExercise, find, workspace
 
 @dataclass(frozen=True)
 class Hints:
-    """The hints that a learner has been given, the newest last."""
+    """The hints that a learner has taken, the newest last."""
 
     given: Sequence[str]
     total: int
@@ -35,7 +35,7 @@ class Hints:
 
 
 def next_hint(exercise: Exercise) -> Hints:
-    """Take one more hint, if there is one, and return all that were given. Raises `NoRubric`."""
+    """Take one more hint, if there is one, and return all hints taken. Raises `NoRubric`."""
     hints = visible_rubric(exercise).hints
     counter = _counter(exercise)
     taken = int(counter.read_text()) if counter.is_file() else 0
@@ -46,12 +46,12 @@ def next_hint(exercise: Exercise) -> Hints:
 
 
 def forget(exercise: Exercise) -> None:
-    """Begin with the first hint again."""
+    """Start again with the first hint."""
     _counter(exercise).unlink(missing_ok=True)
 
 
 def main(name: str) -> int:
-    """Print the next hint below those already given; 2 when there is no such exercise."""
+    """Print all hints taken and the next one; return 2 when there is no such exercise."""
     try:
         print(next_hint(find(name)).text())
     except (UnknownExercise, NoRubric) as error:

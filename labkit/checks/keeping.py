@@ -1,4 +1,4 @@
-"""What a report keeps of a run: a rubric has many checks, and what their runs hold would be there all at once."""
+"""Trim runs for a report: a rubric has many checks, and their full runs would all be in memory at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from labkit.clusters import RankError, RankResult, Run
 from labkit.trace import Trace
 
 MOST_EVENTS = 20_000
-"""Of a trace; in a picture of more nothing can be seen."""
+"""Most events of a trace that is kept; a picture of more is illegible."""
 MOST_OUTPUT_CHARACTERS = 100_000
-"""The last ones, of each rank."""
+"""Characters kept of each rank's output, the last ones."""
 _MOST_FRAMES = 10
 _MOST_CHARACTERS = 10_000
 
 
 def kept(run: Run) -> Run:
-    """`run` without values and arguments, and with no more of output and trace than somebody can look at."""
+    """`run` without values and arguments, with output and trace limited to a readable size."""
     trace = run.trace if len(run.trace.events) <= MOST_EVENTS else Trace(run.trace.world_size)
     return replace(run, ranks=[_rank(result) for result in run.ranks], trace=trace)
 

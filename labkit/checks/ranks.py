@@ -1,4 +1,4 @@
-"""Ranks on which a check runs the learner's functions, and the submission that it takes them from.
+"""Ranks on which a check runs the learner's functions, and the submission that contains them.
 
     run = ranks(8, inter_node="ethernet-10g").call(submission.ring_all_reduce, lambda rank: torch.full((4096,), rank))
     run.values[3], run.trace.bytes_sent(rank=0)
@@ -6,15 +6,16 @@
     run = ranks.processes(4).call(submission.ring_all_reduce, inputs)      # real ones, with gloo
     run.bytes_on_the_wire, run.wall_seconds
 
-`submission.ring_all_reduce` is a reference: nothing of the learner's is loaded in the process that runs the rubric.
-What takes more than one call, such as a class, is a function of the check: `submission.used_by(function)`.
-Inputs are a function of the rank, or a list with an item for each. An item is a tensor, or several arguments,
-`Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None where a rank makes no call.
+`submission.ring_all_reduce` is a reference: the process that runs the rubric loads none of the learner's code.
+To make more than one call, for example on a class, write a function in the rubric: `submission.used_by(function)`.
+Inputs are a function of the rank, or a list with one item per rank. An item is a tensor, or several arguments,
+`Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None if the rank makes no call.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import textwrap
 import time
@@ -28,9 +29,9 @@ from labkit.checks.expectations import NotMeasurable
 from labkit.checks.patience import Patience
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.arguments import marked_group
+from labkit.clusters.forkserver import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
-from labkit.clusters.warm import WarmProcessDied
 from labkit.exercises import Exercise
 
 
@@ -42,7 +43,7 @@ class Args:
 
 
 Inputs = Callable[[int], Args | Tensor | None] | Sequence[Args | Tensor | None]
-"""What each rank's call is given."""
+"""Arguments of each rank's call."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Reference:
     submission: Submission
     name: str
     joined: bool = True
-    """The process group stands when it is called."""
+    """Whether the process group is initialized before the call."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Submission:
     exercise: Exercise
     source: str
     others: Mapping[str, str] = field(default_factory=dict)
-    """Modules of earlier exercises that it builds on: text by full name."""
+    """Modules of the earlier exercises that it builds on: text by full name."""
 
     def __getattr__(self, name: str) -> Reference:
         if name.startswith("_") or name not in self.exercise.public_names:
@@ -74,40 +75,45 @@ class Submission:
         return {**self.others, self.exercise.name: self.source}
 
     def used_by(self, function: Callable[..., Any], *parts: Callable[..., Any], joined: bool = True) -> Reference:
-        """A function of the rubric, to be called on ranks: for what takes more than one call, such as a class.
+        """A rubric's function to be called on ranks, for tests that need more than one call, such as those of a class.
 
             def trained(batches):
                 from labkit.exercises import trainer
                 ...
             run = ranks(4).call(submission.used_by(trained), batches)
 
-        Its text travels and nothing around it, so it imports what it needs; `parts` are functions and classes of the
-        rubric that it calls. It runs beside the learner's code, which can change whatever it sees: what it returns is
-        the rank's word. joined: the process group stands when it begins.
+        Only its source is sent, so it must import what it needs; `parts` are functions and classes of the rubric that
+        it calls. It runs next to the learner's code, which can change anything it sees: its return value is only the
+        rank's claim. joined: initialize the process group first.
         """
         driver = Exercise(f"checks/{function.__name__}")
-        texts = [textwrap.dedent(inspect.getsource(part)) for part in (*parts, function)]
+        texts = [_text(part) for part in (*parts, function)]
         text = "\n\n".join(["from __future__ import annotations", *texts])
         return Reference(Submission(driver, text, self.modules), function.__name__, joined)
 
 
+@functools.lru_cache(maxsize=256)
+def _text(part: Callable[..., Any]) -> str:
+    return textwrap.dedent(inspect.getsource(part))
+
+
 class CannotJudge(Exception):
-    """No rank could be started, and not by the submission's doing: nobody's marks."""
+    """No rank could be started, through no fault of the submission: no marks are given."""
 
 
 class MakeCluster(Protocol):
-    """Makes the cluster that a check asks for; `hardware` are options of the virtual one: `inter_node`, `gpu`, ..."""
+    """Makes the cluster for a check; `hardware` are options of the virtual one: `inter_node`, `gpu`, ..."""
 
     def __call__(self, *, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster: ...
 
 
 def on_virtual(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-    """Virtual ranks on the hardware that was asked for."""
+    """Virtual ranks on the given hardware."""
     return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, **hardware)
 
 
 def on_local(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-    """Real processes, all on this machine, whatever hardware was asked for."""
+    """Real processes, all on this machine; `hardware` is ignored."""
     return local(nproc_per_node=nnodes * nproc_per_node)
 
 
@@ -117,12 +123,12 @@ KINDS: dict[str, MakeCluster] = {"virtual": on_virtual, "local": on_local}
 class Ranks:
     """Makes ranks for the checks of one submission.
 
-    make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds for one call; once
-    a call has used it up, later ones get a quarter, and after two none are made; `patience` says it in full. clock: the
-    one on which the clusters count time limits. processes: makes real ones. network_bytes: all that they have sent over
-    a network which nobody else uses, by the kernel's count; None where there is no such network. memory_beyond: makes
-    two runs where nothing has run before, and returns the second one and how much more memory it took, by the kernel's
-    count; None where that cannot be measured. renew: ends the virtual ranks that are kept from call to call. Calls
+    make: `virtual`, `local`, or a function that makes a cluster (the grader's own). timeout: seconds for one call;
+    after one call times out, later ones get a quarter, and after two no more are made; see `patience`. clock: the
+    clock of the clusters' time limits. processes: makes real processes. network_bytes: all bytes that they have sent
+    over a network of their own, by the kernel's count; None if there is no such network. memory_beyond: makes two
+    runs where nothing has run before, and returns the second one and how much more memory it took, by the kernel's
+    count; None if that cannot be measured. renew: ends the virtual ranks that are reused from call to call. Calls
     raise `CannotJudge` when no rank can be started.
     """
 
@@ -139,7 +145,7 @@ class Ranks:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(make, str) and make not in KINDS:
-            raise ValueError(f"no cluster is called {make!r}; there are: {', '.join(KINDS)}")
+            raise ValueError(f"unknown cluster {make!r}; available: {', '.join(KINDS)}")
         self._make = KINDS[make] if isinstance(make, str) else make
         self._make_processes = processes
         self._idle_bytes: dict[int, int] = {}
@@ -151,7 +157,7 @@ class Ranks:
         self.last_run: Run | None = None
 
     def measuring(self, figures: Set[str]) -> Ranks:
-        """The same ranks for one check, which reads no other figures of the kernel than these: see `rubric.FIGURES`."""
+        """The same ranks for one check that reads only these figures of the kernel: see `rubric.FIGURES`."""
         one = copy.copy(self)
         one.network_bytes = self.network_bytes if "network" in figures else None
         one.memory_beyond = self.memory_beyond if "memory" in figures else None
@@ -159,7 +165,7 @@ class Ranks:
         return one
 
     def __call__(self, world_size: int, *, nproc_per_node: int = 1, **hardware: Any) -> RankSet:
-        """`world_size` ranks, each a node of its own unless `nproc_per_node` says otherwise."""
+        """`world_size` ranks, `nproc_per_node` on each node."""
         if world_size % nproc_per_node:
             raise ValueError(f"world_size must be a multiple of nproc_per_node={nproc_per_node}, got {world_size}")
         nnodes = world_size // nproc_per_node
@@ -168,17 +174,17 @@ class Ranks:
     def renew(self) -> None:
         """Make the next call on virtual ranks in which none of the submission's code has run.
 
-        For a state that one run saves and another one loads: only what goes through the check is known there.
+        For a state that one run saves and another one loads: it can pass only through the check.
         """
         self._renew()
 
     def processes(self, world_size: int) -> ProcessSet:
-        """`world_size` real processes with gloo, whatever `ranks(...)` are; their traffic is what the kernel counts."""
+        """`world_size` real processes with gloo, whatever `ranks(...)` makes; the kernel counts their traffic."""
         cluster = self._make_processes(nnodes=1, nproc_per_node=world_size)
         return ProcessSet(self, cluster, world_size)
 
     def idle_bytes(self, ranks: ProcessSet) -> int:
-        """What a run of so many processes puts on the wire when none of them does anything but join the group."""
+        """Bytes that this many processes send when they only join the process group."""
         assert self.network_bytes is not None
         if ranks.world_size not in self._idle_bytes:
             before = self.network_bytes()
@@ -200,7 +206,7 @@ class RankSet:
         return self.attempt(function, inputs).raise_if_failed()
 
     def attempt(self, function: Reference, inputs: Inputs) -> Run:
-        """As `call`, where a failure is what the check wants to see."""
+        """As `call`, but returns a failed run, for checks that examine failures."""
         submission = function.submission
         given = [inputs(rank) for rank in range(self.world_size)] if callable(inputs) else inputs
         if len(given) != self.world_size:
@@ -216,14 +222,14 @@ class RankSet:
         return self._run(job)
 
     def measured(self, function: Reference, inputs: Inputs) -> tuple[Run, int]:
-        """As `call`, and how many bytes all ranks together held at most, by the kernel's count, beyond idle ranks.
+        """As `call`, with the peak memory of all ranks together beyond idle ranks, in bytes, by the kernel's count.
 
-        Confirms what a rank says of its memory (`run.trace.peak_memory`), to some 10 MB. Raises `NotMeasurable` where
+        Confirms the memory that a rank reports (`run.trace.peak_memory`), to some 10 MB. Raises `NotMeasurable` where
         others use the same memory.
         """
         memory_beyond = self._ranks.memory_beyond
         if memory_beyond is None:
-            raise NotMeasurable('memory is measured when graded, for a check with needs={"memory"}')
+            raise NotMeasurable('memory is measured only in grading, for a check with needs={"memory"}')
         idle = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
         return memory_beyond(lambda: self.run_once(idle).raise_if_failed(), lambda: self.call(function, inputs))
 
@@ -231,15 +237,15 @@ class RankSet:
         return self.run_once(job)
 
     def run_once(self, job: Job) -> Run:
-        """Run it for as long as the patience lasts."""
+        """Run it within the time limit of `patience`."""
         patience, clock = self._ranks.patience, self._ranks.clock
         began = clock()
         try:
             run = self._cluster.run(replace(job, timeout=patience.seconds))
-        except WarmProcessDied as death:
+        except ForkServerDied as death:
             raise CannotJudge(str(death)) from None
         patience.note(run, clock() - began)
-        # when the check fails, its picture is of this one
+        # if the check fails, its picture shows this run
         self._ranks.last_run = run
         return run
 
@@ -252,17 +258,17 @@ class ProcessRun(Run):
 
     @property
     def bytes_on_the_wire(self) -> int:
-        """What all ranks together have sent, by the kernel's count: payload, a little of TCP's own, no set-up.
+        """Bytes sent by all ranks together, by the kernel's count: payload, a little TCP overhead, no set-up.
 
         Raises `NotMeasurable` where others use the network, too.
         """
         if self.network_bytes is None:
-            raise NotMeasurable('bytes on the wire are counted when graded, for a check with needs={"network"}')
+            raise NotMeasurable('bytes on the wire are counted only in grading, for a check with needs={"network"}')
         return self.network_bytes
 
 
 _SILENT_SECONDS = 5.0
-"""Real processes that wait for each other so long, and do nothing else, will not end: no need to use up the time."""
+"""Seconds of waiting without progress after which real processes count as hung, to save the rest of the time limit."""
 
 
 class ProcessSet(RankSet):
@@ -286,7 +292,7 @@ class ProcessSet(RankSet):
         idle = self._ranks.idle_bytes(self) if count else 0
         before = count() if count else 0
         run = self.run_once(job)
-        # setting up takes a few packets more or less each time
+        # the number of packets for setting up varies a little
         sent = max(0, count() - before - idle) if count else None
         found = ProcessRun(**{field.name: getattr(run, field.name) for field in fields(run)}, network_bytes=sent)
         self._ranks.last_run = found
@@ -304,11 +310,11 @@ def _arguments(inputs: Args | Tensor | None) -> _Arguments | None:
 
 
 def _own(value: Any) -> Any:
-    """A tensor of its own for each rank: virtual ranks share memory, and the exercise may work in place."""
+    """A separate tensor for each rank: virtual ranks share memory, and the exercise may work in place."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _groups(arguments: Sequence[_Arguments | None]) -> tuple[tuple[int, ...], ...]:
-    """The sub-groups that the arguments mention, in order of appearance."""
+    """The sub-groups in the arguments, in order of appearance."""
     values = [value for given in arguments if given is not None for value in (*given[0], *given[1].values())]
     return tuple(dict.fromkeys(group for value in values if (group := marked_group(value)) is not None))

@@ -1,4 +1,4 @@
-"""What a rubric found: a result for each check, with its rendering as text; report_html.py has the other one."""
+"""Results of a rubric's checks and their rendering as text; report_html.py renders them as HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How one check went."""
+    """Result of one check."""
 
     title: str
     points: float
@@ -25,31 +25,31 @@ class CheckResult:
     seen: str = ""
     look_at: str = ""
     stopped: str = ""
-    """For a check in which a rank failed: the kind of failure and its line, nothing of the inputs."""
+    """For a check in which a rank failed: the kind of failure and its line, without inputs."""
     why: str = ""
-    """For such a check, in words: who waited for whom, what ended a rank; nothing of the inputs either."""
+    """For such a check, the explanation: which rank waited for which, what ended a rank; without inputs."""
     unwritten: bool = False
-    """A gap of the template was called, at that line, and that is all."""
+    """Whether it failed only because it called a gap of the template, at that line."""
     line: int = 0
-    """Line of the exercise's cell at which a rank failed; 0 when none is known."""
+    """Line of the exercise's cell at which a rank failed; 0 if unknown."""
     told: str = ""
-    """What of `seen` a learner may read when the check is hidden; empty: all of it."""
+    """The part of `seen` that a learner may read when the check is hidden; empty: all of it."""
     skipped: str = ""
-    """Why it could not be judged on this cluster; it then counts for nothing."""
+    """Why it could not be judged on this cluster; it is then left out of the score."""
     seconds: float = 0.0
-    """Wall-clock time that it took."""
+    """Wall-clock time, in seconds."""
     run: Run | None = field(default=None, repr=False, compare=False)
-    """The run in which it failed: its trace, its output. Of the checks that passed one keeps its run, too."""
+    """The run in which it failed, with trace and output. One of the passed checks keeps its run, too."""
     picture: WrongChunks | None = field(default=None, repr=False, compare=False)
-    """Which chunks were wrong on which rank, where that is known."""
+    """Which chunks were wrong on which rank, if known."""
     fault: str = ""
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
     of_the_machine: bool = False
-    """That error was one such as no memory or no more files where it is judged: nobody's answer, until it repeats."""
+    """Whether that error came from the grading machine, such as lack of memory: no verdict unless it repeats."""
     cause: str = ""
-    """Title of an easier check that failed before, where this one failed for no more than that."""
+    """Title of an easier check that failed before, if that alone explains this failure."""
     retried: str = ""
-    """What came of running it again, where a failure may have been chance; shown to learners."""
+    """Result of running it again, if the failure may have been chance; shown to learners."""
 
     @property
     def passed(self) -> bool:
@@ -78,18 +78,18 @@ class Report:
     exercise: str
     results: Sequence[CheckResult]
     seed: int
-    """Draws the same inputs again: `labkit check NAME --seed SEED`. 0: not to be told."""
+    """Repeats the same inputs: `labkit check NAME --seed SEED`. 0: not shown."""
     title: str = ""
-    """What was judged, and where: `your module, on virtual ranks`."""
+    """The module and the cluster: `your module, on virtual ranks`."""
 
     @property
     def points(self) -> float:
-        """What could be earned here."""
+        """Points of all checks that could be judged."""
         return math.fsum(result.points for result in self.results if not result.skipped)
 
     @property
     def all_points(self) -> float:
-        """Of all checks, those included that could not be judged."""
+        """Points of all checks, including those that could not be judged."""
         return math.fsum(result.points for result in self.results)
 
     @property
@@ -98,7 +98,7 @@ class Report:
 
     @property
     def marks(self) -> float:
-        """Of `all_points`, the share that was earned of those that could be judged."""
+        """`earned`, scaled from `points` to `all_points`."""
         if self.points in (0, self.all_points):
             return self.earned
         return round(self.earned * self.all_points / self.points, 2)
@@ -115,7 +115,7 @@ class Report:
         return all(result.passed or result.skipped for result in self.results)
 
     def without_details(self) -> Report:
-        """For feedback on hidden checks: titles, points, failing lines, where to look; no input, no value, no run."""
+        """For feedback on hidden checks: titles, points, failing lines, where to look; no inputs, values or runs."""
         hidden = [
             replace(r, expected="", seen=r.stopped, told="", run=None, picture=None, fault="") for r in self.results
         ]
@@ -132,11 +132,11 @@ class Report:
         return "\n".join([*(result.text() for result in self.results), self.closing()])
 
     def closing(self) -> str:
-        """The last lines of `text()`: the sum, and how to draw the same inputs again when something failed."""
+        """The last lines of `text()`: the sum, and how to repeat the same inputs if something failed."""
         return (
             self.summary
             if self.passed or not self.seed
-            else f"{self.summary}\nthe same inputs again: --seed {self.seed}"
+            else f"{self.summary}\nto repeat with the same inputs: --seed {self.seed}"
         )
 
     def __str__(self) -> str:
@@ -163,17 +163,17 @@ class Report:
 
 
 def details(result: CheckResult) -> list[tuple[str, str]]:
-    """What there is to say of a failed check, each with its label."""
+    """Details of a failed check as (label, text)."""
     if result.passed or result.skipped:
         return []
     if result.unwritten:
         return [("to write", result.stopped.partition(" at ")[2])]
     lines = [("expected", result.expected), ("seen", _shortened(result.seen))]
-    if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which says why
+    if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which includes the reason
         lines.append(("why", result.why))
     lines.append(("look at", result.look_at))
     if result.run is not None:
-        # what the learner printed while hunting the mistake; ranks tend to print the same
+        # the learner's debugging output; ranks tend to print the same
         printed = dict.fromkeys(r.output.strip() for r in result.run.ranks if r.output.strip())
         lines.append(("printed", _shortened("\n".join(printed))))
     return [(label, value) for label, value in lines if value]

@@ -1,7 +1,7 @@
-"""A report as HTML: in the notebook, in the formgrader and on the feedback page alike.
+"""A report as HTML, for the notebook, the formgrader and the feedback page.
 
-Styles are inline, since Jupyter's sanitizer takes style sheets away. Text keeps the page's own colour, so that light
-and dark pages both do; the blue and vermilion of Okabe and Ito are on marks only, with a word beside each.
+Styles are inline, since Jupyter's sanitizer removes style sheets. Text keeps the page's own colour, so that it works
+on light and dark pages; only marks use Okabe and Ito's blue and vermilion, with a word beside each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARKS = {
 
 def report_html(report: Report) -> str:
     """The sum, then every check."""
-    seed = "" if report.passed or not report.seed else f"<br>the same inputs again: --seed {report.seed}"
+    seed = "" if report.passed or not report.seed else f"<br>to repeat with the same inputs: --seed {report.seed}"
     return (
         f'<div style="max-width:60em"><p style="margin:0 0 .5em"><b>{escape(report.summary)}</b>{seed}</p>'
         f"{results_html(report.results)}</div>"
@@ -29,12 +29,12 @@ def report_html(report: Report) -> str:
 
 
 def results_html(results: Sequence[CheckResult]) -> str:
-    """A list of checks: what each expected, what was seen, where to look."""
+    """A list of checks, each with its details."""
     return f'<div role="list">{"".join(map(_item, results))}</div>'
 
 
 def state(result: CheckResult) -> str:
-    """`passed`, `failed`, `skipped`, or `to do` where what it calls is not written yet."""
+    """`passed`, `failed`, `skipped`, or `to do` if the code that it calls is not written yet."""
     if result.skipped:
         return "skipped"
     return "passed" if result.passed else "to do" if result.unwritten else "failed"
@@ -44,7 +44,7 @@ def _item(result: CheckResult) -> str:
     how = state(result)
     mark, colour = MARKS[how]
     points = "" if result.skipped else f"{number(result.earned)}/{number(result.points)}"
-    # wide enough, the title stands beside the mark; on a narrow screen it goes below
+    # the title is beside the mark, or below it on a narrow screen
     return (
         '<div role="listitem" style="display:flex;flex-wrap:wrap;column-gap:.8em;padding:.35em 0;'
         'border-top:1px solid #8886;break-inside:avoid">'
@@ -56,7 +56,7 @@ def _item(result: CheckResult) -> str:
 
 
 def details_html(result: CheckResult) -> str:
-    """What was expected, what was seen, where to look: label and text side by side."""
+    """Expected value, seen value, where to look: label and text side by side."""
     if result.skipped:
         return f'<div style="opacity:.75">{escape(result.skipped)}</div>'
     lines = details(result)

@@ -4,18 +4,19 @@
     def traffic(submission, ranks, draw):
         ...
 
-Parameters are given by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
+Parameters are passed by name: `submission` (the learner's module), `ranks` (makes ranks), `draw` (random choices).
 
-A check that reads what the kernel has counted says so: `needs={"network"}` for `run.bytes_on_the_wire`,
-`needs={"memory"}` for `ranks(n).measured(...)`. Where the judge finds that the kernel's figure is wrong on a
-machine, it leaves the check out, for every submission.
+A check that reads the kernel's counters declares it: `needs={"network"}` for `run.bytes_on_the_wire`,
+`needs={"memory"}` for `ranks(n).measured(...)`. If the judge finds that a counter is wrong on a machine, it leaves the
+check out for every submission.
 
-Checks stand in the order in which they help: parts first, then what is made of them. Where a value is wrong that an
-easier check is about, `expect(values, "result", easier=["values"])` sends the learner to that check.
+Order checks by how they help: parts first, then what is built from them. If an easier check covers the wrong value,
+`expect(values, "result", easier=["values"])` points the learner to that check.
 
-A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. Beside a hidden one are other
-right solutions, which earn everything, in `variants/EXERCISE/NAME.py`, and wrong ones in `mutants/EXERCISE.py`. It may
-have `FORBIDDEN = {"torch.distributed.all_reduce"}`, written out: what `labkit integrity` points at, without marks.
+A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. Next to a hidden rubric are
+other correct solutions, which earn all points, in `variants/EXERCISE/NAME.py`, and wrong ones in
+`mutants/EXERCISE.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that `labkit integrity`
+points out, without effect on marks.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from labkit.exercises import Exercise, root
 
 PARAMETERS = ("submission", "ranks", "draw")
 FIGURES = ("network", "memory")
-"""What a check may need that the kernel counts: bytes sent over the network, and memory held at most."""
+"""Kernel counters that a check may need: bytes sent over the network, and peak memory."""
 
 
 class NoRubric(ValueError):
-    """The exercise has no rubric where one was looked for."""
+    """The exercise has no rubric at the expected path."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is judged, all or nothing."""
+    """One check, all or nothing."""
 
     name: str
     title: str
     points: float
     look_at: str
-    """Where to look when it fails; shown to learners, so it gives nothing of a hidden rubric away."""
+    """Where to look when it fails; shown to learners, so it must not reveal a hidden rubric."""
     function: Callable[..., None]
     needs: Set[str] = frozenset()
     """Names of `FIGURES`."""
 
     def __call__(self, **given: Any) -> None:
-        """Judge. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
+        """Run the check. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
         wanted = inspect.signature(self.function).parameters
         self.function(**{name: given[name] for name in wanted})
 
@@ -60,7 +61,7 @@ class Check:
 def check(
     *, points: float, title: str, look_at: str = "", needs: Set[str] = frozenset()
 ) -> Callable[[Callable[..., None]], Check]:
-    """Make a check of a function. `points` are earned when it returns, lost when it raises."""
+    """Turn a function into a check. `points` are earned when it returns, lost when it raises."""
     if points <= 0:
         raise ValueError(f"points must be above 0, got {points}")
     if not needs <= set(FIGURES):
@@ -70,7 +71,7 @@ def check(
         unknown = [name for name in inspect.signature(function).parameters if name not in PARAMETERS]
         if unknown:
             known = ", ".join(PARAMETERS)
-            raise ValueError(f"check {function.__name__} asks for {', '.join(unknown)}; there are: {known}")
+            raise ValueError(f"check {function.__name__} has unknown parameters {', '.join(unknown)}; known: {known}")
         return Check(function.__name__, title, points, look_at, function, needs)
 
     return make
@@ -78,7 +79,7 @@ def check(
 
 @dataclass(frozen=True)
 class Rubric:
-    """The checks of one exercise, in the order in which they stand in their file."""
+    """The checks of one exercise, in the order of their file."""
 
     exercise: Exercise
     checks: Sequence[Check]
@@ -91,12 +92,12 @@ class Rubric:
 
     @property
     def variant_paths(self) -> list[Path]:
-        """Right solutions that are written differently."""
+        """Paths of alternative correct solutions."""
         return sorted((self.path.parent / "variants" / self.path.stem).glob("*.py"))
 
 
 def load_rubric(exercise: Exercise, path: Path) -> Rubric:
-    """Run a rubric's file and collect its checks. Raises `NoRubric` when there is none, or no check in it."""
+    """Run a rubric's file and collect its checks. Raises `NoRubric` if the file is missing or has no checks."""
     if not path.is_file():
         raise NoRubric(f"{exercise.name} has no checks: {path} is missing")
     module = ModuleType(f"rubric of {exercise.name}")
@@ -109,7 +110,7 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
 
 
 def visible_path(exercise: Exercise) -> Path:
-    """Where the exercise's visible checks stand: in the course tree, else in the installed package."""
+    """File of the exercise's visible checks: in the course tree, else in the installed package."""
     in_course = root() / "labkit" / "checks" / "visible" / exercise.filename
     return in_course if in_course.is_file() else Path(__file__).parent / "visible" / exercise.filename
 

@@ -1,4 +1,4 @@
-"""Runs a rubric on a submission: each check for itself, partial credit by check."""
+"""Run a rubric on a submission: each check separately, with partial credit by check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labkit.clusters import InvalidJob, RankFailed, Run
 from labkit.trace import Kind
 
 Progress = Callable[[Check, CheckResult | None], None]
-"""Called before each check with None, and after it with its result."""
+"""Callback, called before each check with None and after it with the result."""
 
 
 def run_checks(
@@ -34,9 +34,9 @@ def run_checks(
 ) -> Report:
     """Judge `submission` on the clusters that `ranks` makes.
 
-    World sizes, shapes and contents are drawn from `seed`; None takes a new one, which stands in the report.
-    A check that fails, hangs or breaks costs its own points and no others. A failed check keeps its run, without
-    values, and so does the one passed check whose run shows most. Raises only what is nobody's answer: `InvalidJob`,
+    World sizes, shapes and contents are drawn from `seed`; None picks a new one, which the report contains.
+    A check that fails, hangs or breaks costs only its own points. Each failed check keeps its run, without values, and
+    so does the one passed check whose run shows most. Raises only errors that are not the submission's: `InvalidJob`,
     `CannotJudge`, `KeyboardInterrupt`.
     """
     seed = 1 + secrets.randbelow(2**31) if seed is None else seed
@@ -54,7 +54,7 @@ def run_checks(
         if judged and not result.passed:
             failed[check.name] = check.title
         if result.stopped:
-            # a line of a function that is given may stop others of yours, too, and for other reasons
+            # one line of a given function may fail several checks, for different reasons
             earlier = first_seen.setdefault((result.stopped, result.why), result)
             if earlier is not result:
                 seen = f"{result.stopped.replace(f'{rubric.exercise.phase}/', '')}, as above"
@@ -80,7 +80,7 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
         check(submission=submission, ranks=ranks, draw=draw)
     except CheckFailed as failure:
         cause = next((failed[name] for name in failure.easier if name in failed), "")
-        look_at = f"“{cause}” first: that fails, too, and this needs it" if cause else failure.look_at or check.look_at
+        look_at = f"“{cause}” first: it fails, too, and this needs it" if cause else failure.look_at or check.look_at
         found = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
         found = replace(found, cause=cause)
         return replace(found, picture=failure.picture)
@@ -93,22 +93,22 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
     except (InvalidJob, CannotJudge):
         raise
     except (OSError, MemoryError) as error:
-        seen = f"the check could not be carried out ({type(error).__name__})"
+        seen = f"the check could not run ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc(), of_the_machine=True)
-    except Exception as error:  # a value that the check did not foresee: its author's fault, and no reason to stop
+    except Exception as error:  # a value that the check does not handle: its author's fault, and no reason to stop
         seen = f"a result that the check could not read ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc())
     return replace(lost, earned=check.points)
 
 
 _MOST_MESSAGES = 150
-"""A picture of more is no clearer."""
+"""Most messages for a clear picture."""
 _ENOUGH_RANKS = 8
 
 
 def _shows(run: Run | None) -> tuple[bool, int, float]:
-    """How much there is to be seen in a picture of `run`: messages, not too many of them; ranks; time they take."""
-    if run is None or isinstance(run, ProcessRun):  # the trace of real processes is the ranks' own word
+    """Sort key for how much a picture of `run` shows: messages, but not too many; ranks; time."""
+    if run is None or isinstance(run, ProcessRun):  # the trace of real processes is only the ranks' claim
         return False, 0, 0.0
     sent = len(run.trace.of(kind=Kind.SEND))
     return 0 < sent <= _MOST_MESSAGES, min(run.trace.world_size, _ENOUGH_RANKS) if sent else 0, run.trace.seconds

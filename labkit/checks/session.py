@@ -1,4 +1,4 @@
-"""Checks in a learner's session: at the shell, by `%check`, and as the graded cell."""
+"""Checks in a learner's session: on the command line, by `%check`, and in the graded cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_exercise(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run the visible checks on `source`, or on the module under work: the learner's own, else the template.
+    """Run the visible checks on `source`, or on the current module: the learner's own, else the template.
 
     cluster: `virtual` or `local`. Raises `MissingModule`, `NoRubric`, or ValueError for an unknown cluster.
     """
@@ -34,9 +34,9 @@ def check_exercise(
     if source is None:
         source, origin = exercise.source()
         whose = _WHOSE[origin]
-    standing = stand_ins(exercise, _own(exercise), _passes)
-    submission = Submission(exercise, source, standing.modules)
-    title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in standing.notes)])
+    chosen = stand_ins(exercise, _own(exercise), _passes)
+    submission = Submission(exercise, source, chosen.modules)
+    title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in chosen.notes)])
     return run_checks(visible_rubric(exercise), submission, Ranks(cluster), seed=seed, progress=progress, title=title)
 
 
@@ -48,7 +48,7 @@ def _own(exercise: Exercise) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def _passed(name: str, texts: tuple[tuple[str, str], ...]) -> bool:
-    """Once for each text: a notebook that builds on others checks more than once."""
+    """Cached by source: a notebook that builds on other exercises asks repeatedly."""
     exercise, (*others, (_, source)) = Exercise(name), texts
     return run_checks(visible_rubric(exercise), Submission(exercise, source, dict(others)), Ranks()).passed
 
@@ -60,7 +60,7 @@ def _passes(submission: Submission) -> bool:
 def grade(name: str) -> float:
     """The graded cell: run the visible checks, show the report, return the points.
 
-    The hidden checks are the grader's: when a submission is graded, their verdict takes this one's place.
+    In grading, the verdict of the hidden checks replaces this one.
     """
     report = check_exercise(find(name))
     _show(report)

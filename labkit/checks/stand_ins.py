@@ -11,40 +11,40 @@ from labkit.exercises import Exercise
 
 
 @dataclass
-class Standing:
-    """What an exercise gets for those that it builds on."""
+class StandIns:
+    """Modules for the exercises that an exercise builds on."""
 
     modules: dict[str, str] = field(default_factory=dict)
     """Text by full name, earlier ones first."""
     notes: list[str] = field(default_factory=list)
-    """For each, whose it is and why, in words."""
+    """For each, whose module it is and why, as a sentence."""
 
 
-def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Submission], bool]) -> Standing:
-    """For all that `exercise` builds on, directly or not.
+def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Submission], bool]) -> StandIns:
+    """Modules for all exercises that `exercise` builds on, directly or not.
 
-    own: the learner's modules, by full name. passes: does this one pass its visible checks?
-    An exercise without a solution in this course has its template there, where there is nothing of the learner's.
+    own: the learner's modules, by full name. passes: whether a module passes its visible checks.
+    An exercise without a solution in this course gets its template if the learner has no working module.
     """
-    standing = Standing()
+    chosen = StandIns()
     for earlier in exercise.builds_on:
         mine = own.get(earlier.name)
-        before = {needed.name: standing.modules[needed.name] for needed in earlier.builds_on}
+        before = {needed.name: chosen.modules[needed.name] for needed in earlier.builds_on}
         if mine is None or not mine.strip():
-            why = "there is none of your own"
+            why = "you have not written your own"
         elif _passes(Submission(earlier, mine, before), passes):
-            standing.modules[earlier.name] = mine
-            standing.notes.append(f"{earlier.short_name}, on which this builds, is your own.")
+            chosen.modules[earlier.name] = mine
+            chosen.notes.append(f"this builds on your own {earlier.short_name}.")
             continue
         else:
-            why = "your own does not pass its visible checks"
-        standing.modules[earlier.name], whose = earlier.source("solution", "template")
-        standing.notes.append(f"{earlier.short_name}, on which this builds, is the {whose}: {why}.")
-    return standing
+            why = "your own fails its visible checks"
+        chosen.modules[earlier.name], whose = earlier.source("solution", "template")
+        chosen.notes.append(f"this builds on the {whose} of {earlier.short_name}: {why}.")
+    return chosen
 
 
 def _passes(submission: Submission, passes: Callable[[Submission], bool]) -> bool:
     try:
         return passes(submission)
-    except NoRubric:  # nothing speaks against it
+    except NoRubric:  # without checks, accept it
         return True

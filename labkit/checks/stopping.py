@@ -1,8 +1,8 @@
-"""What ended a run, in words that carry nothing of its inputs.
+"""Explain what ended a run without revealing its inputs.
 
-Most of what is known of a failure was said by the rank that failed: types, texts, file names, line numbers. A learner
-who wants to learn hidden inputs could write them there. So words here are our own; of the rank's only names that
-Python, torch and the lab define are repeated, numbers of ranks, and lines that the learner's modules have.
+Most facts about a failure are reported by the rank that failed: types, texts, file names, line numbers. A learner
+could write hidden inputs there to read them. So the words here are our own; from the rank they repeat only names that
+Python, torch and the lab define, rank numbers, and lines that exist in the learner's modules.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
+from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.program import NOT_WRITTEN
+from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import RankError, ranges
-from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
-from labkit.clusters.warm.time_limit import NO_ANSWER
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
 _LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError", "UsedBeforeWait")
@@ -33,10 +33,10 @@ _MEANING = {
     "SyntaxError": "Python cannot parse the module, so none of it ran.",
     "IndentationError": "Python cannot parse the module, so none of it ran.",
     "TabError": "Python cannot parse the module, so none of it ran.",
-    "NotImplementedError": "What was called is not implemented for this input, or on these ranks.",
+    "NotImplementedError": "The function called is not implemented for this input, or on these ranks.",
     "NameError": "A name is used that is not defined.",
     "AttributeError": "An object or a module has no attribute of that name: is it misspelt, or is the object None?",
-    "TypeError": "A function or an operator does not take what it was given: None, another type, too many arguments.",
+    "TypeError": "A function or an operator does not accept its arguments: None, another type, too many arguments.",
     "IndexError": "An index is out of range.",
     "KeyError": "A dict has no such key.",
     "ZeroDivisionError": "It divided by zero.",
@@ -51,7 +51,7 @@ _MEANING = {
     "OutOfMemoryError": "It asked for more memory than the GPU has.",
     "MismatchError": "Two ranks disagree about a message or a collective: in shape, dtype or operation.",
     "ProtocolError": "It sent something that ranks may not send, or more than they may.",
-    "FrozenInstanceError": "Objects of this class are frozen: make a new one, dataclasses.replace(old, name=value).",
+    "FrozenInstanceError": "Objects of this class are frozen: use dataclasses.replace(old, name=value) instead.",
     "SystemExit": "It exited before the function returned.",
     "PermissionError": "Submissions may not do this in the grading environment.",
 }
@@ -72,10 +72,10 @@ _SYNTAX = re.compile(
     | positional\ argument\ follows\ keyword\ argument | invalid\ decimal\ literal""",
     re.VERBOSE,
 )
-"""What Python says of modules that it cannot read, where that is made of Python's own words."""
+"""Python's messages for modules that it cannot parse, as far as they contain only Python's own words."""
 
 _AT_END = re.compile(r" \([^()]{1,200}, line [0-9]{1,7}\)$")
-"""Where it was, as Python adds it."""
+"""The position that Python appends."""
 
 _KEPT_BACK = "The exception's text is not shown, since it may contain the check's inputs."
 _SIGNALS = {
@@ -85,7 +85,7 @@ _SIGNALS = {
     "SIGABRT": "A library aborted the process.",
     "SIGFPE": "It divided an integer by zero.",
     "SIGILL": "It executed an invalid machine instruction.",
-    "SIGTERM": "It was asked to end.",
+    "SIGTERM": "It was asked to terminate.",
     "SIGXCPU": "It used more CPU time than is allowed.",
     "SIGXFSZ": "It wrote a larger file than is allowed.",
     "SIGSYS": "It made a system call that submissions may not make.",
@@ -94,19 +94,19 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a run came to nothing."""
+    """Why a run failed."""
 
     text: str
     """`DeadlockError at phase3_multi_node/ring_allreduce.py, line 12`; the same for the same failure."""
     why: str
     line: int
-    """In the exercise's own module; 0 when it is not known, or in another one."""
+    """Line in the exercise's own module; 0 if unknown or in another module."""
     unwritten: bool
-    """It was a gap of the template that was called."""
+    """Whether it failed by calling a gap of the template."""
 
 
 def what_stopped(run: Run, submission: Submission) -> Stop:
-    """What the first failure of `run` was."""
+    """Describe the first failure of `run`."""
     first = run.first_failure
     error = first.error if first else None
     unwritten = error is not None and error.type == "NotImplementedError" and error.message == NOT_WRITTEN
@@ -115,18 +115,18 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         # without the number of seconds, which differs from check to check
         kind = run.stopped.split(" after ")[0]
         if kind.startswith("timeout"):
-            why = _where_it_stood(run.standings, submission)
+            why = _where_it_stood(run.statuses, submission)
         elif kind.startswith(SCHEDULER_FAILED):
             why = "This is an error of the lab itself: show it to your instructor."
         else:
-            why = "The sandbox that it ran in was ended for this."
-        where = where or next((line for s in run.standings if (line := _place(s.line, submission))), "")
-        if kind.startswith(NO_ANSWER):  # then it is chance whether anybody knows where they were
+            why = "Its sandbox was ended for this reason."
+        where = where or next((line for s in run.statuses if (line := _place(s.line, submission))), "")
+        if kind.startswith(NO_ANSWER):  # then it is chance whether their position is known
             where = ""
     elif error is not None:
         kind = _kind(error)
         found = error.type == "DeadlockError" and not isinstance(run, ProcessRun)
-        waits = _who_waits(run.standings, submission) if found else ""
+        waits = _who_waits(run.statuses, submission) if found else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
         said = _syntax(kind, error, submission)
         meaning = _UNWRITTEN if unwritten else _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)
@@ -135,20 +135,20 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         name = _signal(first.exit) if first else ""
         kind = "a rank that ended early"
         ended = f"rank {first.rank} exited before the function returned." if first else ""
-        why = f"Rank {first.rank} was ended by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
+        why = f"Rank {first.rank} was killed by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
     at = f" at {where}" if where else ""
     why = why.strip()
     return Stop(kind + at, why[:1].upper() + why[1:], _line(where, submission), unwritten and not run.stopped)
 
 
 def _kind(error: RankError) -> str:
-    """The error's type, where it is one that everybody has."""
+    """The error's type if Python or the lab defines it, else `an exception`."""
     known = hasattr(builtins, error.type) or error.type in (*_LAB_ERRORS, *_SIGNALS, "FrozenInstanceError")
     return error.type if known else "an exception"
 
 
 def _syntax(kind: str, error: RankError, submission: Submission) -> str:
-    """Python's own words about a module that it cannot read; a rank may say anything, so only words that are known."""
+    """Python's message for a module that it cannot parse, if known: a rank could send any text."""
     said = _AT_END.sub("", error.message)
     known = _SYNTAX.fullmatch(said) if kind in ("SyntaxError", "IndentationError", "TabError") else None
     if known is None:
@@ -160,7 +160,7 @@ def _syntax(kind: str, error: RankError, submission: Submission) -> str:
 
 
 def _place(said: str, submission: Submission) -> str:
-    """`phase3_multi_node/ring_allreduce.py, line 12` when a module of the learner's has that line; else nothing."""
+    """`phase3_multi_node/ring_allreduce.py, line 12` if a module of the learner has that line, else an empty string."""
     match = _PLACE.fullmatch(said)
     if match is None:
         return ""
@@ -187,28 +187,28 @@ def _signal(exit_code: int | None) -> str:
         return ""
 
 
-def _where_it_stood(standings: Sequence[Standing], submission: Submission) -> str:
-    """Which ranks had not come to an end, and at which lines they were."""
+def _where_it_stood(statuses: Sequence[RankStatus], submission: Submission) -> str:
+    """Which ranks had not finished, and at which lines they were."""
     at: dict[str, list[int]] = defaultdict(list)
-    for standing in standings:
-        if standing.exit is None:
-            at[_place(standing.line, submission)].append(standing.rank)
+    for status in statuses:
+        if status.exit is None:
+            at[_place(status.line, submission)].append(status.rank)
     said = []
     for place, ranks in at.items():
         verb = "was" if len(ranks) == 1 else "were"
         where = f"{verb} at line {place.rpartition(' ')[2]}" if place else "had not returned"
         said.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
-    return f"When the time was up, {'; '.join(said)}." if said else "The time for this call was up."
+    return f"When time ran out, {'; '.join(said)}." if said else "The time for this call ran out."
 
 
-def _who_waits(standings: Sequence[Standing], submission: Submission) -> str:
-    """Each rank's wait, and the cycle; nothing when the scheduler did not find the deadlock itself."""
+def _who_waits(statuses: Sequence[RankStatus], submission: Submission) -> str:
+    """Each rank's wait, and the cycle; empty when the scheduler did not find the deadlock itself."""
     said, waits = [], {}
-    for standing in standings:
-        if operation := standing.waits_in:
+    for status in statuses:
+        if operation := status.waits_in:
             if operation.peer >= 0:
-                waits[standing.rank] = [operation.peer]
-            said.append(f"rank {standing.rank} waits {_operation(operation)}{_at(operation, submission)}")
+                waits[status.rank] = [operation.peer]
+            said.append(f"rank {status.rank} waits {_operation(operation)}{_at(operation, submission)}")
     if not said:
         return ""
     more = f" and {len(said) - 8} more" if len(said) > 8 else ""
@@ -216,13 +216,13 @@ def _who_waits(standings: Sequence[Standing], submission: Submission) -> str:
     found = cycles.find(waits)
     if not found:
         return text
-    kinds = {standing.waits_in.kind for standing in standings if standing.rank in found and standing.waits_in}
+    kinds = {status.waits_in.kind for status in statuses if status.rank in found and status.waits_in}
     known = {"send": cycles.SENDS_FIRST, "receive": cycles.RECEIVES_FIRST}
     advice = known.get(kinds.pop(), "") if len(kinds) == 1 else ""
     return f"{text} {cycles.shown(found).capitalize()}." + (f" {advice[:1].upper()}{advice[1:]}." if advice else "")
 
 
-def _operation(operation: UnderWay) -> str:
+def _operation(operation: PendingOperation) -> str:
     name = operation.name if operation.name in _OPERATIONS else operation.kind
     whom = f"rank {operation.peer}" if operation.peer >= 0 else "any rank"
     match operation.kind:
@@ -234,6 +234,6 @@ def _operation(operation: UnderWay) -> str:
             return f"in {name} for the others"
 
 
-def _at(operation: UnderWay, submission: Submission) -> str:
+def _at(operation: PendingOperation, submission: Submission) -> str:
     place = _place(operation.line, submission)
     return f" (line {place.rpartition(' ')[2]})" if place else ""

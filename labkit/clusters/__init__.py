@@ -1,4 +1,4 @@
-"""Where cells run: jobs, runs, and a package for each kind of cluster."""
+"""Where cells run: jobs, runs, and one package for each kind of cluster."""
 
 from labkit.clusters.cluster import Cluster, OnOutput, OnState, State
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job

@@ -1,7 +1,7 @@
-"""Arguments of `Job.call` that are not plain data: marked dicts here, the real thing on the rank.
+"""Arguments of `Job.call` that are not plain data: marked dicts here, the real object on the rank.
 
-A job's arguments travel between processes as tensors and plain data. A process group, a reduction and a tensor with
-strides exist on a rank only, so a check writes them as `group_of([0, 2, 3])`, `reduce_op("MAX")`, `transposed(tensor)`,
+A job's arguments travel between processes as tensors and plain data. A process group, a reduction and a strided tensor
+exist only on a rank, so a check writes them as `group_of([0, 2, 3])`, `reduce_op("MAX")` and `transposed(tensor)`,
 and a function that takes a known time as `work("forward", 0.01)`.
 """
 
@@ -18,40 +18,40 @@ from torch import Tensor
 _GROUP, _REDUCE_OP, _TRANSPOSED, _WORK = "labkit:group", "labkit:reduce_op", "labkit:transposed", "labkit:work"
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Of one rank's call: positional, and by name."""
+"""One rank's call: positional and keyword arguments."""
 
 
 def group_of(ranks: Iterable[int]) -> dict[str, Any]:
-    """Stands for the process group of these global ranks, which the job has to list in `Job.groups`."""
+    """A placeholder for the process group of these global ranks, which must be listed in `Job.groups`."""
     return {_GROUP: tuple(ranks)}
 
 
 def reduce_op(name: str) -> dict[str, Any]:
-    """Stands for `torch.distributed.ReduceOp.NAME`: `SUM`, `AVG`, `MAX`, `MIN`, `PRODUCT`, `BAND`, ..."""
+    """A placeholder for `torch.distributed.ReduceOp.NAME`: `SUM`, `AVG`, `MAX`, `MIN`, `PRODUCT`, `BAND`, ..."""
     return {_REDUCE_OP: name}
 
 
 def transposed(tensor: Tensor) -> dict[str, Any]:
-    """Stands for `tensor.t()`, which is not contiguous: 2-D, at least 2 x 2."""
+    """A placeholder for `tensor.t()`, which is not contiguous: 2-D, at least 2 x 2."""
     return {_TRANSPOSED: tensor}
 
 
 def work(name: str, seconds: float) -> dict[str, Any]:
-    """Stands for a function without arguments that does work of a known cost: `seconds` of the rank's virtual time.
+    """A placeholder for a function without arguments that takes `seconds` of the rank's virtual time.
 
-    Each call is an event of that name in the trace. Whoever runs the job charges it, not the rank.
+    Each call is an event of that name in the trace. The time is charged by whoever runs the job, not by the rank.
     """
     return {_WORK: (name, float(seconds))}
 
 
 def works_of(arguments: Arguments | None) -> list[tuple[str, float]]:
-    """What a rank's arguments declare with `work`: names and seconds."""
+    """Names and seconds of the `work` in a rank's arguments."""
     values = () if arguments is None else (*arguments[0], *arguments[1].values())
     return [value[_WORK] for value in values if type(value) is dict and _WORK in value]
 
 
 def charge_with(charge: Callable[[str, float], None]) -> None:
-    """From now on work in this process is done by `charge(name, seconds)`; at first it sleeps."""
+    """Make `charge(name, seconds)` do all later work in this process; the default sleeps."""
     global _charge
     _charge = charge
 
@@ -64,17 +64,17 @@ _charge: Callable[[str, float], None] = _sleep
 
 
 def marked_group(value: Any) -> tuple[int, ...] | None:
-    """The ranks that `group_of` was given; None for anything else."""
+    """The ranks passed to `group_of`, or None if `value` is anything else."""
     return tuple(value[_GROUP]) if type(value) is dict and _GROUP in value else None
 
 
 def as_given(value: Any) -> Any:
-    """What `value` stands for where there are no ranks: a strided tensor; anything else is itself."""
+    """The value of a placeholder where there are no ranks: a strided tensor. Returns anything else unchanged."""
     return value[_TRANSPOSED].t() if type(value) is dict and _TRANSPOSED in value else value
 
 
 def on_rank(value: Any, groups: Mapping[tuple[int, ...], Any]) -> Any:
-    """What `value` stands for on this rank; anything unmarked is itself. `groups`: the job's, by their ranks."""
+    """The value of a placeholder on this rank; anything else is unchanged. `groups`: the job's, by their ranks."""
     if type(value) is not dict or len(value) != 1:
         return value
     ((kind, body),) = value.items()

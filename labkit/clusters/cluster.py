@@ -1,4 +1,4 @@
-"""What every kind of cluster is: a place that runs jobs."""
+"""The interface of every kind of cluster: a place that runs jobs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 
 OnOutput = Callable[[int, str, str], None]
-"""Called with (rank, "stdout" or "stderr", text) as soon as a rank prints; `text` may hold part of a line."""
+"""Called with (rank, "stdout" or "stderr", text) as soon as a rank prints; `text` may be part of a line."""
 
 
 @dataclass(frozen=True)
 class State:
-    """How a job stands while it runs, for people: what a progress bar shows."""
+    """State of a running job, for people: what a progress bar shows."""
 
     phase: Literal["queued", "starting", "running", "hanging", "restarting"]
     text: str = ""
-    """What there is to say about it: `job 17 waits for 2 nodes`, a table of where each rank hangs. May have lines."""
+    """Description: `job 17 waits for 2 nodes`, or a table of where each rank hangs. May have several lines."""
     ended: int = 0
-    """How many ranks have ended."""
+    """Number of ranks that have ended."""
 
 
 OnState = Callable[[State], None]
@@ -42,11 +42,11 @@ class Cluster(Protocol):
     def nproc_per_node(self) -> int: ...
 
     def describe(self) -> str:
-        """One line for people: what it is and how many ranks it has."""
+        """One line for people: the kind of cluster and its number of ranks."""
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks and return when all have ended.
 
         A failure of the learner's code is in the `Run`; only misuse of the lab itself raises (`InvalidJob`).
-        `KeyboardInterrupt` stops every rank, leaves nothing behind, and is raised on.
+        `KeyboardInterrupt` stops every rank, cleans up, and is raised again.
         """

@@ -1,4 +1,4 @@
-"""Who waits for whom: the cycle, and what to say of it. The same words for virtual and for real ranks."""
+"""Cycles of ranks that wait for each other, and their description. Virtual and real ranks use the same words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_SHOWN = 10
 
 
 def in_other_order(groups: Sequence[str]) -> str:
-    """What to say of a cycle of collectives in several groups."""
+    """Describe a cycle of collectives in several groups."""
     return (
         f"they are in collectives of {len(groups)} different groups ({', '.join(groups)}): every rank must call the "
         "collectives of its groups in the same order"
@@ -21,9 +21,9 @@ def in_other_order(groups: Sequence[str]) -> str:
 
 
 def find(waits: Mapping[int, Sequence[int]]) -> list[int]:
-    """A cycle of waiting ranks, its first rank repeated at the end; empty when there is none.
+    """A cycle of waiting ranks, with its first rank repeated at the end; empty if there is no cycle.
 
-    waits: for each rank that waits, the ranks that it waits for.
+    waits: for each waiting rank, the ranks that it waits for.
     """
     done: set[int] = set()
     for start in sorted(waits):

@@ -1,9 +1,9 @@
-"""What a rank's program can ask of its device, and the copies that leave it: the same on virtual and real ranks.
+"""Device memory and the copies to and from it, for a rank's program: the same on virtual and real ranks.
 
-On virtual ranks, whose tensors are all on the CPU, memory is that of the modelled GPU; a copy to the host leaves it,
+Tensors of virtual ranks are all on the CPU, and memory is that of the modelled GPU. A copy to the host frees GPU memory
 and takes the time of PCIe or of the node's host memory, whichever is slower; a file takes the time of the node's
-storage. Ranks of a node that copy at the same time do not slow each other down, and what is computed with a copy on the
-host is charged as if the GPU did it.
+storage. Ranks of a node that copy at the same time do not slow each other down, and computation on a host copy is
+charged as if the GPU did it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from labkit.hardware import Topology
 def memory_allocated() -> int:
     """Bytes that this rank's tensors hold on its GPU.
 
-    On a real rank without a GPU: bytes that its process holds, torch and Python included.
+    On a real rank without a GPU: bytes that its process holds, including torch and Python.
     """
     account = memory.current()
     if account is not None:
@@ -33,7 +33,7 @@ def memory_allocated() -> int:
 
 
 def max_memory_allocated() -> int:
-    """The most that `memory_allocated` was since the start or the last `reset_peak_memory_stats`."""
+    """Maximum of `memory_allocated` since the start or the last `reset_peak_memory_stats`."""
     account = memory.current()
     if account is not None:
         return account.peak_since_reset
@@ -41,7 +41,7 @@ def max_memory_allocated() -> int:
 
 
 def reset_peak_memory_stats() -> None:
-    """`max_memory_allocated` counts from now on."""
+    """Restart the maximum of `max_memory_allocated` from now."""
     account = memory.current()
     if account is not None:
         account.peak_since_reset = account.total
@@ -62,9 +62,9 @@ def to_host(tensor: Tensor) -> Tensor:
 
 
 def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
-    """A copy on this rank's GPU of a tensor in host memory. Raises torch.OutOfMemoryError.
+    """Copy a tensor in host memory to this rank's GPU. Raises torch.OutOfMemoryError.
 
-    device: on real ranks, where else it is to be.
+    device: on real ranks, the target device if it is another one.
     """
     modelled = memory.device()
     if modelled is None:
@@ -78,7 +78,7 @@ def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tenso
 
 
 def write(data: Any, path: str | Path) -> None:
-    """`torch.save` of what is in host memory. Fake tensors take the time and leave no file."""
+    """`torch.save` data in host memory. Fake tensors take the time and write no file."""
     device = memory.device()
     if device is None:
         torch.save(data, path)
@@ -91,7 +91,7 @@ def write(data: Any, path: str | Path) -> None:
 
 
 def _copy_seconds(topology: Topology, nbytes: int) -> float:
-    """Between GPU and host, alone on its node."""
+    """Seconds for a copy between GPU and host that is alone on its node."""
     link = topology.host_link
     return link.latency_seconds + nbytes / min(link.bytes_per_second, topology.host_memory_gb_per_s * 1e9)
 

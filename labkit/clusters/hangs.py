@@ -1,4 +1,4 @@
-"""Why real ranks do not go on, out of where each stands: who waits in which operation, who is missing, what to try."""
+"""Diagnose a hang of real ranks from each rank's status: who waits in which operation, who is missing, what to try."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.clusters import cycles
+from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import ranges
-from labkit.clusters.standing import Standing, UnderWay
 
 _LONGEST_TEXT = 60
-"""Characters of a line of code in the table."""
+"""Longest line of code in the table, in characters."""
 _MOST_FINDINGS = 5
 _MOST_ROWS = 8
-"""Of the table, before ranks are folded that wait for different ranks."""
+"""Rows of the table beyond which ranks that wait for different peers share a row."""
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _EXCUSES = {
-    "unknown": ("has not said where it is", "have not said where they are"),
-    "apart": ("has no part in it: the cell does not run there", "have no part in it: the cell does not run there"),
-    "ended": ("has not come: it has ended", "have not come: they have ended"),
-    "elsewhere": ("is not in it: it is", "are not in it: they are"),
-    "outside": ("is not in it", "are not in it"),
-    "past": ("is past it: it waits in", "are past it: they wait in"),
-    "waits": ("has not come: it waits in", "have not come: they wait in"),
+    "unknown": ("has not reported where it is", "have not reported where they are"),
+    "apart": ("does not take part: the cell does not run there", "do not take part: the cell does not run there"),
+    "ended": ("is missing: it has ended", "are missing: they have ended"),
+    "elsewhere": ("is missing: it is", "are missing: they are"),
+    "outside": ("is missing", "are missing"),
+    "past": ("is already past it: it waits in", "are already past it: they wait in"),
+    "waits": ("is missing: it waits in", "are missing: they wait in"),
 }
-"""Why somebody is missing: of one rank, of several."""
+"""Reason why a rank is missing: (for one rank, for several)."""
 
 
-def is_hang(standings: Iterable[Standing]) -> bool:
-    """Given that nothing moves: does anybody wait for others? If not, they are merely quiet."""
-    return any(standing.waits_in is not None for standing in standings)
+def is_hang(statuses: Iterable[RankStatus]) -> bool:
+    """Whether any rank waits for others. If nothing moves and none waits, the ranks are merely quiet."""
+    return any(status.waits_in is not None for status in statuses)
 
 
-def report(standings: Sequence[Standing]) -> list[str]:
+def report(statuses: Sequence[RankStatus]) -> list[str]:
     """The table, then the findings."""
-    return [*table(standings), *findings(standings)]
+    return [*table(statuses), *findings(statuses)]
 
 
-def table(standings: Sequence[Standing]) -> list[str]:
-    """A line for each rank, or for all that stand alike: where it is, and what it waits in."""
-    alike = _alike(standings, _state)
+def table(statuses: Sequence[RankStatus]) -> list[str]:
+    """A line for each rank, or for all ranks with equal status: where it is, and what it waits in."""
+    alike = _alike(statuses, _state)
     if len(alike) > _MOST_ROWS:
-        alike = _alike(standings, _roughly)
-    # of ranks that had not begun there is nothing to say
+        alike = _alike(statuses, _roughly)
+    # ranks that have not begun have nothing to show
     alike = {(place, state): ranks for (place, state), ranks in alike.items() if place or state}
     who = [f"[{ranges(ranks)}]" for ranks in alike.values()]
     widths = max(map(len, who), default=0), max((len(place) for place, _ in alike), default=0)
@@ -53,49 +53,49 @@ def table(standings: Sequence[Standing]) -> list[str]:
     ]
 
 
-def _alike(standings: Sequence[Standing], state: Callable[[Standing], str]) -> dict[tuple[str, str], list[int]]:
+def _alike(statuses: Sequence[RankStatus], state: Callable[[RankStatus], str]) -> dict[tuple[str, str], list[int]]:
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for standing in standings:
-        alike[_place(standing), state(standing)].append(standing.rank)
+    for status in statuses:
+        alike[_place(status), state(status)].append(status.rank)
     return alike
 
 
-def findings(standings: Sequence[Standing]) -> list[str]:
-    """Who waits for whom in vain, and as the last line what to try. Empty when nobody waits."""
-    return _Diagnosis(standings).lines()
+def findings(statuses: Sequence[RankStatus]) -> list[str]:
+    """Lines that name waiting and missing ranks; the last line says what to try. Empty when no rank waits."""
+    return _Diagnosis(statuses).lines()
 
 
-def _place(standing: Standing) -> str:
-    if not standing.frames:
-        return standing.line
-    text = standing.frames[-1][3]
+def _place(status: RankStatus) -> str:
+    if not status.frames:
+        return status.line
+    text = status.frames[-1][3]
     cut = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
-    return f"{standing.line}: {cut}" if cut else standing.line
+    return f"{status.line}: {cut}" if cut else status.line
 
 
-def _state(standing: Standing) -> str:
-    if standing.exit is not None:
-        return "has ended" if standing.exit == 0 else f"has ended with exit code {standing.exit}"
-    if standing.apart:
-        return "not in this cell, which runs on others"
-    if standing.under_way is None:
+def _state(status: RankStatus) -> str:
+    if status.exit is not None:
+        return "has ended" if status.exit == 0 else f"has ended with exit code {status.exit}"
+    if status.apart:
+        return "not part of this cell, which runs on other ranks"
+    if status.under_way is None:
         return ""
-    operation = standing.waits_in
+    operation = status.waits_in
     if operation is None:
-        return "in no operation" if standing.frames else "outside of the cell's code"
-    began = f", begun at {operation.line}" if operation.line and operation.line != standing.line else ""
+        return "in no operation" if status.frames else "outside the cell's code"
+    began = f", begun at {operation.line}" if operation.line and operation.line != status.line else ""
     return f"waits in {_in_full(operation)}{began}"
 
 
-def _roughly(standing: Standing) -> str:
-    """Its state without what many ranks may have, each its own."""
-    operation = standing.waits_in
+def _roughly(status: RankStatus) -> str:
+    """The rank's state without the peer's number, so that ranks with different peers share a row."""
+    operation = status.waits_in
     if operation is None or operation.kind not in ("send", "receive"):
-        return _state(standing)
+        return _state(status)
     return f"waits in {operation.name}, {'to' if operation.kind == 'send' else 'from'} another rank each"
 
 
-def _in_full(operation: UnderWay) -> str:
+def _in_full(operation: PendingOperation) -> str:
     parts = [_named(operation)]
     if operation.nbytes:
         parts.append(_size(operation.nbytes))
@@ -104,7 +104,7 @@ def _in_full(operation: UnderWay) -> str:
     return ", ".join(parts)
 
 
-def _named(operation: UnderWay) -> str:
+def _named(operation: PendingOperation) -> str:
     """`all_reduce #7 of the group 0-3`, `isend to rank 2`."""
     if operation.kind == "collective":
         return f"{_numbered(operation)} of the group {ranges(operation.ranks)}"
@@ -115,7 +115,7 @@ def _named(operation: UnderWay) -> str:
     return operation.name
 
 
-def _numbered(operation: UnderWay) -> str:
+def _numbered(operation: PendingOperation) -> str:
     return f"{operation.name} #{operation.sequence + 1}"
 
 
@@ -131,41 +131,41 @@ class _Finding:
     text: str
     advice: str
     depth: int
-    """0: those who are missing wait for no one, so this is the cause; 1: some of them; 2: all of them wait too."""
+    """How many of the missing ranks wait themselves: 0: none, so this is the cause; 1: some; 2: all."""
     ranks: tuple[int, ...] = ()
-    """Those who wait for a message."""
+    """Ranks that wait for a message."""
 
 
 class _Diagnosis:
-    def __init__(self, standings: Sequence[Standing]) -> None:
-        self._standings = {standing.rank: standing for standing in standings}
-        self._waiting = {s.rank: s.waits_in for s in standings if s.waits_in is not None}
-        lines = {place for s in standings for place in (s.line, *(o.line for o in s.under_way or ())) if place}
+    def __init__(self, statuses: Sequence[RankStatus]) -> None:
+        self._statuses = {status.rank: status for status in statuses}
+        self._waiting = {s.rank: s.waits_in for s in statuses if s.waits_in is not None}
+        lines = {place for s in statuses for place in (s.line, *(o.line for o in s.under_way or ())) if place}
         self._files = {place.rpartition(", ")[0] for place in lines}
 
     def lines(self) -> list[str]:
-        found = self._meetings() + self._messages() + self._others()
+        found = self._collectives() + self._messages() + self._others()
         deepest = min((finding.depth for finding in found), default=0)
         found = [finding for finding in found if finding.depth == deepest]
         circle, in_circle = self._cycle() if deepest == 2 else ([], [])
-        # the circle tells it of these
+        # the cycle already covers these
         found = [finding for finding in found if not finding.ranks or not set(finding.ranks) <= set(in_circle)]
         lines = [finding.text for finding in found[:_MOST_FINDINGS]]
         if len(found) > _MOST_FINDINGS:
             lines.append(f"... and {len(found) - _MOST_FINDINGS} more like these")
         if circle:
             return [*lines, *circle]
-        # of a message it can be said what is missing
+        # a message's hint can name the missing call
         advice = next((f.advice for f in found if f.ranks), found[0].advice) if found else ""
         return [*lines, f"try: {advice}"] if lines else []
 
-    def _meetings(self) -> list[_Finding]:
-        """Collectives that somebody waits in, the earliest first."""
+    def _collectives(self) -> list[_Finding]:
+        """Collectives in which ranks wait, earliest first."""
         keys = {(o.sequence, o.group, o.ranks) for o in self._waiting.values() if o.kind == "collective" and o.ranks}
         return [self._meeting(*key) for key in sorted(keys)]
 
     def _meeting(self, sequence: int, group: str, members: tuple[int, ...]) -> _Finding:
-        joined: dict[int, UnderWay] = {}
+        joined: dict[int, PendingOperation] = {}
         for rank in members:
             if (operation := self._taking_part(rank, sequence, group, members)) is not None:
                 joined[rank] = operation
@@ -189,10 +189,10 @@ class _Diagnosis:
         elif len(names) == 1 and len(sizes) > 1:
             parts.append("with " + ", ".join(f"{_size(o.nbytes)} on rank {r}" for r, o in list(joined.items())[:8]))
         elif len(names) == 1:
-            parts.append("nobody is missing")
+            parts.append("no rank is missing")
         return _Finding(head + ", ".join(parts), advice, 0 if len(names) > 1 else self._depth(missing))
 
-    def _taking_part(self, rank: int, sequence: int, group: str, members: tuple[int, ...]) -> UnderWay | None:
+    def _taking_part(self, rank: int, sequence: int, group: str, members: tuple[int, ...]) -> PendingOperation | None:
         for operation in self._under_way(rank):
             key = operation.sequence, operation.group, operation.ranks
             if operation.kind == "collective" and key == (sequence, group, members):
@@ -200,7 +200,7 @@ class _Diagnosis:
         return None
 
     def _messages(self) -> list[_Finding]:
-        """Sends and receives whose other end is not there."""
+        """Sends and receives that are not matched by their peer."""
         found = []
         for rank, operation in self._waiting.items():
             if operation.kind not in ("send", "receive"):
@@ -210,7 +210,7 @@ class _Diagnosis:
             other = "receive" if operation.kind == "send" else "send"
             posted = [o for p in peers for o in self._posted(p, other)]
             if any(o.peer in (rank, -1) and o.tag == operation.tag and o.group == operation.group for o in posted):
-                text, advice = f"{head}, and the other end is there", "compare the shapes and dtypes on both sides"
+                text, advice = f"{head}, and the matching call is there", "compare the shapes and dtypes on both sides"
             elif posted and other == "receive":
                 instead = " and ".join(dict.fromkeys(_from(o) for o in posted[:3]))
                 text = f"{head}, but rank {operation.peer} receives {instead}"
@@ -218,97 +218,97 @@ class _Diagnosis:
             else:
                 text = ", ".join([head, *self._excuses(peers, None)])
                 call = f"recv(..., src={rank})" if operation.kind == "send" else f"send(..., dst={rank})"
-                advice = f"every {operation.kind} needs its {other}: {_ranks(peers)} must call {call}"
-                if any(self._standings[peer].apart for peer in peers if peer in self._standings):
+                advice = f"every {operation.kind} needs a {other}: {_ranks(peers)} must call {call}"
+                if any(self._statuses[peer].apart for peer in peers if peer in self._statuses):
                     advice = self._advice(peers)
             found.append(_Finding(text, advice, self._depth(peers), (rank,)))
         return found
 
-    def _posted(self, rank: int, kind: str) -> list[UnderWay]:
+    def _posted(self, rank: int, kind: str) -> list[PendingOperation]:
         return [operation for operation in self._under_way(rank) if operation.kind == kind]
 
     def _others(self) -> list[_Finding]:
-        """What is waited for that is neither a collective nor a message."""
+        """Waits that are neither for a collective nor for a message."""
         alike: dict[tuple[str, str], list[int]] = defaultdict(list)
         for rank, operation in self._waiting.items():
             if operation.kind == "other" or (operation.kind == "collective" and not operation.ranks):
                 alike[operation.name, self._at(operation.line)].append(rank)
         found = []
         for (name, line), ranks in alike.items():
-            missing = [rank for rank in self._standings if not any(o.name == name for o in self._under_way(rank))]
+            missing = [rank for rank in self._statuses if not any(o.name == name for o in self._under_way(rank))]
             head = f"{_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
             text = ", ".join([head, *self._excuses(missing, None)])
             found.append(_Finding(text, self._advice(missing), self._depth(missing)))
         return found
 
-    def _under_way(self, rank: int) -> tuple[UnderWay, ...]:
-        standing = self._standings.get(rank)
-        return (standing.under_way or ()) if standing and standing.exit is None else ()
+    def _under_way(self, rank: int) -> tuple[PendingOperation, ...]:
+        status = self._statuses.get(rank)
+        return (status.under_way or ()) if status and status.exit is None else ()
 
     def _excuses(self, missing: Sequence[int], meeting: tuple[int, str, tuple[int, ...]] | None) -> list[str]:
-        """What each of the missing does instead; those that do the same in one."""
+        """What each missing rank does instead; ranks that do the same share an item."""
         alike: dict[tuple[str, str], list[int]] = defaultdict(list)
         for rank in missing:
             alike[self._excuse(rank, meeting)].append(rank)
         return [f"{_ranks(ranks)} {_EXCUSES[kind][len(ranks) > 1]}{rest}" for (kind, rest), ranks in alike.items()]
 
     def _excuse(self, rank: int, meeting: tuple[int, str, tuple[int, ...]] | None) -> tuple[str, str]:
-        """Which of the excuses it has, and how that goes on."""
-        standing = self._standings.get(rank)
-        if standing is None:
+        """The rank's key in `_EXCUSES`, and the rest of the sentence."""
+        status = self._statuses.get(rank)
+        if status is None:
             return "unknown", ""
-        if standing.exit is not None:
+        if status.exit is not None:
             return "ended", ""
-        if standing.apart:
+        if status.apart:
             return "apart", ""
-        operation = standing.waits_in
+        operation = status.waits_in
         if operation is None:
-            text = f": {standing.frames[-1][3]}" if standing.frames and standing.frames[-1][3] else ""
-            return ("elsewhere", self._at(standing.line) + text) if standing.line else ("outside", "")
+            text = f": {status.frames[-1][3]}" if status.frames and status.frames[-1][3] else ""
+            return ("elsewhere", self._at(status.line) + text) if status.line else ("outside", "")
         if operation.kind != "collective" or meeting is None or (operation.group, operation.ranks) != meeting[1:]:
             return "waits", f" {_named(operation)}{self._at(operation.line)}"
         place = f" {_numbered(operation)}{self._at(operation.line)}"
         return ("past", place) if operation.sequence > meeting[0] else ("waits", place)
 
     def _at(self, line: str) -> str:
-        """` at line 5`, with the file only where there are several."""
+        """` at line 5`, with the file's name only when there are several files."""
         if not line:
             return ""
         file, _, number = line.rpartition(", ")
         return f" at {number}" if file and len(self._files) == 1 else f" at {line}"
 
     def _idle(self, rank: int) -> bool:
-        return rank in self._standings and rank not in self._waiting
+        return rank in self._statuses and rank not in self._waiting
 
     def _depth(self, missing: Sequence[int]) -> int:
         idle = [self._idle(rank) for rank in missing]
         return 0 if all(idle) and idle else 1 if any(idle) else 2
 
     def _advice(self, missing: Sequence[int]) -> str:
-        known = [self._standings[rank] for rank in missing if rank in self._standings]
-        ended = [standing.rank for standing in known if standing.exit is not None]
-        apart = [standing.rank for standing in known if standing.apart]
-        busy = [standing for standing in known if standing.exit is None and standing.waits_in is None]
+        known = [self._statuses[rank] for rank in missing if rank in self._statuses]
+        ended = [status.rank for status in known if status.exit is not None]
+        apart = [status.rank for status in known if status.apart]
+        busy = [status for status in known if status.exit is None and status.waits_in is None]
         if ended:
-            return f"every rank of a group must make each of its calls; {_ranks(ended)} went past this one and ended"
+            return f"every rank of a group must make all of its calls; {_ranks(ended)} ended without making this one"
         if apart:
-            own = [rank for rank, standing in self._standings.items() if not standing.apart]
-            return f"the cell ran on {_ranks(own)} alone, and the group has {_ranks(apart)} too: leave out --ranks"
+            own = [rank for rank, status in self._statuses.items() if not status.apart]
+            return f"the cell ran only on {_ranks(own)}, but the group includes {_ranks(apart)}: leave out --ranks"
         if busy:
-            return f"look why {_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get beyond " + (
+            return f"find out why {_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get past " + (
                 busy[0].line or "where it is"
             )
         return "all ranks of a group must call the same collectives, in the same order"
 
-    def _advice_when_all_are_there(self, joined: dict[int, UnderWay]) -> str:
+    def _advice_when_all_are_there(self, joined: dict[int, PendingOperation]) -> str:
         if len({operation.nbytes for operation in joined.values()}) > 1:
-            return "all ranks of a group must give tensors of the same shape and dtype"
+            return "all ranks of a group must pass tensors of the same shape and dtype"
         if {operation.name for operation in joined.values()} & {*_ROOTED}:
-            return "all are in it and it does not end: all ranks must name the same src, or dst"
-        return "all are in it and it does not end: see that the nodes reach each other over the network"
+            return "all ranks have joined, but it does not finish: all must pass the same src or dst"
+        return "all ranks have joined, but it does not finish: check that the nodes can reach each other"
 
     def _cycle(self) -> tuple[list[str], list[int]]:
-        """Who waits for whom in a circle, with what helps; and the ranks in it that need not be told one by one."""
+        """Lines for the cycle of waiting ranks, with a hint; and the ranks that need no lines of their own."""
         waits = {rank: self._waited_for(rank, operation) for rank, operation in self._waiting.items()}
         found = cycles.find(waits)
         operations = [self._waiting[rank] for rank in found]
@@ -323,16 +323,16 @@ class _Diagnosis:
             return [*lines, f"try: {cycles.in_other_order(list(dict.fromkeys(members)))}"], []
         return [], []
 
-    def _waited_for(self, rank: int, operation: UnderWay) -> list[int]:
+    def _waited_for(self, rank: int, operation: PendingOperation) -> list[int]:
         if operation.kind == "collective":
             key = operation.sequence, operation.group, operation.ranks
             return [peer for peer in operation.ranks if self._taking_part(peer, *key) is None]
         if operation.peer >= 0:
             return [operation.peer]
-        return [peer for peer in operation.ranks or self._standings if peer != rank]
+        return [peer for peer in operation.ranks or self._statuses if peer != rank]
 
 
-def _from(receive: UnderWay) -> str:
+def _from(receive: PendingOperation) -> str:
     tag = f" with tag {receive.tag}" if receive.tag else ""
     return ("from any rank" if receive.peer < 0 else f"from rank {receive.peer}") + tag
 

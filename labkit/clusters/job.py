@@ -9,23 +9,23 @@ from typing import Any, Literal, get_args
 import cloudpickle
 
 GpusOrCores = Literal["gpu", "cpu", "auto"]
-"""torchrun's words for a number of ranks on each node: its GPUs, its cores, or GPUs where there are any, else cores."""
+"""torchrun's words for the number of ranks per node: its GPUs, its cores, or its GPUs if it has any, else its cores."""
 
 
 class InvalidJob(ValueError):
-    """A job that cannot be run as it was asked for; the message names the option and its value."""
+    """A job that cannot be run with its options; the message names the option and its value."""
 
 
 @dataclass(frozen=True)
 class Job:
     """Code for every rank, and what it needs.
 
-    Exactly one of three says what runs:
+    Exactly one of three fields selects the code:
     - `source`, the text of a cell. It is executed as `__main__`; the value of a last expression is the rank's value;
     - `function`, bytes made by `Job.calling(f, ...)`: a function of this program, called on every rank;
     - `call`, a public function of an exercise module, `(exercise, name)`. Nothing of it is loaded in this process:
-      it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`, tensors, plain data and what
-      arguments.py can mark; a rank whose arguments are None makes no call.
+      it may be untrusted code. `arguments[rank]` is that rank's `(args, kwargs)`: tensors, plain data and the
+      placeholders of arguments.py. A rank whose arguments are None makes no call.
     """
 
     source: str | None = None
@@ -33,33 +33,33 @@ class Job:
     call: tuple[str, str] | None = None
     arguments: tuple[tuple[tuple[Any, ...], Mapping[str, Any]] | None, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
-    """For `call`: sub-groups that stand when it begins, as global ranks; `arguments.group_of(ranks)` stands for one."""
+    """For `call`: sub-groups created beforehand, as global ranks; `arguments.group_of(ranks)` refers to one."""
     joined: bool = True
-    """For `call`: the process group stands when it begins. Not so where to make it is what is called."""
+    """For `call`: whether the process group is initialized beforehand. False if the called function initializes it."""
 
     filename: str = "<cell>"
-    """Shown in tracebacks and traces: `Cell In[3]`."""
+    """File name in tracebacks and traces: `Cell In[3]`."""
     first_line: int = 1
     """Line of the cell at which `source` begins: 2 below a magic line."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Exercise modules to ship: source text by exercise name, `phase3_multi_node/ring_allreduce`."""
     nnodes: int | None = None
-    """Overrides the cluster's, as do the next two."""
+    """Number of nodes. This and the next two override the cluster's values."""
     nproc_per_node: int | GpusOrCores | None = None
     min_nnodes: int | None = None
-    """torchrun's `--nnodes MIN:MAX`: the job goes on with so few nodes; `nnodes` is the most. None: all are needed."""
+    """torchrun's `--nnodes MIN:MAX`: minimum number of nodes to go on with; `nnodes` is the maximum. None: all."""
     max_restarts: int = 0
-    """How often all ranks are started again after one has failed."""
+    """Maximum number of restarts of all ranks after one has failed."""
     timeout: float | None = None
-    """Seconds after which every rank is stopped; the cluster's own limit when None."""
+    """Seconds after which every rank is stopped; None: the cluster's own limit."""
     hang_timeout: float | None = 20.0
-    """Seconds without output or progress after which real ranks are said to hang; None: never."""
+    """Seconds without output or progress after which real ranks count as hanging; None: never."""
     on_hang: Literal["stop", "wait"] = "stop"
-    """What is done when they hang, beside saying where each is."""
+    """What to do when they hang, besides reporting where each rank is."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables, added on every rank to torchrun's own."""
+    """Environment variables, added on every rank to those of torchrun."""
     trace: bool = True
-    """Record a trace."""
+    """Whether to record a trace."""
 
     def __post_init__(self) -> None:
         if sum(part is not None for part in (self.source, self.function, self.call)) != 1:
@@ -86,6 +86,6 @@ class Job:
     def calling(cls, function: Callable[..., Any], *args: Any, **options: Any) -> Job:
         """A job that calls `function(*args)` on every rank; its return value is the rank's value.
 
-        The function travels with what it closes over. `options` are the other fields of `Job`.
+        The function travels with its closure. `options` are the other fields of `Job`.
         """
         return cls(function=cloudpickle.dumps((function, args)), **options)

@@ -1,4 +1,4 @@
-"""Matplotlib's backend on ranks, where a notebook's own would print `Figure(640x480)` in place of a picture."""
+"""Matplotlib's backend on ranks; the notebook's own backend would print `Figure(640x480)` there, without a picture."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def show(*_: Any, **__: Any) -> None:
 
 @functools.cache
 def _tell() -> None:
-    print("a rank has no screen: plot in the notebook from what comes back; plt.savefig() works", file=sys.stderr)
+    print("ranks have no display: return the data and plot it in the notebook; plt.savefig() works", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a rank does with its job: run the cell, function or call, and say how it ended. The same on every cluster."""
+"""Run a rank's job (a cell, function or call) and report how it ended. The same on every cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.run import RankError, RankResult
 
 _NAMED = ("send", "isend", "recv", "irecv", "init_process_group", "new_group", "split_group")
-"""Functions of torch.distributed that a process group cannot tell from how it is called."""
+"""Functions of torch.distributed that a process group cannot distinguish by the way it is called."""
 _C10D = distributed_c10d.__file__
 _FOREIGN_FOLDERS = tuple(
     f"{folder}/"
@@ -42,14 +42,14 @@ _FOREIGN_FOLDERS = tuple(
 )
 _FOREIGN_PARTS = re.compile(r"(^|/)(site-packages|dist-packages|torchinductor_[^/]*)/")
 _COMPILED = (".pyx", ".pxd", ".pxi")
-"""Cython's sources, by which packages' compiled code names itself: `numpy/random/mtrand.pyx`."""
+"""Suffixes of Cython sources, which appear as file names of compiled code: `numpy/random/mtrand.pyx`."""
 
 
 def execute(job: Job, rank: int, now: Callable[[], float], main: ModuleType | None = None) -> RankResult:
     """Run `job` as `rank` in this process or thread and return its value or its error; never raises.
 
-    `now` gives the seconds since the job began. A cell runs in the module `main`, a new one when None. `SystemExit`
-    counts as torchrun counts it: its code is the exit code.
+    `now` returns the seconds since the job began. A cell runs in the module `main`; None creates a new one. As under
+    torchrun, the code of a `SystemExit` is the exit code.
     """
 
     def run() -> RankResult:
@@ -60,17 +60,17 @@ def execute(job: Job, rank: int, now: Callable[[], float], main: ModuleType | No
 
 
 def outcome(rank: int, now: Callable[[], float], run: Callable[[], RankResult]) -> RankResult:
-    """What `run` returns, or how it failed; never raises. See `execute`."""
+    """Return the result of `run`, or how it failed; never raises. See `execute`."""
     try:
         return run()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if stop.code is not None and not isinstance(stop.code, int):
             print(stop.code, file=sys.stderr)
-        # a kind of its own is what the lab raises to end a rank
+        # subclasses are raised by the lab itself to end a rank
         plain = type(stop) is SystemExit and code != 0
         return RankResult(rank, error=describe(stop, now()) if plain else None, exit=code)
-    except BaseException as error:  # KeyboardInterrupt included: a rank's end is reported, whatever it is
+    except BaseException as error:  # KeyboardInterrupt included: a rank's end is always reported
         return RankResult(rank, error=describe(error, now()), exit=1)
 
 
@@ -79,7 +79,7 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
         name, attribute = job.call
         if job.joined:
             dist.init_process_group()
-        # every rank makes every group, in the same order, whether it is a member or not: torch asks for that
+        # torch requires that every rank creates every group, in the same order, member or not
         groups = {ranks: dist.new_group(list(ranks)) for ranks in job.groups}
         given = job.arguments[rank]
         if given is None:
@@ -91,7 +91,7 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
         same = next((i for i, argument in enumerate(args) if argument is value and value is not None), None)
         return RankResult(rank, value=value, arguments=args, returned_argument=same)
     if job.function is not None:
-        # else virtual ranks in one process would share the classes that the function brings along
+        # else virtual ranks in one process would share the classes pickled with the function
         cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
         function, arguments = cloudpickle.loads(job.function)
         return RankResult(rank, value=function(*arguments))
@@ -110,7 +110,7 @@ def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) 
 
 @functools.lru_cache(maxsize=8)
 def _compiled(source: str, filename: str) -> tuple[CodeType, CodeType | None]:
-    """A cell's statements, and its last expression if it ends with one: once for all ranks of a process."""
+    """Compile a cell's statements and its last expression, if any, once for all ranks of a process."""
     tree = ast.parse(source, filename)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     statements = compile(tree, filename, "exec", dont_inherit=True)
@@ -121,7 +121,7 @@ def _compiled(source: str, filename: str) -> tuple[CodeType, CodeType | None]:
 
 
 def describe(error: BaseException, time: float) -> RankError:
-    """An exception as plain data, with the learner's frames alone."""
+    """An exception as plain data, with only the learner's frames."""
     frames = []
     innermost: FrameType | None = None
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -132,7 +132,7 @@ def describe(error: BaseException, time: float) -> RankError:
     if isinstance(error, SyntaxError) and error.filename and is_learners(error.filename):
         frames.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
     if elsewhere := _frames_elsewhere(error):
-        # the variables here are not those of that line
+        # variables of this process do not belong to that line
         frames, innermost = frames + elsewhere, None
     return RankError(
         type=type(error).__name__,
@@ -151,7 +151,7 @@ _ANOTHER_PROCESS = re.compile(r"Caught \w+ in (.+?)\.\nOriginal Traceback \(most
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', re.MULTILINE)
 
 NOT_WRITTEN = "this part is not written yet"
-"""What a template's gap says. Others raise NotImplementedError, too, and say what they do not have."""
+"""Message for a gap in a template. Other NotImplementedErrors keep their own message."""
 
 
 def _message(error: BaseException) -> str:
@@ -169,7 +169,7 @@ def _message(error: BaseException) -> str:
 
 
 def _near_name(error: BaseException) -> str:
-    """The name that may have been meant, where one is misspelt; Python adds it only where it prints a traceback."""
+    """A similar name for a misspelt one, or ""; Python suggests one only when it prints a traceback itself."""
     if not isinstance(error, AttributeError | NameError) or not error.name:
         return ""
     try:
@@ -178,14 +178,14 @@ def _near_name(error: BaseException) -> str:
         else:
             *_, (frame, _) = traceback.walk_tb(error.__traceback__)
             names = [*frame.f_locals, *frame.f_globals, *dir(builtins)]
-    except Exception:  # `dir` of an object is its class's code
+    except Exception:  # `dir` may run the learner's own __dir__
         return ""
     public = [name for name in names if not name.startswith("_") or error.name.startswith("_")]
     return next(iter(difflib.get_close_matches(error.name, public, n=1, cutoff=0.75)), "")
 
 
 def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
-    """The learner's frames in the process that the error comes from, such as a DataLoader's worker."""
+    """The learner's frames in the process where the error arose, such as a DataLoader worker."""
     another = _ANOTHER_PROCESS.match(str(error))
     found = _FRAME.findall(another[2]) if another else []
     return [(file, int(line), name, text) for file, line, name, text in found if is_learners(file)]
@@ -193,11 +193,11 @@ def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
 
 @functools.cache
 def is_learners(filename: str) -> bool:
-    """Is this file the learner's: a notebook's cell, the module of an exercise, or a file of their own?
+    """Whether this file is the learner's: a notebook cell, an exercise's module, or a file of their own.
 
-    Not theirs are labkit, torch, the standard library, installed packages, and generated code, which has no file:
+    labkit, torch, the standard library, installed packages and generated code are not. Generated code has no file:
     `<string>` (dataclasses, `exec`), `<frozen importlib._bootstrap>`, `<attrs generated init Point>`,
-    `<eval_with_key>.0` (torch.fx). What counts then is the learner's line that called it.
+    `<eval_with_key>.0` (torch.fx). For these, the learner's line that called them is reported.
     """
     if filename.startswith("<"):
         return filename.startswith(("<ipython-input-", "<cell>"))
@@ -207,10 +207,10 @@ def is_learners(filename: str) -> bool:
 
 
 def call_site() -> tuple[str, str]:
-    """What the learner called of torch.distributed, where that is to send, to receive or to make a group, and where.
+    """The send, receive or group-creating function of torch.distributed that the learner called, and the line.
 
-    For example `("isend", "Cell In[3], line 5")`. The first is empty for other calls, the second when none of the
-    learner's code is on the stack.
+    For example `("isend", "Cell In[3], line 5")`. The name is empty for other calls; the line is empty when none of
+    the learner's code is on the stack.
     """
     name = ""
     frame: FrameType | None = sys._getframe(1)
@@ -225,7 +225,7 @@ def call_site() -> tuple[str, str]:
 
 
 _codes: dict[int, tuple[CodeType, bool, str]] = {}
-"""By id, which the code keeps while it is here: is it the learner's, and which of the named functions is it?"""
+"""By id: (code, whether it is the learner's, its name if in `_NAMED`). Keeping the code keeps its id valid."""
 
 
 def _look_at(code: CodeType) -> tuple[CodeType, bool, str]:
@@ -235,7 +235,7 @@ def _look_at(code: CodeType) -> tuple[CodeType, bool, str]:
 
 
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""Lines that were asked for, by code and instruction. The code is kept so that no other one gets its id."""
+"""Cache of lines by code id and instruction. The code is kept so that its id is not reused."""
 
 
 def line_of(frame: FrameType | None) -> str:
@@ -261,7 +261,7 @@ _LOST = re.compile(
 
 
 def _is_closed_connection(error: BaseException) -> bool:
-    """Has it lost another rank, or was it raised while such an error was handled?"""
+    """Whether the error is a lost connection to another rank, or was raised while one was handled."""
     seen: BaseException | None = error
     for _ in range(20):
         if seen is None:
@@ -273,7 +273,7 @@ def _is_closed_connection(error: BaseException) -> bool:
 
 
 def _shapes(frame: FrameType, error: BaseException) -> tuple[tuple[str, str], ...]:
-    """What a learner looks for first: a frame's tensors and small plain values; None where the error is about it."""
+    """A frame's tensors (dtype and shape) and small plain values; None values only if the error mentions NoneType."""
     plain = (bool, int, float, NoneType) if "NoneType" in str(error) else (bool, int, float)
     shown = []
     for name, value in frame.f_locals.items():
@@ -285,7 +285,7 @@ def _shapes(frame: FrameType, error: BaseException) -> tuple[tuple[str, str], ..
 
 
 def fold_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the learner's first frame on."""
+    """The traceback, starting at the learner's first frame."""
     while trace is not None and not is_learners(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace

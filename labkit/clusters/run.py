@@ -1,4 +1,4 @@
-"""A run: what came back from the ranks. Pictures, checks, grades and benchmarks read nothing else."""
+"""A run: the results of all ranks. Pictures, checks, grades and benchmarks read nothing else."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.clusters.standing import Standing
+from labkit import views
+from labkit.clusters.rank_status import RankStatus
 from labkit.trace import Trace
 
 if TYPE_CHECKING:
+    from anywidget import AnyWidget
     from matplotlib.figure import Figure
-
-    from labkit.notebook.viewer import Viewer
 
 
 _BARE = ("SIG", "Exit")
-"""Types of a death that left no exception."""
+"""Type prefixes of failures that left no exception."""
 
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank failed, as plain data: the exception itself stays where it was raised."""
+    """Why a rank failed, as plain data: the exception itself stays in its process."""
 
     type: str
     """Name of the exception's class: `ValueError`, `DeadlockError`."""
     message: str
     frames: tuple[tuple[str, int, str, str], ...] = ()
-    """The learner's frames, outermost first: (file, line, function, text of the line). Others are folded away."""
+    """The learner's frames, outermost first: (file, line, function, text of the line). Others are omitted."""
     traceback: str = ""
-    """The whole traceback, for those who ask for it."""
+    """The full traceback."""
     time: float = 0.0
-    """Seconds since the job began (virtual or wall-clock): what failed first is the cause."""
+    """Seconds since the job began (virtual or wall-clock); the first failure is the cause."""
     consequence: bool = False
     """True when it failed because another rank did: a closed connection, an aborted collective."""
     locals: tuple[tuple[str, str], ...] = ()
-    """Variables of the learner's innermost frame, by name: a tensor's shape and dtype, else a short repr."""
+    """Variables of the learner's innermost frame as (name, shape and dtype of a tensor, else a short repr)."""
 
     @property
     def is_mere_end(self) -> bool:
-        """No exception is known: the exit code, or the signal, says most."""
+        """Whether only an exit code or a signal is known, and no exception."""
         return self.type == "SystemExit" or (not self.frames and self.type.startswith(_BARE))
 
     @property
     def says_nothing(self) -> bool:
-        """Its message only repeats what kind of error it is."""
+        """Whether the message only repeats the type of the error."""
         return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
 
     @property
     def where(self) -> str:
-        """`Cell In[3], line 5`, or an empty string when no line of the learner's is known."""
+        """`Cell In[3], line 5`, or an empty string when no line of the learner's code is known."""
         return f"{self.frames[-1][0]}, line {self.frames[-1][1]}" if self.frames else ""
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank left behind."""
+    """Result of one rank."""
 
     rank: int
     value: Any = None
-    """Value of the cell's last expression, or the function's return value. `Opaque` when it could not travel."""
+    """Value of the cell's last expression, or the function's return value. `Opaque` if it cannot be transferred."""
     arguments: tuple[Any, ...] = ()
-    """For `Job.call`: the positional arguments as they stood after the call (an in-place operation shows here)."""
+    """For `Job.call`: the positional arguments after the call (in-place changes are visible here)."""
     returned_argument: int | None = None
     """For `Job.call`: index of the argument that the returned object *is*."""
     output: str = ""
-    """All that the rank printed, stdout and stderr, in order."""
+    """Everything the rank printed, stdout and stderr, in order."""
     error: RankError | None = None
     exit: int | None = 0
     """Exit code as torchrun sees it: 0, 1, or minus the signal's number; None when the rank was stopped by the lab."""
 
 
 class RankFailed(RuntimeError):
-    """A rank failed; raised in the notebook so that Run All, nbval and nbgrader see it. `run` holds the whole run."""
+    """A rank failed; raised in the notebook so that Run All, nbval and nbgrader notice. `run` is the whole run."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.diagnosis())
@@ -88,18 +88,18 @@ class Run:
     trace: Trace = field(default_factory=lambda: Trace(0))
     wall_seconds: float = 0.0
     stopped: str = ""
-    """Why the lab itself stopped the ranks (`timeout after 30 s`, `deadlock`), or empty."""
-    standings: Sequence[Standing] = ()
-    """Where each real rank was when the lab stopped it; empty when nothing was stopped, or nothing is known."""
+    """Why the lab stopped the ranks (`timeout after 30 s`, `deadlock`), or empty."""
+    statuses: Sequence[RankStatus] = ()
+    """Status of each real rank when the lab stopped it; empty when nothing was stopped, or nothing is known."""
     notes: Sequence[str] = ()
-    """What the learner should know about how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
+    """Notes for the learner on how it ran: `4 ranks share 2 GPUs: gloo is used, not nccl`."""
     advice: str = ""
-    """What to try after the first failure, where the notebook can say it better."""
+    """Hint for the first failure from the notebook, which replaces the general one."""
     logs: Path | None = None
-    """Folder with a file for each rank, all that it printed; None when nothing was, or outside of a notebook."""
+    """Folder with one output file per rank; None when nothing was printed, or outside a notebook."""
 
     def __repr__(self) -> str:
-        how = "all went well" if self.ok else self.diagnosis().splitlines()[0]
+        how = "all ranks succeeded" if self.ok else self.diagnosis().splitlines()[0]
         return f"<Run of {len(self.ranks)} ranks in {self.wall_seconds:.3g} s: {how}; {self.trace!r}>"
 
     @property
@@ -113,24 +113,24 @@ class Run:
 
     @property
     def first_failure(self) -> RankResult | None:
-        """The rank that failed first, consequences last; None when all went well."""
+        """The rank that failed first, consequences last; None when all succeeded."""
         failed = [r for r in self.ranks if r.error is not None or r.exit != 0]
 
         def order(result: RankResult) -> tuple[bool, bool, float, int]:
             error = result.error
             consequence = result.exit is None if error is None else error.consequence
-            # what is said of a rank that is not known to have failed by itself comes last
+            # ranks that are not known to have failed on their own come last
             return (consequence, error is None, error.time if error else 0.0, result.rank)
 
         return min(failed, key=order, default=None)
 
     def diagnosis(self) -> str:
-        """Which rank failed first, at which line, why, and what became of the others; empty when all went well."""
+        """Which rank failed first, at which line, why, and how the others ended; empty when all succeeded."""
         first = self.first_failure
-        if self.stopped and self.standings:
+        if self.stopped and self.statuses:
             from labkit.clusters import hangs
 
-            return "\n".join([f"stopped: {self.stopped}", *hangs.report(self.standings)])
+            return "\n".join([f"stopped: {self.stopped}", *hangs.report(self.statuses)])
         if first is None:
             return self.stopped
         lines = [f"stopped: {self.stopped}"] if self.stopped else []
@@ -167,7 +167,7 @@ class Run:
         return "\n".join(lines)
 
     def alike(self, first: RankResult) -> list[int]:
-        """The ranks that failed as `first` did: with the same error, or all of them by losing a connection."""
+        """The ranks that failed like `first`: with the same error, or all that lost a connection if it did."""
         error = first.error
         if error is None:
             return [first.rank]
@@ -187,16 +187,16 @@ class Run:
         return f"{error.type} on {who}"
 
     def what_to_try(self) -> list[str]:
-        """What more can be said of the first failure, and what to try, in a line or two."""
-        from labkit.clusters import advice, lost
+        """Findings about the first failure and a hint, in a line or two."""
+        from labkit.clusters import connection_loss, error_hints
 
         first = self.first_failure
         if first is None or first.error is None:
             return []
         if first.error.consequence:
-            return lost.findings(self.ranks, self.trace)
-        found = lost.amounts(self.trace) if first.error.type == "SIGABRT" else []
-        said = self.advice or advice.advice(first.error.type, first.error.message)
+            return connection_loss.findings(self.ranks, self.trace)
+        found = connection_loss.amounts(self.trace) if first.error.type == "SIGABRT" else []
+        said = self.advice or error_hints.error_hint(first.error.type, first.error.message)
         return [*found, *([f"try: {said}"] if said else [])]
 
     def _error(self, rank: int) -> RankError:
@@ -205,22 +205,20 @@ class Run:
         return error
 
     def raise_if_failed(self) -> Run:
-        """Raise `RankFailed` unless all ranks ended well; else return this run."""
+        """Raise `RankFailed` unless all ranks succeeded; else return this run."""
         if not self.ok:
             raise RankFailed(self)
         return self
 
     def plot(self) -> Figure:
         """The timeline of this run's trace."""
-        from labkit.plots import timeline
+        figure: Figure = views.make("timeline", self.trace)
+        return figure
 
-        return timeline(self.trace)
-
-    def view(self) -> Viewer:
-        """The timeline to zoom into and to point at, in a notebook."""
-        from labkit.notebook.viewer import Viewer
-
-        return Viewer(self.trace)
+    def view(self) -> AnyWidget:
+        """The zoomable, interactive timeline, in a notebook."""
+        viewer: AnyWidget = views.make("viewer", self.trace)
+        return viewer
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write the trace for https://ui.perfetto.dev and return the path."""
@@ -245,7 +243,7 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def ending(exit_code: int | None) -> str:
-    """How a process ended, after its name: `was killed by SIGSEGV`."""
+    """How a process ended, as a predicate: `was killed by SIGSEGV`."""
     if exit_code is None:
         return "was stopped"
     if exit_code < 0:
@@ -253,7 +251,7 @@ def ending(exit_code: int | None) -> str:
 
         try:
             name = signal.Signals(-exit_code).name
-        except ValueError:  # what a rank says of itself may be any number
+        except ValueError:  # the number that a rank reports may be anything
             name = f"signal {-exit_code}"
         return f"was killed by {name}"
     return f"ended with exit code {exit_code}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 FOR_ALL = {
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    # torch's own way to say that errors need not be written down: the lab has them from the rank itself
+    # empty is torch's own value for no error file: the rank itself reports its errors to the lab
     "TORCHELASTIC_ERROR_FILE": "",
 }
-"""What every rank under torchrun sees."""
+"""Environment variables of every rank under torchrun."""
 
 
 def environment(
     rank: int, *, nnodes: int, nproc_per_node: int, master_addr: str, master_port: int, run_id: str
 ) -> dict[str, str]:
-    """The variables of torch.distributed.run for global rank `rank`; ranks are numbered node by node."""
+    """The variables that torch.distributed.run sets for global rank `rank`; ranks are numbered node by node."""
     node, local_rank = divmod(rank, nproc_per_node)
     settings = {
         "RANK": rank,

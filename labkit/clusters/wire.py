@@ -1,7 +1,7 @@
 """Values between processes without pickle: plain data, tensors and arrays only, so that nothing is executed on arrival.
 
-A value becomes a JSON tree plus raw buffers. A data class or a named tuple arrives as its `Fields`; what cannot travel
-arrives as `Opaque`, which shows its repr.
+A value becomes a JSON tree plus raw buffers. A data class or a named tuple arrives as its `Fields`; a value that cannot
+travel arrives as `Opaque`, which shows its repr.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 MAX_DEPTH = 32
 MAX_ITEMS = 1_000_000
-"""Of lists and the like, all together; each of those counts as ten itself."""
+"""Maximum number of items of all lists and the like together; each container counts as ten itself."""
 MAX_HASHED = 5_000
-"""Keys and members of sets, all together, that are no texts: their hashes can be made to collide."""
+"""Maximum number of dict keys and set members, in total, that are not strings: their hashes can be made to collide."""
 MAX_TREE_BYTES = 256 << 20
 _SHORT_TEXT = 1024
-"""Longer texts travel as buffers: the commas in the tree then say how many items it has at most."""
+"""Longer strings travel as buffers, so that the commas in the tree bound its number of items."""
 _DTYPES = {
     str(d): d
     for d in (
@@ -39,12 +39,12 @@ _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections
 
 
 class WireError(ValueError):
-    """Bytes that are not a value: truncated, too deep, or of an unknown kind."""
+    """Bytes that do not encode a value: truncated, too deep, or of an unknown kind."""
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """Stands for a value that cannot travel between processes; shows its type and repr."""
+    """Placeholder for a value that cannot travel between processes; shows its type and repr."""
 
     type: str
     text: str
@@ -70,9 +70,9 @@ class Fields:
 
 
 def dumps(value: Any, max_bytes: int | None = None) -> bytes:
-    """Encode plain data, tensors, arrays; data classes as `Fields`, anything else as `Opaque`.
+    """Encode plain data, tensors and arrays; data classes as `Fields`, anything else as `Opaque`.
 
-    max_bytes: of tensors, arrays and texts together; one that does not fit any more goes as `Opaque`.
+    max_bytes: limit on tensors, arrays and strings together; one that no longer fits is sent as `Opaque`.
     """
     encoder = _Encoder(max_bytes)
     tree = json.dumps(encoder.encode(value)).encode()
@@ -80,13 +80,13 @@ def dumps(value: Any, max_bytes: int | None = None) -> bytes:
 
 
 def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
-    """Decode what `dumps` made. Raises `WireError` on anything else; safe on bytes from untrusted code."""
+    """Decode the output of `dumps`. Raises `WireError` on anything else; safe on bytes from untrusted code."""
     if max_bytes is not None and len(data) > max_bytes:
         raise WireError(f"value of {len(data)} bytes, {max_bytes} are allowed")
     try:
         (length,) = struct.unpack_from("<I", data)
         text = bytes(data[4 : 4 + length])
-        # before anything is made of it: three bytes can stand for a list, which takes twenty times as much
+        # checked before parsing: three bytes can encode a list, which takes twenty times as much memory
         if len(text) > MAX_TREE_BYTES or sum(map(text.count, (b"[", b"{", b","))) > 8 * MAX_ITEMS:
             raise WireError("more items than any value has")
         return _Decoder(memoryview(data)[4 + length :]).decode(json.loads(text), 0)
@@ -106,12 +106,12 @@ def loads(data: bytes | memoryview, max_bytes: int | None = None) -> Any:
 
 
 class _Encoder:
-    """Makes the tree of one value. keep: False to look only whether it can travel."""
+    """Builds the tree of one value. keep: False to find out only whether it can travel."""
 
     def __init__(self, max_bytes: int | None = None, keep: bool = True) -> None:
         self.buffers: list[bytes] = []
         self.stays: Opaque | None = None
-        """The first part that does not travel as it is."""
+        """The first part that cannot travel unchanged."""
         self._max_bytes = max_bytes
         self._keep = keep
         self._nbytes = 0
@@ -123,7 +123,7 @@ class _Encoder:
         if value is None or kind is bool or kind is int or kind is float:
             return value
         if depth > MAX_DEPTH:
-            # no repr: of a list that holds itself twice on each of many levels it would have no end
+            # no repr: that of a list that holds itself twice on each of many levels would never end
             return self._opaque_as(Opaque(kind.__name__, f"nested deeper than {MAX_DEPTH} levels"))
         if kind is str:
             if len(value) > _SHORT_TEXT:
@@ -198,14 +198,14 @@ class _Encoder:
 
 
 def what_stays(value: Any) -> Opaque | None:
-    """The first part of `value` that would arrive as something else, `Opaque` or `Fields`; None when there is none."""
+    """The first part of `value` that would arrive as `Opaque` or `Fields`; None if there is none."""
     encoder = _Encoder(keep=False)
     encoder.encode(value)
     return encoder.stays
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Is it a tensor that arrives as it is?"""
+    """Whether the tensor arrives unchanged."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and str(value.dtype) in _DTYPES
@@ -247,14 +247,14 @@ def _opaque(value: Any) -> Opaque:
 
 
 class _Decoder:
-    """Makes one value of its tree."""
+    """Rebuilds one value from its tree."""
 
     def __init__(self, buffers: memoryview) -> None:
         self._buffers = buffers
         self._items = self._hashed = 0
 
     def decode(self, tree: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH + 1:  # there, something stands for what was deeper
+        if depth > MAX_DEPTH + 1:  # deeper values were replaced by a placeholder on this level
             raise WireError(f"nested deeper than {MAX_DEPTH}")
         if tree is None or type(tree) in (bool, str, int, float):
             return tree
@@ -300,7 +300,7 @@ class _Decoder:
         raise WireError(f"unknown kind of value: {kind!r}"[:100])
 
     def _key(self, tree: Any, depth: int) -> Any:
-        """A value that is to be hashed."""
+        """Decode a value that will be hashed."""
         self._hashed += type(tree) is not str
         if self._hashed > MAX_HASHED:
             raise WireError(f"more than {MAX_HASHED:,} keys that are no texts")
@@ -321,7 +321,7 @@ def _array_from(data: memoryview, dtype: str, shape: list[int]) -> np.ndarray[An
 
 
 def _require_size(nbytes: int, shape: list[int], itemsize: int, dtype: str) -> int:
-    """The number of elements of `shape`; raises `WireError` unless `nbytes` fill it."""
+    """The number of elements of `shape`; raises `WireError` unless `nbytes` is their size."""
     numel = 1
     for size in shape:
         if type(size) is not int or size < 0:
@@ -333,7 +333,7 @@ def _require_size(nbytes: int, shape: list[int], itemsize: int, dtype: str) -> i
 
 
 def tensor_from(data: memoryview | bytes, dtype: str, shape: list[int]) -> torch.Tensor:
-    """A new tensor of `shape` out of raw bytes; raises `WireError` when they do not fit."""
+    """A new tensor of `shape` from raw bytes; raises `WireError` if they do not fit."""
     if dtype not in _DTYPES:
         raise WireError(f"unknown dtype {dtype!r}"[:100])
     numel = _require_size(len(data), shape, _DTYPES[dtype].itemsize, dtype)

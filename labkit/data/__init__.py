@@ -8,7 +8,7 @@
 
     mine = shard(train, dist.get_rank(), dist.get_world_size())
 
-Which part an example belongs to is fixed, so that nobody trains on what another one tests with.
+The split of an example is fixed, so that no rank trains on another one's test data.
 """
 
 from labkit.data.digits import digits

@@ -18,23 +18,23 @@ _SEED = 0
 
 
 def digits(split: Literal["train", "test"] = "train") -> TensorDataset:
-    """The 1437 pictures to train with, or the 360 others to test with.
+    """Return the 1437 training pictures or the 360 test pictures.
 
-    Its `tensors` are images, (n, 1, 8, 8) float32 from 0 to 1, and labels, (n,) int64 from 0 to 9. Digits are mixed,
-    and in the same order on every machine.
-    Raises ValueError for another `split`, ModuleNotFoundError where scikit-learn is not installed.
+    Its `tensors` are images, (n, 1, 8, 8) float32 from 0 to 1, and labels, (n,) int64 from 0 to 9. The digits are
+    shuffled, in the same order on every machine.
+    Raises ValueError for another `split`, ModuleNotFoundError if scikit-learn is not installed.
     """
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
     images, labels = _shuffled()
     part = slice(_TRAIN) if split == "train" else slice(_TRAIN, None)
-    # what is trained on may be changed in place
+    # callers may modify the tensors in place
     return TensorDataset(images[part].clone(), labels[part].clone())
 
 
 @functools.cache
 def _shuffled() -> tuple[Tensor, Tensor]:
-    # the file is read as load_digits reads it: to import scikit-learn takes each rank a second and more
+    # read the file as load_digits does: importing scikit-learn would take each rank a second or more
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")

@@ -1,4 +1,4 @@
-"""A rank's part of a data set, fixed for the whole training; exercise 03 writes a sampler that mixes the parts anew."""
+"""A rank's part of a data set, fixed for the whole training; exercise 03 writes a sampler that reshuffles the parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Example = TypeVar("Example")
 
 
 def shard(dataset: Dataset[Example], rank: int, world_size: int) -> Subset[Example]:
-    """Every `world_size`-th example, beginning with number `rank`.
+    """Return every `world_size`-th example, starting at index `rank`.
 
-    Each example is in one shard; the first shards have one more where the size does not divide.
+    Each example is in exactly one shard; the first shards have one more if the size is not divisible.
     Raises ValueError unless 0 <= rank < world_size.
     """
     if not 0 <= rank < world_size:

@@ -1,6 +1,6 @@
 """The source text of Python's standard library, which is on every machine, as tokens for language models.
 
-A token is a byte. 166 modules of Python 3.11 are 4.7 million of them; another version of Python has other text.
+A token is a byte. The 166 modules of Python 3.11 have 4.7 million; other Python versions have other text.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 VOCAB = 256
-"""Tokens are bytes. 0 ends a file; no source text has it."""
+"""Number of tokens: bytes. 0 ends a file and occurs in no source text."""
 _TENTH = 10
 
 
 def source_text(split: Literal["train", "test"] = "train") -> Tensor:
-    """One module after the other, by name: (length,) uint8, each module's end marked by a 0.
+    """Return the modules, sorted by name, as one tensor: (length,) uint8, a 0 after each module.
 
-    About one module of ten is for testing; its name alone decides. `bytes(tokens.tolist()).decode()` is the text again.
-    Raises ValueError for another `split`, FileNotFoundError where Python was installed without its source text.
+    About one module in ten is in the test split; its name alone decides. `bytes(tokens.tolist()).decode()` restores the
+    text. Raises ValueError for another `split`, FileNotFoundError if Python was installed without its source text.
     """
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
@@ -35,7 +35,7 @@ def source_text(split: Literal["train", "test"] = "train") -> Tensor:
 @functools.cache
 def _text(split: str) -> bytes:
     folder = Path(sysconfig.get_path("stdlib"))
-    # what else lies there may hold paths of this machine
+    # other files in the folder may contain paths of this machine
     modules = sorted(path for path in folder.glob("*.py") if path.stem in sys.stdlib_module_names)
     chosen = [path for path in modules if _is_for_testing(path.stem) == (split == "test")]
     if not chosen:
@@ -48,10 +48,10 @@ def _is_for_testing(module: str) -> bool:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """Pieces of `context` tokens, one after the other, each with what follows every token: (context,) int64 both.
+    """Consecutive windows of `context` tokens as (inputs, next tokens), both (context,) int64.
 
-    Input i begins where input i-1 ended. What is left at the end, less than a piece, is left out.
-    Raises ValueError when `tokens` has not one piece, or `context` is below 1.
+    Input i begins where input i-1 ended. A remainder shorter than a window is dropped.
+    Raises ValueError if `tokens` is too short for one window, or if `context` is below 1.
     """
 
     def __init__(self, tokens: Tensor, context: int) -> None:

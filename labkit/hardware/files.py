@@ -1,9 +1,9 @@
-"""Clusters in files: JSON that says what differs from a preset, written by hand or by `labkit calibrate`.
+"""Clusters in files: JSON with the differences from a preset, written by hand or by `labkit calibrate`.
 
     {"format": "labkit cluster 1", "preset": "dgx-a100",
      "cluster": {"nnodes": 2, "inter_node": "ib-ndr", "gpu": {"memory_gb": 40.0}, "constants": {"host_seconds": 1e-5}}}
 
-`preset` and every part of `cluster` may be missing. What else stands in the file (`measured`) is for people.
+`preset` and every part of `cluster` are optional. Anything else in the file (`measured`) is for human readers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LARGEST = 10_000_000
 
 
 def is_file(name: str) -> bool:
-    """Whether a cluster's name is that of a file: `mine.json`, `./mine`."""
+    """Return whether a cluster's name is a file name: `mine.json`, `./mine`."""
     return name.endswith(".json") or "/" in name
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """All that stands in the file. Raises ValueError that says what is wrong with it, and where."""
+    """Read the whole file. Raises ValueError with the problem and its position."""
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST:
@@ -51,7 +51,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def cluster(path: str | Path, presets: Mapping[str, Topology], default: Topology) -> Topology:
-    """The cluster that a file describes. Raises ValueError that names the file and the field."""
+    """Return the cluster described by a file. Raises ValueError naming the file and the field."""
     content = read(path)
     name = content.get("preset")
     try:
@@ -64,7 +64,7 @@ def cluster(path: str | Path, presets: Mapping[str, Topology], default: Topology
 
 
 def write(path: str | Path, made: Topology, measured: Mapping[str, Any]) -> None:
-    """Whole or not at all: what stood there stays until all is written. Raises OSError."""
+    """Write the file atomically: an existing file is kept until the new one is complete. Raises OSError."""
     path = Path(path)
     plain = {**asdict(made), "constants": dict(made.constants)}
     text = json.dumps({"format": FORMAT, "cluster": plain, "measured": measured}, indent=1, allow_nan=False)
@@ -80,11 +80,11 @@ def write(path: str | Path, made: Topology, measured: Mapping[str, Any]) -> None
 
 
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"gpu": {"memory_gb": 40}}` as the setting `gpu.memory_gb`."""
+    """Flatten `{"gpu": {"memory_gb": 40}}` into the setting `gpu.memory_gb`."""
     settings = {}
     for name, value in tables.items():
         if isinstance(value, dict) and (name in TABLES or name == "constants"):
-            # the text about a source comes last: it is the file's own
+            # `source` comes last, so that the file's own text is kept
             inner = sorted(value.items(), key=lambda item: item[0] == "source")
             settings.update({f"{name}.{field}": inside for field, inside in inner})
         else:

@@ -1,14 +1,14 @@
-"""GPUs: peak arithmetic, memory size and memory bandwidth, and how long an operator takes on one.
+"""GPUs: peak arithmetic rates, memory size and bandwidth, and the time of an operator.
 
-Peaks are data-sheet figures, dense, without sparsity. The share of them that programs reach is measured where somebody
-published it, else assumed; each GPU says which in `efficiency_source`. Sources of the measured ones:
+Peaks are data-sheet figures, dense, without sparsity. The share of them that programs reach is measured if there is a
+published measurement, else assumed; `efficiency_source` of each GPU states which. Sources of the measured ones:
 
 - GEMM: "matmul" rows of stas00/ml-engineering (best bf16 shape: A100 271, H100 795, B200 1745 TFLOP/s) and of Azure's
   AI-benchmarking-guide (cuBLASLt on ND A100 v4, ND H100 v5, ND H200 v5; tests/hardware holds the model against them).
   T4: NVIDIA developer forum 264462 (4096 x 4096 in fp16, 24 TFLOP/s under its 70 W limit).
   V100: NVIDIA developer forum 79781 (8192 x 8192 in fp16 on the PCIe card, 101 of its 112 TFLOP/s).
 - Attention: FlashAttention-2's forward, heads of 128, causal (arXiv 2307.08691, figures 4 to 7: about 190 TFLOP/s on
-  A100, 420 on H100; what the mask leaves out is not counted).
+  A100, 420 on H100; masked pairs are not counted).
 - Memory: BabelStream copy and triad in the same guide (A100 1.61, 1.70; H100 2.90, 2.97; H200 4.01, 4.15 TB/s).
 """
 
@@ -22,37 +22,37 @@ from labkit.hardware.links import LINKS
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU: data-sheet figures (dense, without sparsity), and how much of them programs reach."""
+    """One GPU: data-sheet figures (dense, without sparsity), and the share of them that programs reach."""
 
     name: str
     bf16_tflops: float
-    """Tensor cores, 1e12 operations a second; fp16 where the GPU has no bf16."""
+    """Tensor cores, 1e12 operations per second; fp16 if the GPU has no bf16."""
     fp32_tflops: float
-    """CUDA cores: torch multiplies fp32 matrices without TF32 unless it is told otherwise."""
+    """CUDA cores: by default torch multiplies fp32 matrices without TF32."""
     memory_gb: float
     memory_gb_per_s: float
     source: str
     tf32_tflops: float = 0.0
-    """0: the GPU has no TF32, fp32's rate counts."""
+    """0: the GPU has no TF32; fp32's rate is used."""
     fp64_tflops: float = 0.0
-    """0: unknown, half of fp32's rate counts."""
+    """0: unknown; half of fp32's rate is used."""
     int8_tops: float = 0.0
-    """Also fp8's, where the GPU has it. 0: unknown, twice bf16's rate counts."""
+    """Also fp8's rate, if the GPU has fp8. 0: unknown; twice bf16's rate is used."""
     fp8_tflops: float = 0.0
-    """With sums in fp32, as training needs them. 0: as int8."""
+    """With fp32 accumulation, as training needs it. 0: int8's rate is used."""
     matmul_efficiency: float = 0.75
     """Share of the arithmetic peak that a large matrix product reaches."""
     attention_efficiency: float = 0.0
-    """Share of it that attention in one kernel reaches forward. 0: unknown, that of matrix products counts."""
+    """Share of the arithmetic peak that fused attention reaches in forward. 0: unknown; `matmul_efficiency` is used."""
     memory_efficiency: float = 0.82
-    """Share of the memory's peak that reading and writing large tensors reaches."""
+    """Share of the peak memory bandwidth that reading and writing large tensors reaches."""
     launch_seconds: float = 6e-6
-    """What every operator costs on top: launch, filling and draining the GPU, with the host's part in eager torch."""
+    """Fixed cost of every operator: launch, filling and draining the GPU, and the host's part in eager torch."""
     efficiency_source: str = "assumed"
     host_link: str = "pcie4"
-    """Its generation of PCIe, 16 lanes: a name of `LINKS`."""
+    """PCIe generation, 16 lanes: a name in `LINKS`."""
     multiprocessors: int = 108
-    """Parts that work on tiles of a matrix product side by side (NVIDIA's architecture papers)."""
+    """Number of multiprocessors, which compute tiles of a matrix product in parallel (NVIDIA's architecture papers)."""
 
     def __post_init__(self) -> None:
         for name in ("bf16_tflops", "fp32_tflops", "memory_gb", "memory_gb_per_s", "multiprocessors"):
@@ -68,7 +68,8 @@ class GPU:
                 raise ValueError(f"GPU {self.name}: {name} is a share of the peak, got {getattr(self, name)!r}")
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
-        """One operator that computes `flops` on `dtype` and moves `nbytes` to and from memory: launch + roofline.
+        """Time of an operator that computes `flops` in `dtype` and moves `nbytes` to and from memory: launch +
+        roofline.
 
         The roofline (Williams, Waterman & Patterson 2009) takes the longer of computing and moving, each at its stated
         share of the peak. `dtype` is torch's name (`bfloat16`), with or without `torch.`, or `tf32` for a matrix
@@ -77,7 +78,7 @@ class GPU:
         return self._roofline(flops, nbytes, dtype, 1.0)
 
     def attention_seconds(self, flops: float, nbytes: float, dtype: str, share: float = 1.0) -> float:
-        """As `seconds`, for attention in one kernel that keeps its scores on the chip, at `share` of forward's rate."""
+        """Like `seconds`, for fused attention, which keeps its scores on chip, at `share` of forward's rate."""
         efficiency = self.attention_efficiency or self.matmul_efficiency
         return self._roofline(flops, nbytes, dtype, share * efficiency / self.matmul_efficiency)
 

@@ -1,4 +1,4 @@
-"""Links between GPUs, to the host, between nodes: bandwidth of one direction, latency, the share that NCCL reaches."""
+"""Links between GPUs, to the host and between nodes: bandwidth per direction, latency, share that NCCL reaches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ class Link:
 
     name: str
     gb_per_s: float
-    """Bytes, 1e9 a second, in one direction."""
+    """1e9 bytes per second, in one direction."""
     latency_seconds: float
     """From the first byte sent to the first byte received, software included."""
     source: str
     collective_efficiency: float = 1.0
-    """Share of the peak that a large library collective reaches on it. Single messages run at the peak."""
+    """Share of the peak that a large library collective reaches. Single messages run at the peak."""
     reduction_efficiency: float = 0.0
-    """Share of the peak that collectives reach whose sums the switch computes (NVLink SHARP); 0: it cannot."""
+    """Share of the peak that collectives reach if the switch reduces (NVLink SHARP); 0: it cannot."""
     collective_ranks: int = 8
-    """Ranks of one node with which `collective_efficiency` was measured: with fewer it is a little less."""
+    """Number of ranks in a node for which `collective_efficiency` was measured; with fewer it is slightly lower."""
     library: str = "nccl"
-    """Whose collectives run on it: `nccl` has three protocols to choose from, `gloo` one."""
+    """Library whose collectives run on it: `nccl` chooses among three protocols, `gloo` has one."""
 
     def __post_init__(self) -> None:
         if self.gb_per_s <= 0 or self.latency_seconds < 0:
@@ -41,7 +41,7 @@ class Link:
             )
 
     def seconds(self, nbytes: float) -> float:
-        """Time of one message on an idle link: latency + bytes / bandwidth."""
+        """Seconds of one message on an idle link: latency + bytes / bandwidth."""
         return self.latency_seconds + nbytes / self.bytes_per_second
 
     @property
@@ -59,8 +59,8 @@ _EFA = "AWS instance pages (p4d: 4 x 100 Gb/s, p5: 3,200 Gb/s for 8 GPUs); laten
 # hop latencies of NCCL's tuning model (Simple protocol: 3.4, 5.7 and 14 microseconds; LL: 0.6, 1.0 and 2.7), the others
 # are assumptions. Collective efficiencies: NVLink 3 and 4, and NVLink SHARP on 4, are fitted to published nccl-tests
 # runs (tests/clusters/virtual/published_all_reduce.csv); InfiniBand is what threads 252 and 290 of NVIDIA/nccl-tests
-# report (24 of 25 GB/s a card with HDR, 46 to 48 of 50 with NDR); PCIe is what Azure's AI-benchmarking-guide measured
-# between host and GPU (26.3 of 31.5 and 51.5 of 63 GB/s). Assumed: NVLink 2 and 5 as 3 and 4; EDR as HDR; NVLink 5's
+# report (24 of 25 GB/s per card with HDR, 46 to 48 of 50 with NDR); PCIe is as measured between host and GPU by Azure's
+# AI-benchmarking-guide (26.3 of 31.5 and 51.5 of 63 GB/s). Assumed: NVLink 2 and 5 as 3 and 4; EDR as HDR; NVLink 5's
 # SHARP, by the ratio of NCCL's own constants for Hopper and Blackwell (0.85 : 0.74); Ethernet; EFA.
 LINKS: dict[str, Link] = {
     link.name: link

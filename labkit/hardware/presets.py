@@ -1,4 +1,4 @@
-"""Machines by name, and `topology()`, which makes a cluster of them."""
+"""Machines by name, and `topology()`, which builds a cluster of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.hardware.topology import Topology
 def _node(
     name: str, gpu: str, gpus: int, intra: str, inter: str, nics: int, storage: str, switch: float | None = None
 ) -> Topology:
-    """One node; the link to the host is the GPU's own."""
+    """Build one node; the link to the host is the GPU's."""
     return Topology(
         1,
         gpus,
@@ -33,9 +33,9 @@ def _node(
 
 
 # Counts of GPUs, cards and links: NVIDIA's DGX user guides, AWS's instance pages (g4dn.12xlarge, g6.48xlarge,
-# p4d.24xlarge, p5.48xlarge). A DGX-1's NVLink is a mesh, not a switch: its port's total is right, a single pair is
-# slower than here. On p5 a GPU has four EFA cards of 100 Gb/s, here one of 400. Consumer cards have no peer-to-peer: on
-# the workstation all traffic passes through host memory, here a switch of 40 GB/s (assumed).
+# p4d.24xlarge, p5.48xlarge). A DGX-1's NVLink is a mesh, not a switch: the total per port is right, a single pair is
+# slower than modelled. On p5 a GPU has four EFA cards of 100 Gb/s, here one of 400. Consumer cards have no
+# peer-to-peer: on the workstation all traffic passes through host memory, here a switch of 40 GB/s (assumed).
 PRESETS: dict[str, Topology] = {
     preset.name: preset
     for preset in (
@@ -55,12 +55,12 @@ _DEFAULT = _node("custom", "a100-80gb", 2, "nvlink3", "ib-hdr", 1, "nvme-a100")
 
 
 def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Topology:
-    """A preset, or the default (A100s, NVLink 3, one HDR card a node), with fields replaced by `options`.
+    """Return a preset, or the default (A100s, NVLink 3, one HDR card per node), with fields replaced by `options`.
 
-    `preset` is a name, or a file that `labkit calibrate` or somebody has written (`mine.json`). `gpu`, `intra_node`,
-    `inter_node`, `host_link` and `storage` are names of the tables or objects of one's own; with another `gpu` comes
-    its own link to the host. Options that are None are left as they are. `settings` replace what is inside of these:
-    `{"gpu.memory_gb": 40}`. Raises ValueError that names what is unknown and what is near it.
+    `preset` is a name, or a file (`mine.json`) written by hand or by `labkit calibrate`. `gpu`, `intra_node`,
+    `inter_node`, `host_link` and `storage` are names in the tables, or objects; another `gpu` also brings its own link
+    to the host. Options that are None have no effect. `settings` replace fields of these parts: `{"gpu.memory_gb":
+    40}`. Raises ValueError for an unknown name, listing similar ones.
     """
     if preset is None:
         base = _DEFAULT

@@ -1,4 +1,4 @@
-"""Any field of a cluster replaced by its name: `gpu.memory_gb`, `inter_node`, `constants.host_seconds`."""
+"""Replaces any field of a cluster by its name: `gpu.memory_gb`, `inter_node`, `constants.host_seconds`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TABLES: dict[str, Mapping[str, Any]] = {
     "host_link": LINKS,
     "storage": STORAGE,
 }
-"""Parts of a cluster that have names, and what there is of each."""
+"""Parts of a cluster that can be given by name, with the table of each."""
 
 
 def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
-    """`cluster` with fields replaced: `{"inter_node": "ib-ndr", "gpu.memory_gb": 40, "constants.host_seconds": 1e-5}`.
+    """Replace fields of `cluster`: `{"inter_node": "ib-ndr", "gpu.memory_gb": 40, "constants.host_seconds": 1e-5}`.
 
-    A part by its name comes first and its fields after it, in whatever order they are given; with another `gpu` comes
-    its own link to the host. The part's `source` then says what was set. Raises ValueError that names the setting.
+    Named parts are replaced before their fields, in whatever order they are given; another `gpu` also brings its own
+    link to the host. The part's `source` then lists what was set. Raises ValueError naming the setting.
     """
     parts = {name: value for name, value in settings.items() if name in TABLES}
     if "gpu" in parts and isinstance(gpu := part("gpu", parts["gpu"]), GPU):
@@ -44,19 +44,19 @@ def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
 
 
 def part(what: str, value: Any) -> Any:
-    """A part of a cluster by its name; one's own stays as it is. Raises ValueError."""
+    """Look up a part of a cluster by name; an object is returned unchanged. Raises ValueError."""
     return look_up(what, value, TABLES[what]) if isinstance(value, str) else value
 
 
 def look_up(what: str, name: str, table: Mapping[str, T]) -> T:
-    """Raises ValueError that says what is near `name`."""
+    """Look up `name` in `table`. Raises ValueError listing similar names."""
     if name in table:
         return table[name]
     raise ValueError(f"unknown {what} {name!r}; {_offer(name, table)}")
 
 
 def parse(text: str) -> tuple[str, Any]:
-    """`gpu.memory_gb=40` as it is typed at a shell. Raises ValueError."""
+    """Parse `gpu.memory_gb=40`, as typed at a shell. Raises ValueError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ValueError(f"a setting is NAME=VALUE, such as gpu.memory_gb=40; got {text!r}")
@@ -85,7 +85,7 @@ def _set(cluster: Topology, name: str, value: Any) -> Topology:
 
 
 def _replaced(owner: T, field: str, value: Any, name: str) -> T:
-    """With one field of a dataclass replaced, of the type that it has."""
+    """Replace one field of a dataclass, converted to the field's type."""
     types = get_type_hints(type(owner))
     if field not in types or field == "constants":
         raise ValueError(f"unknown setting {name!r}; {_offer(field, types)}")

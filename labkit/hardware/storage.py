@@ -1,4 +1,4 @@
-"""What a node writes checkpoints to and reads them from."""
+"""Storage of a node, for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Storage:
 
     name: str
     write_gb_per_s: float
-    """Bytes, 1e9 a second, large sequential writes."""
+    """1e9 bytes per second, large sequential writes."""
     read_gb_per_s: float
     latency_seconds: float
     source: str
@@ -24,11 +24,11 @@ class Storage:
             )
 
     def write_seconds(self, nbytes: float) -> float:
-        """One rank of the node writes alone."""
+        """Seconds for one rank of the node to write alone."""
         return self.latency_seconds + nbytes / (self.write_gb_per_s * 1e9)
 
     def read_seconds(self, nbytes: float) -> float:
-        """One rank of the node reads alone."""
+        """Seconds for one rank of the node to read alone."""
         return self.latency_seconds + nbytes / (self.read_gb_per_s * 1e9)
 
 

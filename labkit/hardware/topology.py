@@ -1,4 +1,4 @@
-"""A cluster as data: racks of nodes of GPUs, the links inside a node, to its host and between nodes."""
+"""A cluster as data: racks, nodes, GPUs, and the links inside a node, to its host and between nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.hardware.storage import STORAGE, Storage
 
 
 class Hop(NamedTuple):
-    """One direction of one link on the way of a message: a name that is its own, and its rate."""
+    """One direction of one link on a message's path: its unique name and its rate."""
 
     name: str
     bytes_per_second: float
@@ -23,10 +23,10 @@ class Hop(NamedTuple):
 class Topology:
     """`nnodes` equal nodes of `nproc_per_node` GPUs. Ranks fill node after node, nodes fill rack after rack.
 
-    Inside a node every GPU has one port, `intra_node`, to a switch that does not block, unless `switch_gb_per_s` says
-    how much it passes at once. A node has `nics_per_node` network cards, each an `inter_node` link shared by its GPUs
-    in equal, contiguous parts. Between nodes the network does not block; between racks of `nodes_per_rack` it does when
-    `oversubscription` is above 1: a rack's uplink carries its cards' total, divided by that factor, each way.
+    Inside a node every GPU has one port, `intra_node`, to a switch that is non-blocking unless `switch_gb_per_s` limits
+    its total rate. A node has `nics_per_node` network cards, each an `inter_node` link shared by an equal, contiguous
+    part of the GPUs. The network between nodes is non-blocking; between racks of `nodes_per_rack` it blocks if
+    `oversubscription` is above 1: a rack's uplink carries its cards' total divided by that factor, in each direction.
     """
 
     nnodes: int
@@ -37,18 +37,18 @@ class Topology:
     nics_per_node: int = 1
     name: str = "custom"
     switch_gb_per_s: float | None = None
-    """Bytes, 1e9 a second, between all GPUs of a node together; None: as much as their ports."""
+    """1e9 bytes per second between all GPUs of a node together; None: limited only by their ports."""
     nodes_per_rack: int | None = None
-    """None: all nodes stand in one rack."""
+    """None: all nodes are in one rack."""
     oversubscription: float = 1.0
     host_link: Link = LINKS["pcie4"]
-    """Each GPU's own link to host memory."""
+    """Link of each GPU to host memory."""
     host_memory_gb_per_s: float = 200.0
-    """Of a node: what copies of all its GPUs to host memory share."""
+    """Host memory bandwidth of a node, shared by the copies of all its GPUs."""
     storage: Storage = STORAGE["nvme-a100"]
-    """Of a node."""
+    """Storage of each node."""
     constants: tuple[tuple[str, float], ...] = ()
-    """What predictions take, here, in place of their general constants (names: `labkit.predict.Constants`)."""
+    """Constants of predictions that this cluster overrides (names: `labkit.predict.Constants`)."""
 
     def __post_init__(self) -> None:
         for option in ("nnodes", "nproc_per_node", "nics_per_node", "nodes_per_rack"):
@@ -65,7 +65,7 @@ class Topology:
             raise ValueError(f"oversubscription must be at least 1, got {self.oversubscription!r}")
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data that `from_plain` reads."""
+        """Convert to plain data, for `from_plain`."""
         return asdict(self)
 
     @classmethod
@@ -75,7 +75,7 @@ class Topology:
         made["constants"] = tuple((name, value) for name, value in data["constants"])
         return cls(**{**data, **made})
 
-    # Who stands where ---------------------------------------------------------------------------------------------
+    # Positions ----------------------------------------------------------------------------------------------------
 
     @property
     def world_size(self) -> int:
@@ -85,7 +85,7 @@ class Topology:
         return rank // self.nproc_per_node
 
     def nic_of(self, rank: int) -> tuple[int, int]:
-        """(node, card) that carries this rank's traffic to other nodes."""
+        """Return the (node, card) that carries this rank's traffic to other nodes."""
         return self.node_of(rank), rank % self.nproc_per_node * self.nics_per_node // self.nproc_per_node
 
     def rack_of(self, node: int) -> int:
@@ -94,28 +94,28 @@ class Topology:
     # How fast it is -----------------------------------------------------------------------------------------------
 
     def link_between(self, a: int, b: int) -> Link:
-        """The kind of link that a message from rank `a` to rank `b` takes."""
+        """Return the kind of link that a message from rank `a` to rank `b` takes."""
         return self.intra_node if self.node_of(a) == self.node_of(b) else self.inter_node
 
     @property
     def switch_bytes_per_second(self) -> float | None:
-        """What the GPUs of a node can send one another together; None: no limit but their ports."""
+        """Total rate between the GPUs of a node; None: limited only by their ports."""
         return None if self.switch_gb_per_s is None else self.switch_gb_per_s * 1e9
 
     @property
     def uplink_bytes_per_second(self) -> float | None:
-        """What a rack can send to the others, and receive; None: no limit but its cards."""
+        """Rate of a rack's uplink in each direction; None: limited only by its cards."""
         if self.nodes_per_rack is None or self.oversubscription == 1:
             return None
         return self.nodes_per_rack * self.nics_per_node * self.inter_node.bytes_per_second / self.oversubscription
 
     def port(self, rank: int) -> tuple[Hop, Hop]:
-        """A GPU's port to its node's switch, out and in."""
+        """Return a GPU's port to its node's switch, out and in."""
         rate = self.intra_node.bytes_per_second
         return Hop(f"port of rank {rank}, out", rate), Hop(f"port of rank {rank}, in", rate)
 
     def nic(self, node: int, card: int) -> tuple[Hop, Hop]:
-        """A network card, out and in."""
+        """Return a network card, out and in."""
         rate = self.inter_node.bytes_per_second
         return (
             Hop(f"network card {card} of node {node}, out", rate),
@@ -123,20 +123,20 @@ class Topology:
         )
 
     def switch(self, node: int) -> Hop:
-        """A node's switch, where it blocks."""
+        """Return a node's switch, if it blocks."""
         rate = self.switch_bytes_per_second
         return Hop(f"switch of node {node}", math.inf if rate is None else rate)
 
     def uplink(self, rack: int) -> tuple[Hop, Hop]:
-        """What connects a rack with the others, out and in, where it blocks."""
+        """Return a rack's uplink, out and in, if it blocks."""
         rate = math.inf if self.uplink_bytes_per_second is None else self.uplink_bytes_per_second
         return Hop(f"uplink of rack {rack}, out", rate), Hop(f"uplink of rack {rack}, in", rate)
 
     def path(self, a: int, b: int) -> tuple[list[Hop], list[Hop]]:
-        """What a message from rank `a` to rank `b` crosses: the sender's side, then the receiver's side.
+        """Return the hops of a message from rank `a` to rank `b`: the sender's side, then the receiver's side.
 
-        Inside a node: port, the switch if it blocks; port. Between nodes: port, card, the rack's uplink if it blocks;
-        then the same backwards.
+        Inside a node: port, switch if it blocks; port. Between nodes: port, card, the rack's uplink if it blocks; then
+        the same in reverse.
         """
         leaving, arriving = [self.port(a)[0]], [self.port(b)[1]]
         home, away = self.node_of(a), self.node_of(b)

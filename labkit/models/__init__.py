@@ -1,4 +1,4 @@
-"""Small models to train: plain torch modules without anything distributed in them."""
+"""Small models to train: plain torch modules with nothing distributed in them."""
 
 from labkit.models.gpt import GPT, GPTConfig
 

@@ -1,7 +1,7 @@
-"""GPT: a decoder-only transformer, as GPT-2 has it (Radford et al. 2019), written to be taken apart.
+"""GPT: a decoder-only transformer like GPT-2 (Radford et al. 2019), written to be taken apart.
 
-Layers are equal and stand in a list, so that a pipeline can cut between them. Query, key and value of one head are
-neighbours in one projection, so that a shard of its rows is a number of whole heads.
+Layers are equal and kept in a list, so that a pipeline can cut between them. Query, key and value of one head are
+adjacent in one projection, so that a shard of its rows consists of whole heads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class GPTConfig:
     """Size of each token's vector; a multiple of `heads`."""
     vocab: int = 50_257
     context: int = 1024
-    """The most tokens of one sequence."""
+    """Maximum number of tokens in a sequence."""
     causal: bool = True
-    """No token sees those after it."""
+    """Whether tokens cannot attend to later ones."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -33,7 +33,7 @@ class GPTConfig:
 
     @property
     def parameters(self) -> int:
-        """How many parameters a `GPT` of this size has."""
+        """Number of parameters of a `GPT` of this size."""
         block = 12 * self.width**2 + 13 * self.width
         return self.layers * block + (2 * self.vocab + self.context + 2) * self.width
 
@@ -48,7 +48,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        # as many heads as the projection has, which are fewer when it is sharded
+        # the number of heads follows from the projection, which has fewer when it is sharded
         heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = heads.permute(3, 0, 2, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Each token on its own: (..., width) in and out."""
+    """MLP applied to each token separately: (..., width) in and out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then MLP, each after a norm and beside a residual path."""
+    """One layer: attention, then MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.width, config.vocab, bias=False)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """What goes into the first layer."""
+        """Return the input of the first layer."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         embedded: Tensor = self.token_embedding(tokens) + self.position_embedding(positions)
         return embedded

@@ -1,6 +1,6 @@
-"""Magics of the lab, loaded by `%load_ext labkit`, and what they show.
+"""The lab's magics, loaded by `%load_ext labkit`, and their displays.
 
-One module for each magic or pair of them; `magics.py` says how a magic parses its line and answers what is wrong.
+One module for each magic or pair of magics; `magics.py` parses a magic's line and reports errors in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["explore", "load_ipython_extension", "step_through"]
 
 
 def __getattr__(name: str) -> Any:
-    """`explore` brings torch with it, which a kernel that only loads the magics does without."""
+    """Import `explore` lazily: it needs torch, which loading the magics does not."""
     if name == "explore":
         from labkit.notebook.predicting import explore
 
@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Make the magics known to `shell`. Loading twice does no harm."""
-    from labkit.clusters.warm import shared
+    """Register the magics in `shell`. May be called twice."""
+    from labkit.clusters.forkserver import shared
     from labkit.notebook import choosing, exercising, failures, helping, past_runs, ranks, running
 
     failures.install()
@@ -34,5 +34,5 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics())
     for magic in (*choosing.magics(choice), *run, *exercising.magics(), *helping.magics()):
         magic.register(shell)
-    # it imports torch while the learner reads the first paragraph
+    # the forkserver imports torch while the learner reads the first paragraph
     shared().start()

@@ -1,4 +1,4 @@
-"""The text of the cell that is running: where it begins, and whether it parses."""
+"""Source of the running cell: its position and its syntax errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CellSyntaxError(Exception):
-    """A cell that does not parse. A `SyntaxError` proper would be shown with the frames of labkit that found it."""
+    """The cell does not parse. A real `SyntaxError` would be shown with labkit's own frames."""
 
     def __init__(self, error: SyntaxError, hint: str = "") -> None:
         super().__init__(f"{error.msg} ({error.filename}, line {error.lineno})")
@@ -19,25 +19,25 @@ class CellSyntaxError(Exception):
         self._hint = hint
 
     def _render_traceback_(self) -> list[str]:
-        """As IPython shows it: place, line, arrow, what is wrong."""
+        """The error as IPython shows it: place, line, arrow, message."""
         place, *rest = "".join(traceback.format_exception_only(self._error)).rstrip().splitlines()
         shown = [place.replace(f'File "{self._error.filename}"', f"{self._error.filename}"), *rest]
         return [*shown, self._hint] if self._hint else shown
 
 
 def cell_name(shell: InteractiveShell) -> str:
-    """What tracebacks call the cell that is running: `Cell In[3]`."""
+    """Name of the running cell in tracebacks: `Cell In[3]`."""
     return f"Cell In[{prompt_number(shell)}]"
 
 
 def prompt_number(shell: InteractiveShell) -> int:
     """The number of the cell that is running."""
-    # not shell.execution_count: IPython 9 has counted on by now, IPython 8 has not
+    # not shell.execution_count: IPython 9 has already incremented it, IPython 8 has not
     return int(shell.displayhook.prompt_count)
 
 
 def lines_above(shell: InteractiveShell, cell: str) -> list[str]:
-    """The lines of the running cell that stand above `cell`, the body of its magic: the magic's own line, at least."""
+    """The lines of the running cell above `cell`, the body of its magic; at least the magic's own line."""
     history = shell.history_manager
     raw = history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
     body = cell.rstrip()
@@ -51,7 +51,7 @@ def require_syntax(cell: str, filename: str, first_line: int) -> None:
     padded = "\n" * (first_line - 1) + cell
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are the ranks' to give
+            warnings.simplefilter("ignore")  # the ranks will show them
             compile(padded, filename, "exec", dont_inherit=True)
     except SyntaxError as error:
         if error.text is None and error.lineno:  # found after parsing, such as a return outside a function
@@ -59,7 +59,7 @@ def require_syntax(cell: str, filename: str, first_line: int) -> None:
         line = (error.text or "").lstrip()
         hint = "This cell is plain Python: magics and ! do not work in it." if line.startswith(("%", "!")) else ""
         if error.msg.startswith("'await' outside") or error.msg.startswith("asynchronous"):
-            hint = "This cell is plain Python: await works in an async function, and asyncio.run(...) runs that."
+            hint = "This cell is plain Python: use await in an async function, and run that with asyncio.run(...)."
         raise CellSyntaxError(error, hint) from None
     except ValueError as error:  # null bytes
         raise CellSyntaxError(SyntaxError(str(error), (filename, first_line, 1, ""))) from None

@@ -1,4 +1,4 @@
-"""`%%exercise`, `%reset_exercise`, `%solution`: the learner's module, from its cell to its file and back."""
+"""`%%exercise`, `%reset_exercise`, `%solution`: save, reset and compare the learner's module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def magics() -> list[Magic]:
         Magic(
             "exercise",
             _exercise,
-            """This cell is the module of an exercise: it is saved, and imported here and on every rank.
+            """Save this cell as the module of an exercise, and import it here and on every rank.
 
             %%exercise phase3_multi_node/ring_allreduce
             """,
@@ -39,7 +39,7 @@ def magics() -> list[Magic]:
         Magic(
             "reset_exercise",
             _reset,
-            "Start an exercise again from its template. Your version is kept, and a cell with the template is added.",
+            "Start an exercise again from its template. Keeps your version and adds a cell with the template.",
             words=exercise_names,
         ),
         Magic("solution", _solution, "Show an exercise's solution, once it is released.", words=exercise_names),
@@ -50,7 +50,7 @@ def magics() -> list[Magic]:
 
 
 _NOT_WRITTEN = "raise NotImplementedError()"
-"""What nbgrader leaves in the place of each solution."""
+"""nbgrader's replacement for each solution."""
 
 
 def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
@@ -59,9 +59,9 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     try:
         require_syntax(cell, cell_name(shell), len(above) + 1)
     except SyntaxError:
-        print("not saved: %check and the ranks still use the version before this one")
+        print("not saved: %check and the ranks still use the previous version")
         raise
-    # line k of the file is line k of the cell, so that tracebacks count as the learner does
+    # line k of the file is line k of the cell, so that tracebacks match what the learner sees
     text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell
     path = exercise.save(text)
     module = _imported(shell, exercise, text, path)
@@ -71,7 +71,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     missing = [name for name in exercise.public_names if name not in public]
     open_parts = text.count(_NOT_WRITTEN)
     if open_parts:
-        missing.append(f"what stands under {open_parts} TODO{'s' * (open_parts > 1)}")
+        missing.append(f"the code for {open_parts} TODO{'s' * (open_parts > 1)}")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
     print(f"on ranks: from labkit.exercises import {exercise.short_name}")
 
@@ -80,24 +80,24 @@ def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
     exercise = exercises.find(options.name)
     template, _ = exercise.source("template")
     kept = exercise.reset()
-    print(f"your version is kept as {_shown(kept)}" if kept else "there was no version of yours")
+    print(f"your version is kept as {_shown(kept)}" if kept else "you had no saved version")
     shell.set_next_input(f"%%exercise {exercise.name}\n{template}")
 
 
 def _solution(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
     exercise = exercises.find(options.name)
     if not exercise.paths["solution"].is_file():
-        raise UsageError(f"the solution of {exercise.name} is not released here")
+        raise UsageError(f"the solution of {exercise.name} has not been released")
     text, _ = exercise.source("solution")
     display(Code(data=_MARKERS.sub("", text), language="python"))
 
 
 def _imported(shell: InteractiveShell, exercise: Exercise, text: str, path: Path) -> ModuleType:
-    """The module, run in this kernel as any cell is; what it raises is shown from the learner's first line on."""
+    """Run the module in this kernel, like any cell; tracebacks start at the learner's first line."""
     try:
         return exercises.load(exercise, text)
     except Exception as error:
-        print(f"saved as {_shown(path)}, but it fails when it is imported:")
+        print(f"saved as {_shown(path)}, but importing it fails:")
         frames = fold_traceback(error.__traceback__)
         lines = shell.InteractiveTB.structured_traceback(type(error), error, frames)
         error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython looks there
@@ -105,7 +105,7 @@ def _imported(shell: InteractiveShell, exercise: Exercise, text: str, path: Path
 
 
 def _shown(path: Path) -> str:
-    """A path as it may stand in a notebook that others read: within the course where it can."""
+    """A path for a notebook that others read: relative to the course if possible."""
     for base in (exercises.root(), Path.cwd()):
         if path.is_relative_to(base):
             return str(path.relative_to(base))

@@ -1,4 +1,4 @@
-"""A failed run as a learner wants to see it: which rank, which line of which cell, and what became of the others."""
+"""Render a failed run for learners: which rank failed, at which line of which cell, and how the others ended."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_CALLS = 6
 
 
 def install() -> None:
-    """Have IPython show `RankFailed` so. It asks the exception itself, and labkit.clusters knows of no notebook."""
+    """Make IPython show `RankFailed` with `render`. Done here since labkit.clusters does not depend on notebooks."""
     RankFailed._render_traceback_ = lambda error: render(error.run)  # type: ignore[attr-defined]
 
 
 def render(run: Run) -> list[str]:
-    """The lines that IPython shows in place of a traceback."""
+    """The lines that IPython shows instead of a traceback."""
     first = run.first_failure
     if run.stopped or first is None:
         return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *where_all_were(run)]
@@ -29,7 +29,7 @@ def render(run: Run) -> list[str]:
 
 
 def _failure(run: Run, first: RankResult) -> list[str]:
-    """The rank that failed first, its line, and how the program came there."""
+    """The rank that failed first, its line, and the calls that led there."""
     alike = run.alike(first)
     head = run.headline(first, alike)
     error = first.error
@@ -49,14 +49,14 @@ def _failure(run: Run, first: RankResult) -> list[str]:
     if error.locals:
         lines.append("      " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
     said = run.what_to_try()
-    # of a connection that was lost it is better said why
+    # for a lost connection, the findings explain more than the message
     if not error.says_nothing and not (error.consequence and said):
         lines.append(f"{_RED}{error.type}{_END}: {error.message}" if error.frames else error.message)
     return [*lines, *map(_finding, said)]
 
 
 def _others(run: Run, first: RankResult) -> list[str]:
-    """What became of the other ranks: those that failed for themselves, then those that were drawn in."""
+    """How the other ranks ended: first those that failed on their own, then those that were stopped by others."""
     own: dict[tuple[str, str], list[int]] = defaultdict(list)
     messages: dict[tuple[str, str], str] = {}
     drawn_in = []
@@ -71,7 +71,7 @@ def _others(run: Run, first: RankResult) -> list[str]:
             own[error.type, error.where].append(result.rank)
             messages.setdefault((error.type, error.where), error.message)
     if first.error is not None:
-        # the same mistake at the same line: one message will do
+        # the same error at the same line: one message is enough
         messages[first.error.type, first.error.where] = ""
     lines = []
     for (kind, where), ranks in own.items():
@@ -86,9 +86,9 @@ def _named(ranks: list[int]) -> str:
 
 
 def where_all_were(run: Run) -> list[str]:
-    """Where every rank stood when the lab stopped them all."""
-    if run.standings:
-        return [*hangs.table(run.standings), *map(_finding, hangs.findings(run.standings))]
+    """Where each rank was when the lab stopped them all."""
+    if run.statuses:
+        return [*hangs.table(run.statuses), *map(_finding, hangs.findings(run.statuses))]
     places: dict[str, list[int]] = defaultdict(list)
     for result in run.ranks:
         if result.error is not None and result.error.frames:
@@ -108,18 +108,18 @@ def _finding(line: str) -> str:
 
 def _call(frame: tuple[str, int, str, str]) -> str:
     file, number, _, text = frame
-    # a rank that was given a function of the notebook has no text of the cell that it stands in
+    # a rank that runs a function from the notebook does not have the source of its cell
     return f"  {_cell(file)}, line {number}: {text or linecache.getline(file, number).strip()}"
 
 
 def _cell(file: str) -> str:
-    """`Cell In[3]` for the temporary name that IPython gives a cell's code; any other name as it is."""
+    """`Cell In[3]` for IPython's temporary name of a cell's code; any other name unchanged."""
     shell = InteractiveShell.instance() if InteractiveShell.initialized() else None
     return " ".join((shell and shell.compile.format_code_name(file)) or [file])
 
 
 def _excerpt(file: str, number: int, function: str, text: str) -> list[str]:
-    """The line that failed, among its neighbours."""
+    """The failing line with its neighbours."""
     inside = f", in {function}" if function != "<module>" else ""
     lines = [f"  {_GREEN}{_cell(file)}, line {number}{_END}{inside}"]
     for near in range(max(1, number - _LINES_BEFORE), number + _LINES_AFTER + 1):

@@ -1,4 +1,4 @@
-"""`%check` and `%hint`: what is wrong with an exercise, and the next step towards it."""
+"""`%check` and `%hint`: check an exercise, and get the next hint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def magics() -> list[Magic]:
         "check", _check, "Run the visible checks on your module of an exercise, on virtual ranks.", words=exercise_names
     )
     check.option("--cluster", choices=("virtual", "local"), default="virtual", help="where the ranks of the checks run")
-    check.option("--seed", type=int, help="draw the same inputs as a report with this seed")
+    check.option("--seed", type=int, help="repeat the inputs of a report with this seed")
     hint = Magic("hint", _hint, "Show the next hint for an exercise, one at a time.", words=exercise_names)
     for magic in (check, hint):
         magic.option("name", metavar="EXERCISE", help="ring_allreduce, or phase3_multi_node/ring_allreduce")
@@ -52,7 +52,7 @@ def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
 
 
 def show(report: Report) -> None:
-    """Display a report, and a picture of the first result that is partly wrong: checks begin with what is simplest."""
+    """Display a report, and a picture of the first result that is partly wrong: simple checks come first."""
     from labkit.plots import chunk_grid
 
     display({"text/plain": report.text(), "text/html": report._repr_html_()}, raw=True)

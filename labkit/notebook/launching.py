@@ -1,4 +1,4 @@
-"""`%%torchrun`'s options that are torchrun's own, and the way back: a cell as a script, and its command."""
+"""torchrun's own options for `%%torchrun`, and the reverse: save a cell as a script and show its torchrun command."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from labkit.clusters.local import LocalCluster, machine
 from labkit.notebook.magics import Magic, at_least_one, ranks_per_node
 
 _PORT = 29500
-_ELSEWHERE = "that is for torchrun itself: --print-command shows how it runs this cell"
+_ELSEWHERE = "use this with torchrun itself: --print-command shows the command for this cell"
 _REFUSED = {
     ("--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr", "--node-rank", "--local-addr"): (
-        f"where a cell's ranks meet is the cluster's business; {_ELSEWHERE}"
+        f"the cluster sets up the rendezvous of a cell's ranks; {_ELSEWHERE}"
     ),
     ("--log-dir", "--tee", "--redirects", "--local-ranks-filter"): (
-        "what every rank prints is shown, and kept in a file of its own anyway: run.logs"
+        "each rank's output is always shown and saved in its own file: run.logs"
     ),
     ("--monitor-interval", "--start-method", "--module", "--no-python", "--run-path"): (
         f"ranks are forked, with torch imported, and run this cell; {_ELSEWHERE}"
@@ -44,16 +44,16 @@ class Nodes:
 
 
 def nodes(text: str) -> Nodes:
-    """As argparse wants its types."""
+    """Parse `N` or `MIN:MAX`; a type for argparse."""
     least, colon, most = text.rpartition(":")
     found = Nodes(at_least_one(least) if colon else None, at_least_one(most))
     if found.least is not None and found.least > found.most:
-        raise argparse.ArgumentTypeError(f"MIN:MAX is needed, at least MIN and at most MAX nodes, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected MIN:MAX, at least MIN and at most MAX nodes, got {text!r}")
     return found
 
 
 def count(text: str) -> int:
-    """A number from 0 up, as argparse wants its types."""
+    """Parse a whole number of at least 0; a type for argparse."""
     return 0 if text == "0" else at_least_one(text)
 
 
@@ -61,29 +61,33 @@ def add_options(magic: Magic) -> None:
     """torchrun's own options, and `--save` and `--print-command`."""
     magic.option(
         "-n", "--nproc-per-node", type=ranks_per_node, metavar="N",
-        help="ranks on each node, for this cell: a number, gpu, cpu (cores) or auto",
+        help="ranks per node, for this cell: a number, gpu, cpu (cores) or auto",
     )  # fmt: skip
     magic.option(
         "--nnodes", type=nodes, metavar="N|MIN:MAX",
-        help="number of nodes, for this cell; of MIN:MAX, some may be lost and others may join while it runs",
+        help="number of nodes, for this cell; with MIN:MAX, nodes may leave and join while it runs",
     )  # fmt: skip
     magic.option(
         "--max-restarts", type=count, default=0, metavar="N",
-        help="start all ranks again, so often at most, when one has failed",
+        help="restart all ranks when one fails, at most N times",
     )  # fmt: skip
     magic.option("--master-port", type=at_least_one, metavar="PORT", help="MASTER_PORT, for cells that use it")
     magic.option("--standalone", action="store_true", help=argparse.SUPPRESS)
     magic.option("--rdzv-backend", type=_c10d, help=argparse.SUPPRESS)
     for names, why in _REFUSED.items():
         for name in names:
-            magic.option(name, action=_Refused, why=why, nargs="?", help=argparse.SUPPRESS)
-    magic.option("--save", type=Path, metavar="FILE.py", help="write the cell as a script for torchrun; it is not run")
+            magic.option(name, action=_RefusedOption, why=why, nargs="?", help=argparse.SUPPRESS)
+    magic.option(
+        "--save", type=Path, metavar="FILE.py", help="write the cell as a script for torchrun instead of running it"
+    )
     magic.option("--force", action="store_true", help="--save may overwrite a file")
-    magic.option("--print-command", action="store_true", help="show torchrun's command for this cell; it is not run")
+    magic.option(
+        "--print-command", action="store_true", help="show the torchrun command for this cell instead of running it"
+    )
 
 
 def job_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_options` added, as fields of `Job`."""
+    """The options of `add_options` as fields of `Job`."""
     return {
         "nproc_per_node": options.nproc_per_node,
         "nnodes": options.nnodes.most if options.nnodes else None,
@@ -94,7 +98,7 @@ def job_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str, number: int) -> bool:
-    """Save the cell or show its command, if that is asked for; False when it is to be run. `number`: In[number]."""
+    """Save the cell or show its command, if requested; return False when it should run. `number`: In[number]."""
     if options.save is None and not options.print_command:
         return False
     command = _Command(
@@ -122,8 +126,8 @@ def _save(path: Path, cell: str, number: int, command: _Command, force: bool) ->
     needs = f"It needs {'torch and labkit' if used else 'torch'}."
     if used:
         needs += (
-            f" Your {', '.join(used)}: labkit.exercises looks in workspace/ of the\ncourse's folder; elsewhere,"
-            " LABKIT_WORKSPACE and LABKIT_ROOT say where your modules and the course are."
+            f" Your {', '.join(used)}: labkit.exercises looks in workspace/ of the\ncourse's folder; to use other"
+            " folders, set LABKIT_WORKSPACE (your modules) and LABKIT_ROOT (the course)."
         )
     text = f'"""In[{number}] of a notebook. To run it:\n\n    {command.line}\n\n{needs}\n"""\n\n{cell.strip()}\n'
     try:
@@ -134,7 +138,7 @@ def _save(path: Path, cell: str, number: int, command: _Command, force: bool) ->
 
 
 def exercises_used(cell: str) -> list[str]:
-    """Names that a cell takes from labkit.exercises."""
+    """Names that a cell imports from labkit.exercises."""
     found: dict[str, None] = {}
     for node in ast.walk(ast.parse(cell)):
         if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("labkit.exercises."):
@@ -149,7 +153,7 @@ def exercises_used(cell: str) -> list[str]:
 
 
 def _environment(options: argparse.Namespace, cluster: Cluster, cell: str) -> dict[str, str]:
-    """What a cell's ranks have and torchrun's would not."""
+    """Environment variables that a cell's ranks have and torchrun's would not."""
     found: dict[str, str] = {}
     count = options.nproc_per_node or cluster.nproc_per_node
     one_node = (options.nnodes or Nodes(None, cluster.nnodes)).most == 1
@@ -169,21 +173,21 @@ class _Command:
 
     @property
     def line(self) -> str:
-        """For one node, or for each of several: HOST is to be filled in."""
+        """The command for one node, or for each of several; the user fills in HOST."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, *self._words(f"HOST:{_PORT}", "a-cell")])
 
     def explained(self, cluster: Cluster) -> str:
-        """The line, and where it is to be typed."""
+        """The command with a comment on where to run it."""
         if cluster.kind == "slurm":
             return self._srun(cluster.srun_options(self.nnodes.most))  # type: ignore[attr-defined]  # of its kind
         lines = []
         if cluster.kind == "virtual":
-            lines.append("# real processes, where the virtual cluster has modelled GPUs:")
+            lines.append("# starts real processes; the virtual cluster has modelled GPUs:")
         if self.nnodes.most > 1:
             lines.append(
-                f"# on each of {self.nnodes} nodes; HOST is the name of one of them, the same for all. "
-                "On this machine: localhost, in so many terminals"
+                f"# run on each of {self.nnodes} nodes; HOST is the name of one of them, the same on all. "
+                "On this machine: localhost, in one terminal per node"
             )
         return "\n".join([*lines, self.line])
 
@@ -205,8 +209,8 @@ class _Command:
         return f"srun {shlex.join(options)} sh -c {shlex.quote(inner)}"
 
 
-class _Refused(argparse.Action):
-    """An option of torchrun's that means nothing here; says why."""
+class _RefusedOption(argparse.Action):
+    """A torchrun option that has no meaning here; reports why."""
 
     def __init__(self, *args: Any, why: str, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -218,5 +222,5 @@ class _Refused(argparse.Action):
 
 def _c10d(text: str) -> str:
     if text not in ("c10d", "static"):
-        raise argparse.ArgumentTypeError(f"ranks of a cell meet by c10d, got {text!r}; {_ELSEWHERE}")
+        raise argparse.ArgumentTypeError(f"ranks of a cell use the c10d rendezvous, got {text!r}; {_ELSEWHERE}")
     return text

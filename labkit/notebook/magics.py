@@ -1,4 +1,4 @@
-"""How a magic reads its line: options as argparse takes them; what is wrong is told in one line, as a `UsageError`."""
+"""Parse a magic's line with argparse; errors are reported in one line, as a `UsageError`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Magic:
-    """A magic: its name, its options, and what it does.
+    """A magic: its name, its options, and its function.
 
-    run(shell, options, cell): what it returns is the cell's result. `cell` is empty for a line magic.
-    words: offered by the Tab key beside the options.
+    run(shell, options, cell): its return value is the cell's result. `cell` is empty for a line magic.
+    words: completions for the Tab key, in addition to the options.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Magic:
         self.option = self._parser.add_argument
 
     def register(self, shell: InteractiveShell) -> None:
-        """Make it known to `shell`, with its help and its completions."""
+        """Register it in `shell`, with its help and its completions."""
 
         def magic(line: str, cell: str = "") -> Any:
             with _told_plainly():
@@ -59,19 +59,19 @@ class Magic:
 
     def _complete(self, shell: InteractiveShell, event: Any) -> list[str]:
         before = event.line[: len(event.line) - len(event.symbol)].split()
-        if not before:  # the magic's own name is IPython's to complete
+        if not before:  # IPython completes the magic's own name
             return []
         offered = self._parser.option_names() if event.symbol.startswith("-") else list(self.words())
         return [word for word in offered if word.startswith(event.symbol)]
 
 
 class _Parser(MagicArgumentParser):
-    """argparse that never exits; options may be spelled with `_` too, as torchrun allows it."""
+    """argparse that never exits; options may also be spelled with `_`, as in torchrun."""
 
     def parse_line(self, line: str) -> argparse.Namespace:
         try:
             words = [_dashed(word) for word in shlex.split(_without_comment(line))]
-        except ValueError as error:  # an opening quotation mark alone
+        except ValueError as error:  # an unclosed quotation mark
             self.error(str(error).lower())
         options, unknown = self.parse_known_args(words)
         for word in unknown:
@@ -87,16 +87,16 @@ class _Parser(MagicArgumentParser):
 
     def _unknown(self, word: str) -> NoReturn:
         if not word.startswith("-"):
-            self.error(f"{word!r} is one argument too many")
+            self.error(f"unexpected argument {word!r}")
         written, names = word.split("=")[0], self.option_names()
         near = [name for name in names if name.startswith(written[:7])] if len(written) > 6 else []
         near = near or difflib.get_close_matches(written, names, n=2, cutoff=0.6)
-        offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(self.option_names())}"
-        self.error(f"there is no option {word}; {offer}")
+        offer = f"did you mean {' or '.join(near)}?" if near else f"available: {', '.join(self.option_names())}"
+        self.error(f"unknown option {word}; {offer}")
 
 
 _BEFORE_COMMENT = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^#'"\\]|(?<=\S)#)*""")
-"""As in a shell: a # within quotes or a word begins none."""
+"""As in a shell: a # within quotes or within a word does not start a comment."""
 
 
 def _without_comment(line: str) -> str:
@@ -114,7 +114,7 @@ def _dashed(word: str) -> str:
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """What a learner asked for and cannot have is answered by one line, without a traceback."""
+    """Report requests that cannot be met in one line, without a traceback."""
     try:
         yield
     except (InvalidJob, NoRubric, exercises.UnknownExercise, exercises.MissingModule) as error:
@@ -122,52 +122,52 @@ def _told_plainly() -> Iterator[None]:
 
 
 def at_least_one(text: str) -> int:
-    """A number of ranks or nodes, as argparse wants its types."""
+    """Parse a number of ranks or nodes; a type for argparse."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1 up is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def ranks_per_node(text: str) -> int | str:
-    """A number, or torchrun's words for one."""
+    """Parse a number, or one of torchrun's words for it."""
     return text if text in get_args(GpusOrCores) else at_least_one(text)
 
 
 def seconds(text: str) -> float:
-    """A limit of time."""
+    """Parse a time limit in seconds."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
     return value
 
 
 def duration(text: str) -> float:
-    """A time in seconds, or as `90s`, `10m`, `2h`."""
+    """Parse a time: seconds, or `90s`, `10m`, `2h`."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
         value = float(text[:-1]) * unit if unit else float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a time such as 90s, 10m or 2h is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a time such as 90s, 10m or 2h, got {text!r}")
     return value
 
 
 def seconds_or_off(text: str) -> float | None:
-    """A limit of time, or none."""
+    """Parse a time limit in seconds; None for `0` or `off`."""
     return None if text in ("0", "off") else seconds(text)
 
 
 def variable(text: str) -> str:
-    """A name for a variable of the notebook."""
+    """Parse the name of a variable."""
     if not text.isidentifier():
-        raise argparse.ArgumentTypeError(f"a variable's name is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected the name of a variable, got {text!r}")
     return text
 
 
 def exercise_names() -> list[str]:
-    """For the Tab key: every exercise by its short name."""
+    """Short names of all exercises, for the Tab key."""
     return [exercise.short_name for exercise in exercises.catalogue()]

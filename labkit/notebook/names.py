@@ -1,4 +1,4 @@
-"""What to try when a cell on ranks uses a name that only the notebook knows."""
+"""Hints for a cell on ranks that uses a name defined only in the notebook."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OF_IPYTHON = ("display", "get_ipython", "In", "Out", "_", "__", "exit", "quit")
 
 
 def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
-    """One line when the first failure of `run` is a name that the notebook has; else an empty string.
+    """One-line hint if the first failure of `run` is a name defined in the notebook; else an empty string.
 
-    kept: the ranks stay after the cell, so that values can be pushed to them.
+    kept: whether the ranks stay alive after the cell, so that values can be pushed to them.
     """
     error = run.first_failure.error if run.first_failure else None
     missing = re.match(r"name '(\w+)' is not defined", error.message) if error and error.type == "NameError" else None
@@ -25,20 +25,20 @@ def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
         return ""
     name = missing[1]
     if name in _OF_IPYTHON:
-        return "this cell is plain Python: print() shows something, and the value of the last line comes back"
+        return "this cell is plain Python: use print(), or end it with an expression, whose value is returned"
     if name not in shell.user_ns:
         return ""
     value = shell.user_ns[name]
     if line := _import_of(name, value):
-        return f"{line} in this cell: ranks have names of their own"
+        return f"{line} in this cell: ranks do not share the notebook's names"
     ways = "define it in this cell"
     if kept and wire.what_stays(value) is None:
         ways += f", or %ranks push {name}, or %%ranks --push {name}"
-    return f"{name} is a variable of the notebook, not of the ranks: {ways}"
+    return f"{name} is defined in the notebook, not on the ranks: {ways}"
 
 
 def _import_of(name: str, value: Any) -> str:
-    """The line that gives `value` this name; empty when it was made in the notebook."""
+    """The import that binds `value` to this name; empty when it was created in the notebook."""
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
     module = getattr(value, "__module__", None)

@@ -1,4 +1,4 @@
-"""`%runs`: the runs of this notebook, and the output of one of them again."""
+"""`%runs`: list the runs of this notebook, or show one run's output again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def magics() -> list[Magic]:
     magic = Magic(
         "runs",
         _runs,
-        """List the last runs of this notebook, and the files that hold all that their ranks printed.
+        """List the last runs of this notebook, and the files with the full output of their ranks.
 
-        With the number of a cell, show what its run left once more: for a notebook whose page was closed meanwhile.
+        With the number of a cell, show the output of its run again, for example after the page was closed.
 
         %runs
         %runs 12
@@ -42,8 +42,8 @@ def _runs(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> No
         return
     record = runs.of_cell(options.cell)
     if record is None:
-        known = ", ".join(f"{record.cell}" for record in runs.all) or "there is none yet"
-        raise UsageError(f"%runs: no run of cell {options.cell} is known; cells with runs: {known}")
+        known = ", ".join(f"{record.cell}" for record in runs.all) or "none yet"
+        raise UsageError(f"%runs: cell {options.cell} has no known run; cells with runs: {known}")
     sys.stdout.write(record.text)
     if record.result:
         display({"text/plain": record.result}, raw=True)

@@ -1,4 +1,4 @@
-"""Sliders over a prediction: the step in its parts, memory against the GPU's, efficiency as GPUs are added."""
+"""Sliders for a prediction: the parts of a step, memory compared with the GPU's, efficiency as GPUs are added."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from labkit.plots import palette
 from labkit.plots.predicted.live import WIDTH, live
 from labkit.plots.units import duration
 from labkit.predict import MODELS, Plan, Prediction, model, predict, scaling
-from labkit.predict.running import Scaled
+from labkit.predict.running import ScalingPoint
 
 _NODES = [1 << power for power in range(12)]
 
 
 def explore(name: str = "gpt-13b", cluster: str = "dgx-a100", nodes: int = 4) -> Any:
-    """A widget: change model, cluster, layout and plan, and see what becomes of the step.
+    """A widget: change model, cluster, layout and plan, and see the effect on the step.
 
-    A layout that cannot be is told in words, and the picture of the last one that can stays, faded. Raises ValueError
+    An impossible layout is explained in words, and the picture of the last possible one stays, faded. Raises ValueError
     for a model, a cluster or a number of nodes that the sliders do not have.
     """
     import ipywidgets  # type: ignore[import-untyped]
 
     if nodes not in _NODES:
         raise ValueError(f"nodes must be a power of two up to {_NODES[-1]}, got {nodes}")
-    model(name), topology(cluster)  # unknown names are told with what is near
+    model(name), topology(cluster)  # raises for unknown names, with suggestions
     place = ipywidgets.Layout(width="360px")
     style = {"description_width": "100px"}
     powers = [1 << power for power in range(9)]
@@ -70,16 +70,16 @@ def explore(name: str = "gpt-13b", cluster: str = "dgx-a100", nodes: int = 4) ->
 
 
 class Answer(NamedTuple):
-    """What is drawn for one position of the sliders."""
+    """Data to draw for one position of the sliders."""
 
     made: Prediction
-    studies: dict[str, list[Scaled]]
+    studies: dict[str, list[ScalingPoint]]
 
 
 def ask(chosen: Mapping[str, Any]) -> Answer:
-    """The prediction for these values, and what becomes of it on other numbers of nodes.
+    """The prediction for these values, and its scaling to other numbers of nodes.
 
-    Raises ValueError naming the constraint that they break.
+    Raises ValueError naming the violated constraint.
     """
     node = topology(chosen["cluster"])
     cluster = replace(node, nnodes=chosen["nodes"])
@@ -100,7 +100,7 @@ def ask(chosen: Mapping[str, Any]) -> Answer:
     made = predict(described, plan, cluster)
     counts = [count for count in _NODES[:11] if count * node.nproc_per_node % layout == 0]
     weak = scaling(described, plan, node, counts, weak=True)
-    # the batch stays: beyond this there is not a sample for every rank
+    # the batch is constant: with more nodes, some ranks would have no sample
     last = chosen["nodes"] * samples
     strong = scaling(described, plan, node, [count for count in counts if count <= last], weak=False)
     return Answer(made, {"batch grows": weak, "batch stays": strong})
@@ -114,7 +114,7 @@ def _headline(made: Prediction) -> str:
         f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}, predicted"
     )
     if not made.fits:
-        words += ". It does not fit: no such step can be run"
+        words += ". It does not fit into memory, so such a step cannot run"
     return _line(f"<b>{html.escape(words)}</b>", palette.STEP["compute"] if made.fits else palette.WRONG)
 
 
@@ -122,7 +122,7 @@ def _refused(why: str, last: list[Answer]) -> str:
     words = f"<b>Not possible:</b> {html.escape(why)}."
     if last:
         plan = last[0].made.plan
-        words += f" Below, the last that is: {plan.ranks:,} GPUs, tensor {plan.tensor}, pipeline {plan.pipeline}."
+        words += f" Below, the last possible: {plan.ranks:,} GPUs, tensor {plan.tensor}, pipeline {plan.pipeline}."
     return _line(words, palette.WRONG)
 
 

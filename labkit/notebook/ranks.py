@@ -1,4 +1,4 @@
-"""`%%ranks`, a cell on ranks that stay and keep what it defines; `%ranks`, how they stand, and values for them."""
+"""`%%ranks`: run a cell on ranks that stay alive and keep their state; `%ranks`: show, restart, push and pull."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State
-from labkit.clusters.live import Interrupted, KeepsRanks, LiveRanks, RankState
+from labkit.clusters.live import Interrupted, LiveCluster, LiveRanks, RankState
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
@@ -29,53 +29,53 @@ _NONE_YET = "there are no live ranks yet: the first %%ranks starts them"
 
 def magics(choice: Choice) -> list[Magic]:
     """`%%ranks` and `%ranks`, on live ranks of the cluster of `choice`."""
-    kept = _Kept(choice)
+    kept = _NotebookRanks(choice)
     cell = Magic(
         "ranks",
         kept.run_cell,
-        """Run this cell on ranks that stay alive: variables and process groups are there in the next cell.
+        """Run this cell on ranks that stay alive: variables and process groups remain for the next cell.
 
         An error or an interrupt ends the cell, not the ranks. Lines that ranks print are shown as [rank] line; the
-        value of the last line comes back from each rank. The first %%ranks starts the ranks, on the cluster that
-        %cluster has chosen. %ranks shows how they stand; %ranks restart starts all of them afresh.
+        value of the last line is returned from each rank. The first %%ranks starts the ranks, on the cluster chosen
+        with %cluster. %ranks shows their status; %ranks restart starts new ones.
         """,
         kind="cell",
     )
     cell.option("-n", "--nproc-per-node", type=at_least_one, metavar="N",
-                help="when this cell starts the ranks: so many on each node; else as %%%%cluster says")  # fmt: skip
-    cell.option("--ranks", type=_ranks, metavar="LIST", help="only these: 0,2 or 0-3,6")
-    cell.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
-    cell.option("--timeout", type=seconds, metavar="S", help="interrupt the ranks after so many seconds")
+                help="ranks per node, if this cell starts them; default: as set with %%%%cluster")  # fmt: skip
+    cell.option("--ranks", type=_ranks, metavar="LIST", help="run only on these: 0,2 or 0-3,6")
+    cell.option("-o", "--output", type=variable, metavar="NAME", help="store the Run in this variable: values, trace")
+    cell.option("--timeout", type=seconds, metavar="S", help="interrupt the ranks after S seconds")
     cell.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
-                help="call it a hang when nothing has moved for so many seconds; 0 or off: never")  # fmt: skip
+                help="report a hang after S seconds without progress; 0 or off: never")  # fmt: skip
     cell.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
-                help="when they hang: interrupt, with a table of who waits for whom, or show it and wait")  # fmt: skip
-    cell.option("--push", type=_names, metavar="NAMES", help="variables of the notebook to set on the ranks before")
-    cell.option("--pull", type=_names, metavar="NAMES", help="variables of the ranks to fetch afterwards, as lists")
+                help="on a hang: interrupt, with a table of who waits for whom, or show it and wait")  # fmt: skip
+    cell.option("--push", type=_names, metavar="NAMES", help="notebook variables to set on the ranks before the cell")
+    cell.option("--pull", type=_names, metavar="NAMES", help="rank variables to fetch after the cell, as lists")
     line = Magic(
         "ranks",
         kept.manage,
-        """How the live ranks stand; or: %ranks restart, %ranks stop, %ranks push NAME..., %ranks pull NAME...
+        """Show the live ranks' status; or: %ranks restart, %ranks stop, %ranks push NAME..., %ranks pull NAME...
 
-        push sets variables of the notebook on every rank; pull makes a list in the notebook of each rank's value.
-        Tensors and plain data travel.
+        push sets notebook variables on every rank; pull makes a list of each rank's value in the notebook.
+        Only tensors and plain data can be transferred.
         """,
         words=lambda: _ACTIONS,
     )
     line.option("action", nargs="?", choices=_ACTIONS, default="status", help="status when left out")
-    line.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="for restart: ranks on each node")
+    line.option("-n", "--nproc-per-node", type=at_least_one, metavar="N", help="for restart: ranks per node")
     line.option("names", nargs="*", type=variable, metavar="NAME", help="for push and pull")
     return [cell, line]
 
 
-class _Kept:
-    """The live ranks of this notebook, if there are any, and the cluster that they are of."""
+class _NotebookRanks:
+    """The live ranks of this notebook, if any, and their cluster."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cluster: Cluster | None = None
         self._asked: int | None = None
-        """How many ranks there are on each node, where that is not what the cluster says."""
+        """Ranks per node, if different from the cluster's."""
         self._live: LiveRanks | None = None
 
     def run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
@@ -112,16 +112,16 @@ class _Kept:
     def manage(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
         """`%ranks`."""
         if options.action in ("push", "pull") and not options.names:
-            raise UsageError(f"%ranks {options.action}: name what is to be sent: %ranks {options.action} NAME")
+            raise UsageError(f"%ranks {options.action}: a variable is missing: %ranks {options.action} NAME")
         if options.action not in ("push", "pull") and options.names:
-            raise UsageError(f"%ranks {options.action}: {options.names[0]!r} is one argument too many")
+            raise UsageError(f"%ranks {options.action}: unexpected argument {options.names[0]!r}")
         if options.action != "restart" and options.nproc_per_node:
             raise UsageError(f"%ranks {options.action}: -n is for %ranks restart -n {options.nproc_per_node}")
         if options.action == "restart":
             self._stop()
             try:
                 self._present(options.nproc_per_node)
-                print(f"{_counted(self._ready().world_size)} started, with nothing defined yet")
+                print(f"{_counted(self._ready().world_size)} started, without any variables yet")
             except KeyboardInterrupt as interrupt:
                 text = "KeyboardInterrupt: no ranks were started"
                 interrupt._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # IPython looks there
@@ -148,33 +148,35 @@ class _Kept:
         return self._ready()
 
     def _present(self, asked: int | None = None) -> LiveRanks | None:
-        """The live ranks of the present cluster, if there are any; those of another are ended.
+        """The live ranks of the current cluster, if any; ends those of another cluster.
 
-        asked: ranks on each node, where the learner says it. Raises `UsageError` when there are not as many.
+        asked: ranks per node, if given by the learner. Raises `UsageError` if the live ranks are not as many.
         """
         cluster = self._choice.cluster
         _keeping(cluster)
         if self._cluster != cluster:
             self._asked = None
         if self._live is not None and self._cluster != cluster:
-            print(f"the cluster has changed: new ranks start, and what the {self._live.world_size} before held is gone")
+            print(
+                f"the cluster has changed: new ranks start; variables of the {self._live.world_size} old ones are lost"
+            )
             self._stop()
         elif self._live is not None and not self._live.alive:
-            print(f"all live ranks have died: {self._live.obituary}; new ones start, and what they held is gone")
+            print(f"all live ranks have died: {self._live.obituary}; new ones start; the old variables are lost")
             self._stop()
         if self._choice.chosen is None:
-            print(self._choice.describe() + f"; {asked} are asked for here" * bool(asked))
+            print(self._choice.describe() + f"; {asked} per node requested" * bool(asked))
             self._choice.chosen = cluster
         if self._live is None:
             self._cluster, self._asked = cluster, asked or self._asked
         elif asked not in (None, self._asked or cluster.nproc_per_node):
             raise UsageError(
-                f"{_counted(self._live.world_size)} are live already: %ranks restart -n {asked} starts others"
+                f"{_counted(self._live.world_size)} already live: use %ranks restart -n {asked} to replace them"
             )
         return self._live
 
     def _ready(self, on_state: OnState | None = None) -> LiveRanks:
-        """The live ranks, started if there are none on the present cluster."""
+        """The live ranks, started if the current cluster has none."""
         live = self._present()
         if live is None:
             keeping = _keeping(self._choice.cluster)
@@ -182,26 +184,26 @@ class _Kept:
         return live
 
     def _size(self) -> int | None:
-        """How many ranks the present cluster is going to have, as far as that is known."""
+        """Number of ranks that the current cluster will have, or None if unknown."""
         cluster = self._choice.cluster
         sizes = (cluster.nnodes, self._asked or cluster.nproc_per_node)
         return sizes[0] * sizes[1] if isinstance(sizes[1], int) else None
 
     def _stop(self) -> bool:
-        """End the live ranks, if there are any."""
+        """End the live ranks, if any; return whether there were any."""
         live, self._live = self._live, None
         if live is not None:
             live.close()
         return live is not None
 
 
-def _keeping(cluster: Cluster) -> KeepsRanks:
+def _keeping(cluster: Cluster) -> LiveCluster:
     if not hasattr(cluster, "keep"):
         raise InvalidJob(
-            f"ranks of a {cluster.kind} cluster do not stay between cells yet: use %%torchrun there, or choose "
+            f"ranks of a {cluster.kind} cluster cannot stay alive between cells yet: use %%torchrun, or choose "
             "%cluster local, %cluster slurm or %cluster virtual"
         )
-    return cluster  # type: ignore[return-value]  # it has what is asked for
+    return cluster  # type: ignore[return-value]  # it has `keep`
 
 
 def _say_where_it_queues(state: State) -> None:
@@ -232,7 +234,7 @@ def _into_notebook(
 
 
 def _show_what_was_printed_meanwhile(live: LiveRanks) -> None:
-    """By threads that a cell has left running."""
+    """Show the output of threads that a cell has left running."""
     printed = live.printed_meanwhile()
     if printed:
         lanes = Lanes(in_order=False)
@@ -242,19 +244,19 @@ def _show_what_was_printed_meanwhile(live: LiveRanks) -> None:
 
 
 def _tell(interrupt: Interrupted) -> None:
-    """Have it say, to IPython too, where all were, and what is left of them."""
+    """Add to the interrupt, as IPython shows it, where all ranks were and whether their state is kept."""
     run = interrupt.run
     killed = [result.rank for result in run.ranks if result.exit is None]
-    interrupt.args = (f"{_counted(len(run.ranks))} interrupted" + "; what they hold is kept" * (not killed),)
+    interrupt.args = (f"{_counted(len(run.ranks))} interrupted" + "; their variables are kept" * (not killed),)
     lines = [f"KeyboardInterrupt: {interrupt}", *failures.where_all_were(run), *run.notes]
     interrupt._render_traceback_ = lambda: [  # type: ignore[attr-defined]  # IPython looks there
         *lines,
-        *({PRESSED} & set(getattr(interrupt, "__notes__", ()))),  # which is known later
+        *({PRESSED} & set(getattr(interrupt, "__notes__", ()))),  # the note is added later
     ]
 
 
 def _table(states: Sequence[RankState]) -> str:
-    """A line for each rank, or for all that stand alike but for their numbers."""
+    """A table with a line for each rank."""
     rows = [("rank", "state", "process", "memory", "last cell")]
     for state in states:
         memory = f"{state.memory / 1e6:.0f} MB" if state.memory else ""
@@ -269,12 +271,12 @@ def _counted(count: int) -> str:
 
 
 def _ranks(text: str) -> list[int]:
-    """`0,2` or `0-3,6`, as argparse wants its types."""
+    """Parse `0,2` or `0-3,6`; a type for argparse."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise argparse.ArgumentTypeError(f"ranks such as 0,2 or 0-3 are needed, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected ranks such as 0,2 or 0-3, got {text!r}")
         found += range(int(first), int(last or first) + 1)
     return sorted(set(found))
 

@@ -1,4 +1,4 @@
-"""The values that ranks bring back, shown in few lines: equal ones as one, tensors by shape, dtype and content."""
+"""Values returned by ranks, shown in few lines: equal ones once, tensors by shape, dtype and content."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from labkit.clusters import wire
 from labkit.clusters.run import ranges
 
 _WHOLE = 8
-"""Tensors up to so many elements are shown whole."""
+"""Most elements of a tensor that is shown in full."""
 _LONGEST = 400
 
 
 class RankValues(list[Any]):
-    """Each rank's value; where all ranks have one, `values[2]` is rank 2's. Shows itself in few lines."""
+    """Each rank's value; if all ranks have one, `values[2]` is rank 2's. The repr has few lines."""
 
     def __init__(self, values: Iterable[Any], ranks: Sequence[int] | None = None) -> None:
-        """`ranks` are those that the values belong to, 0 and up when None."""
+        """`ranks`: the ranks of the values; None for 0, 1, 2, ..."""
         super().__init__(values)
         self.ranks = list(range(len(self)) if ranks is None else ranks)
 
@@ -59,7 +59,7 @@ def _summary(value: Any) -> str:
 
 
 def _joined(items: Iterable[str]) -> str:
-    """As much of the items as can be shown: a rank may bring back a list of millions."""
+    """Join as many items as can be shown: a rank may return a list of millions."""
     shown, length = [], 0
     for item in items:
         shown.append(item)
@@ -75,7 +75,7 @@ def _tensor(value: torch.Tensor, prefix: str) -> str:
     if flat.numel() == 0:
         return kind
     if not (value.dtype.is_complex or value.dtype == torch.bool):
-        # some types can be converted and nothing else
+        # some dtypes support nothing but conversion
         flat = flat.double() if value.dtype.is_floating_point else flat.long()
     if flat.numel() <= _WHOLE:
         return f"{kind} {_plain(flat.reshape(value.shape).tolist())}"
@@ -94,7 +94,7 @@ def _tensor(value: torch.Tensor, prefix: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Numbers without the digits that only single precision brings."""
+    """Numbers without the extra digits of single precision."""
     if isinstance(value, list):
         return f"[{', '.join(map(_plain, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

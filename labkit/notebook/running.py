@@ -37,21 +37,21 @@ def magics(choice: Choice) -> list[Magic]:
     magic = Magic(
         "torchrun",
         run,
-        """Run this cell on fresh ranks of the cluster, as a script under torchrun.
+        """Run this cell on new ranks of the cluster, as a script under torchrun.
 
         Each rank has torchrun's environment (RANK, WORLD_SIZE, ...), so the cell begins with
         torch.distributed.init_process_group(). Lines that ranks print are shown as [rank] line; the value of the last
-        line comes back from each rank. When a rank fails, all are stopped.
+        line is returned from each rank. When a rank fails, all are stopped.
         """,
         kind="cell",
     )
     launching.add_options(magic)
-    magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after so many seconds")
+    magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after S seconds")
     magic.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
-                 help="call it a hang when nothing has moved for so many seconds; 0 or off: never")  # fmt: skip
+                 help="report a hang after S seconds without progress; 0 or off: never")  # fmt: skip
     magic.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
-                 help="when they hang: stop, with a table of who waits for whom, or show it and wait")  # fmt: skip
-    magic.option("-o", "--output", type=variable, metavar="NAME", help="keep the Run in this variable: values, trace")
+                 help="on a hang: stop, with a table of who waits for whom, or show it and wait")  # fmt: skip
+    magic.option("-o", "--output", type=variable, metavar="NAME", help="store the Run in this variable: values, trace")
     return [magic]
 
 
@@ -86,7 +86,7 @@ def cell_job(shell: InteractiveShell, cell: str, **options: Any) -> Job:
     """The running cell as a job, with the other fields of `Job` as `options`. Raises `CellSyntaxError`."""
     filename, first_line = cell_name(shell), len(lines_above(shell, cell)) + 1
     require_syntax(cell, filename, first_line)
-    # for the lines around the one that fails
+    # to show the lines around a failing one
     padded = "\n" * (first_line - 1) + cell
     linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
     return Job(source=cell, filename=filename, first_line=first_line, modules=modules_under_work(), **options)
@@ -102,14 +102,14 @@ def run_shown(
     limit: float | None = None,
     kept: bool = False,
 ) -> Run:
-    """Call `start(on_output, on_state)`, return its `Run`, and show meanwhile what ranks print and how the job stands.
+    """Call `start(on_output, on_state)` and return its `Run`; meanwhile, show the ranks' output and the job's state.
 
-    world_size: how many ranks there will be, None when that is not known yet.
-    nnodes: where there are several, lines tell theirs: `[1:4-7]`.
+    world_size: number of ranks; None if not known yet.
+    nnodes: with several nodes, lines name theirs: `[1:4-7]`.
     in_order: ranks run one at a time, as virtual ones do.
     limit: seconds after which the run will be stopped, for the display.
-    kept: the ranks stay after this cell.
-    What ranks printed stays, also when `start` raises. `KeyboardInterrupt` says how many ranks were stopped.
+    kept: the ranks stay alive after this cell.
+    The output stays even if `start` raises. `KeyboardInterrupt` reports how many ranks were stopped.
     """
     seen = RunDisplay(world_size, nnodes, in_order, limit, exercises.workspace() / "logs")
     stop = Stop()
@@ -131,7 +131,7 @@ def run_shown(
                 stop.close()
         run = dataclasses.replace(run, logs=seen.logs.folder, advice=names.advice(shell, run, kept))
         record.text += "".join(f"note: {note}\n" for note in run.notes)
-        record.ended = "ended well" if run.ok else run.diagnosis().splitlines()[0]
+        record.ended = "succeeded" if run.ok else run.diagnosis().splitlines()[0]
         record.error = None if run.ok else ("RankFailed", run.diagnosis(), failures.render(run))
     except BaseException as error:
         name = record.ended = type(error).__name__
@@ -150,7 +150,7 @@ def run_shown(
 
 
 def _interrupted(interrupt: KeyboardInterrupt, ranks: str, pressed: bool) -> list[str]:
-    """What is shown of it, here as in what is kept; its notes say where all were, unless it knows more itself."""
+    """Lines that show the interrupt, now and in the record; notes on where ranks were, unless it has its own lines."""
     notes = list(getattr(interrupt, "__notes__", ()))
     if pressed:
         interrupt.add_note(PRESSED)
@@ -174,7 +174,7 @@ def shown_values(run: Run, cell: str) -> RankValues | None:
 
 
 def modules_under_work() -> dict[str, str]:
-    """The source of every exercise's module, by its name: what `labkit.exercises` gives on the ranks."""
+    """Source of every exercise's module by name, for `labkit.exercises` on the ranks."""
     sources = {}
     for exercise in exercises.catalogue():
         try:

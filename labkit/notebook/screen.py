@@ -1,4 +1,4 @@
-"""Where something is shown while it runs. It is gone when the cell ends: a stored notebook keeps the result alone."""
+"""Temporary displays while something runs. They vanish when the cell ends: a stored notebook keeps only the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TICK_SECONDS = 0.2
 
 
 class View(Protocol):
-    """A place that shows something, anew each time, until a text takes its place."""
+    """A display whose content is replaced by each `show`, and by the final text."""
 
     def show(self, shown: Any) -> None: ...
 
@@ -28,11 +28,11 @@ class View(Protocol):
 
 
 class Watch:
-    """Shows `current(seconds)` five times a second while the `with` block runs; then `last()` takes its place.
+    """Shows `current(seconds)` five times a second while the `with` block runs; then `last()` replaces it.
 
-    view: where; it must know what to do with what `current` gives. None: `text_view(shell)`, for texts.
-    current: what to show after so many seconds; nothing is shown while it is empty or None.
-    last: what stays, printed to stdout, also when the block raises.
+    view: the display; it must accept what `current` returns. None: `text_view(shell)`, for texts.
+    current: what to show after that many seconds; nothing is shown while it is empty or None.
+    last: the text that stays, printed to stdout, even if the block raises.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Watch:
         self._current = current
         self._last = last
         self._ended = threading.Event()
-        # a new thread knows nothing of the cell, by which the kernel tells whose output this is
+        # the kernel assigns output to a cell by context variables, which a new thread lacks
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=lambda: context.run(self._tick), name="labkit output", daemon=True)
 
@@ -72,29 +72,28 @@ class Watch:
 
 
 def text_view(shell: InteractiveShell) -> View:
-    """Shows texts where somebody watches, if anybody does."""
+    """A display for texts, if somebody watches."""
     if in_notebook(shell):
-        return TextDisplay() if is_watched(shell) else Nobody()
-    return Terminal() if sys.stdout.isatty() else Nobody()
+        return TextDisplay() if is_watched(shell) else HiddenView()
+    return Terminal() if sys.stdout.isatty() else HiddenView()
 
 
 def in_notebook(shell: InteractiveShell) -> bool:
-    """Does a Jupyter kernel run the cell?"""
+    """Whether a Jupyter kernel runs the cell."""
     return hasattr(shell, "get_parent")
 
 
 def is_watched(shell: InteractiveShell) -> bool:
-    """Is there somebody at the notebook?
+    """Whether a person watches the notebook.
 
-    nbclient, nbval and nbgrader cannot be asked for input: nobody is there, and nbval would keep what is shown and
-    taken away again.
+    nbclient, nbval and nbgrader do not allow stdin, so nobody watches; nbval would keep even removed displays.
     """
     parent: Any = getattr(shell, "get_parent", dict)()
     return bool(parent.get("content", {}).get("allow_stdin"))
 
 
-class Nobody:
-    """Nobody watches: the last text is all that is wanted."""
+class HiddenView:
+    """Nobody watches: only the last text is written."""
 
     def show(self, shown: Any) -> None:
         pass
@@ -104,7 +103,7 @@ class Nobody:
 
 
 class TextDisplay:
-    """A text in the output of the running cell, updated."""
+    """An updated text in the output of the running cell."""
 
     def __init__(self) -> None:
         self._id: str | None = None
@@ -119,7 +118,7 @@ class TextDisplay:
 
     def finish(self, text: str) -> None:
         if self._id is not None:
-            # with a text to follow, the output is exchanged at once and the page does not jump
+            # if a text follows, replace the output in one step, so that the page does not jump
             clear_output(wait=bool(text))
         sys.stdout.write(text)
 

@@ -1,4 +1,4 @@
-"""A slider under which a picture is drawn step by step."""
+"""A slider that steps through pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def step_through(draw: Callable[[int], Picture], last: int, *, start: int = 0, name: str = "round") -> None:
     """Show `draw(start)` under a slider from 0 to `last` that draws the other steps.
 
-    The picture is an output of its own: a stored notebook, and a reader without a kernel, have `draw(start)`.
+    The picture is a separate output: a stored notebook, and a reader without a kernel, shows `draw(start)`.
     """
     import ipywidgets  # type: ignore[import-untyped]
     from IPython.display import display, update_display
@@ -22,7 +22,7 @@ def step_through(draw: Callable[[int], Picture], last: int, *, start: int = 0, n
     def bundle(step: int) -> tuple[dict[str, str], dict[str, Any]]:
         return draw(step).mimebundle()
 
-    style = {"description_width": "initial"}  # else a name of two words is cut off
+    style = {"description_width": "initial"}  # else long names are cut off
     slider = ipywidgets.IntSlider(value=start, min=0, max=last, description=name, style=style)
     display(slider)
     data, metadata = bundle(start)

@@ -1,6 +1,6 @@
-"""A timeline to zoom into: `run.view()`. What is drawn and how it answers to the reader is in static/viewer.js.
+"""A zoomable timeline: `run.view()`. Drawing and interaction are in static/viewer.js.
 
-The whole trace travels once, as packed columns; then the page needs no kernel, but for the critical path.
+The whole trace is sent once, as packed columns; afterwards the page needs the kernel only for the critical path.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _STATIC = Path(__file__).parent / "static"
 
 
 class Viewer(anywidget.AnyWidget):
-    """A trace on the page: zoom with the wheel or + and -, move by dragging or with the arrows, Home shows all.
+    """An interactive trace: zoom with the wheel or + and -, move by dragging or with the arrow keys, Home shows all.
 
-    A notebook that is read without a kernel shows `labkit.plots.timeline` in its place.
+    A notebook that is read without a kernel shows `labkit.plots.timeline` instead.
     """
 
     _esm = _STATIC / "viewer.js"
     _css = _STATIC / "viewer.css"
     about = traitlets.Dict().tag(sync=True)
-    """Names, colours and the form of `data`."""
+    """Names, colours and the layout of `data`."""
     data = traitlets.Bytes().tag(sync=True)
-    """The columns of the events, one after the other, packed by zlib."""
+    """The columns of the events, concatenated and compressed with zlib."""
     path = traitlets.Bytes().tag(sync=True)
-    """The critical path as triples of float64: rank, start, end. Empty until it is wanted."""
+    """The critical path as triples of float64: rank, start, end. Empty until requested."""
     path_wanted = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, trace: Trace, title: str = "") -> None:
@@ -60,9 +60,9 @@ class Viewer(anywidget.AnyWidget):
 
 
 def packed(trace: Trace) -> tuple[dict[str, Any], bytes]:
-    """What viewer.js reads: `about` (but for its words) and the columns.
+    """The input of viewer.js: `about` (without title and alt text) and the columns.
 
-    Events are sorted by lane, that is by rank and kind, then by start; `lanes` holds where each lane begins.
+    Events are sorted by lane, that is by rank and kind, then by start; `lanes` holds the start index of each lane.
     """
     kinds = [kind for kind in Kind if any(event.kind is kind for event in trace.events)]
     numbers = {kind: number for number, kind in enumerate(kinds)}
@@ -116,7 +116,7 @@ def _column(form: str, values: Iterable[float]) -> Column:
 
 
 def _numbered(values: Iterable[str]) -> tuple[list[str], Column]:
-    """Each text once, and for every value the number of its text."""
+    """The distinct texts, and for every value the index of its text."""
     numbers: dict[str, int] = {}
     column = _column("<u4", (numbers.setdefault(value, len(numbers)) for value in values))
     return list(numbers), column

@@ -4,22 +4,22 @@ Of a run's trace, `run.trace`:
 
     timeline(trace)          what every rank did when; also run.plot(), and run.view() to zoom into
     critical_path(trace)     the chain of events that determined when the run ended
-    overlap(trace)           how much communication hides behind computing
-    bubbles(trace, stages)   how long pipeline stages do not compute
-    pipeline(actions)        what each rank of a pipeline does when, microbatch by microbatch: a schedule's, or a run's
-    memory(trace, capacity)  what fills the ranks' memory over time
-    peaks(traces, x)         what filled it at its peak, run beside run
-    traffic_matrix(trace)    who sent how much to whom
+    overlap(trace)           how much communication is hidden behind computing
+    bubbles(trace, stages)   how long pipeline stages are idle
+    pipeline(actions)        what each rank of a pipeline does when, by microbatch, in a schedule or a run
+    memory(trace, capacity)  memory of the ranks over time, by category
+    peaks(traces, x)         memory at its peak, by category, run beside run
+    traffic_matrix(trace)    bytes sent between ranks
 
 Of predictions, `labkit.predict`:
 
-    predicted_step({name: prediction})        what steps are made of, term by term
-    predicted_memory({name: prediction})      what the fullest rank holds, against the GPU's memory
-    predicted_scaling({name: points}, ...)    efficiency as GPUs are added, and what that costs
-    layouts(search)                           every layout that was tried, and why others are out
+    predicted_step({name: prediction})        steps, term by term
+    predicted_memory({name: prediction})      memory of the fullest rank, against the GPU's
+    predicted_scaling({name: points}, ...)    efficiency as GPUs are added, and its cost
+    layouts(search)                           every layout that was tried, and why some are rejected
     beside_measured({source: pairs})          predicted / measured, with a band
 
-Numbers of runs come from `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
+For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
 """
 
 from labkit.plots.chunks import chunk_grid

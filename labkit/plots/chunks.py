@@ -1,4 +1,4 @@
-"""Which chunk of a result is wrong on which rank, as a grid."""
+"""Grid of the chunks of a result that are wrong, by rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def chunk_grid(wrong: Sequence[Sequence[bool]], title: str = "") -> Picture:
     marks = max(ranks, chunks) <= MOST_CHUNKS_WITH_MARKS
     height = min(max(0.34 * ranks + 1.3, 2.0), 5.6)
     title = title or "Which chunks are wrong"
-    # squares where cells are marked, else as wide as can be; never narrower than the title
+    # square cells if they are marked, otherwise full width; never narrower than the title
     width = max((height - 0.9) * chunks / ranks + 1.7, 0.09 * len(title) + 1, 3.2) if marks else WIDTH
     picture = Picture(height, min(width, WIDTH), alt=_describe(grid))
     axes = picture.add_subplot()

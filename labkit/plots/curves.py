@@ -16,7 +16,7 @@ from labkit.plots.units import size
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's points. `clock` says where they come from, as `Trace.clock` does; a `formula` has a line alone."""
+    """One method's points. `clock` is their origin, as in `Trace.clock`; a `formula` is drawn as a line only."""
 
     label: str
     x: Sequence[float]
@@ -35,9 +35,9 @@ def curves(
     """Draw `series` over common axes; `x` and `y` are the axes' labels, units included.
 
     Curves with the same label have the same colour: a method's modelled points (hollow, dashed) and its measured ones
-    (filled, solid) belong together. Where curves lie on each other, earlier ones are drawn larger and show around the
-    later ones. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
-    Raises `ValueError` when a curve's x and y differ in length.
+    (filled, solid) belong together. Where curves coincide, earlier ones are drawn larger and show around the later
+    ones. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
+    Raises `ValueError` if a curve's x and y differ in length.
     """
     for curve in series:
         if len(curve.x) != len(curve.y):
@@ -75,7 +75,7 @@ def curves(
 
 
 def _hidden_by(series: Sequence[Curve], logarithmic: bool) -> list[int]:
-    """For each curve, how many later ones with points lie on it, within a fiftieth of the picture's height."""
+    """For each curve, the number of later ones with points that coincide, within a fiftieth of the picture's height."""
 
     def height(y: float) -> float:
         return math.log(y) if logarithmic and y > 0 else y
@@ -100,7 +100,7 @@ def _hidden_by(series: Sequence[Curve], logarithmic: bool) -> list[int]:
 
 
 def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
-    """A method's colour and mark once, then what hollow, filled and dotted mean."""
+    """Legend entries: each method's colour and mark, then the meaning of hollow, filled and dotted."""
     handles = []
     beside_points = False
     for index, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Two matrices in a row, cut over ranks: the first by its columns, the second by its rows, and what each rank makes."""
+"""Two consecutive matrices cut over ranks, the first by columns, the second by rows, and each rank's results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.plots.units import count
 _TOKENS, _WIDTH, _INNER = 3, 4, 8
 _GAP = 1.7
 _DARK = 0.5
-"""Of the colours' range: text on darker ones is white."""
+"""Position in the colour map below which text is white."""
 
 
 class _Matrix(NamedTuple):
@@ -23,14 +23,14 @@ class _Matrix(NamedTuple):
     height: int
     width: int
     along: int | None
-    """The dimension that is cut; None: whole, on every rank."""
+    """Dimension that is cut; None: whole, on every rank."""
 
 
 def matrix_cuts(ranks: int, title: str = "") -> Picture:
-    """Draw y = (x A) B on `ranks` ranks, 1 to 8: what has no number is whole and everywhere.
+    """Draw y = (x A) B on `ranks` ranks, 1 to 8; parts without a number are whole and on every rank.
 
-    Matrices are as nn.Linear multiplies by them, inputs down and outputs across; the eight columns of A are dealt out
-    as evenly as can be. Raises ValueError for other numbers of ranks.
+    Matrices are drawn with inputs down and outputs across, as nn.Linear multiplies by them; the eight columns of A are
+    distributed as evenly as possible. Raises ValueError for other numbers of ranks.
     """
     if not 1 <= ranks <= _INNER:
         raise ValueError(f"ranks must be from 1 to {_INNER}, got {ranks}")

@@ -1,4 +1,4 @@
-"""Rounds of messages drawn as a lattice: a column for each rank, a row for each round, what everybody holds."""
+"""Rounds of messages as a lattice: a column per rank, a row per round, and the data that each rank holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def tree_steps(world_size: int) -> list[list[tuple[int, int]]]:
 
 
 def doubling_steps(world_size: int) -> list[list[tuple[int, int]]]:
-    """Rounds of an all-reduce by recursive doubling; ranks beyond the largest power of two give before, get after."""
+    """Rounds of an all-reduce by recursive doubling; ranks beyond the largest power of two send before it and receive
+    after it."""
     core = 1 << (world_size.bit_length() - 1)
     beyond = [(rank, rank - core) for rank in range(core, world_size)]
     steps = [[(rank, rank ^ (1 << k)) for rank in range(core)] for k in range(core.bit_length() - 1)]
@@ -35,12 +36,12 @@ def doubling_steps(world_size: int) -> list[list[tuple[int, int]]]:
 
 
 def exchanges(world_size: int, steps: Steps, round: int, holders: Collection[int] | None = None) -> Picture:
-    """Draw what every rank holds after each of the first `round` rounds of `steps`, and the messages between.
+    """Draw the data of every rank after each of the first `round` rounds of `steps`, and the messages between.
 
-    What a rank holds are the ranks whose data is in it: at first its own, or nothing where `holders` (all, if None)
-    leaves it out. What arrives is joined with what is there. `steps` is a schedule, or a run's own:
-    `labkit.trace.rounds.message_rounds(run.trace)`. Raises `ValueError` for a round that there is not, more than 16
-    ranks or 16 rounds, which no picture holds.
+    A rank's data is shown as the ranks that contributed to it: at first itself, or nothing if it is not in `holders`
+    (None: all ranks). Received data is merged with it. `steps` is a schedule, or that of a run:
+    `labkit.trace.rounds.message_rounds(run.trace)`. Raises `ValueError` for a nonexistent round, and for more than 16
+    ranks or 16 rounds, which do not fit into a picture.
     """
     if not 1 <= world_size <= MOST_RANKS:
         raise ValueError(f"world_size must be 1 to {MOST_RANKS}, got {world_size}")
@@ -78,7 +79,7 @@ def exchanges(world_size: int, steps: Steps, round: int, holders: Collection[int
 
 
 def held(world_size: int, steps: Steps, holders: Collection[int]) -> list[list[frozenset[int]]]:
-    """Whose data each rank holds at the start and after each round: `held[round][rank]`."""
+    """Ranks whose data each rank holds, at the start and after each round: `held[round][rank]`."""
     states = [[frozenset({rank}) if rank in holders else frozenset() for rank in range(world_size)]]
     for step in steps:
         before = states[-1]
@@ -119,7 +120,7 @@ def _arrow(axes: Axes, source: int, destination: int, row: int) -> None:
 
 
 def _ranges(parts: frozenset[int]) -> str:
-    """`0-3`, `0+4`, or how many."""
+    """Format as `0-3`, as `0+4`, or as a count."""
     ordered = sorted(parts)
     if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
         return f"{ordered[0]}-{ordered[-1]}"
@@ -127,7 +128,7 @@ def _ranges(parts: frozenset[int]) -> str:
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """From nearly white to the colour of computing: how much is there."""
+    """Colour for a share of the data, from nearly white to the colour of computing."""
     red, green, blue = (int(palette.KIND[Kind.COMPUTE][i : i + 2], 16) / 255 for i in (1, 3, 5))
     pale = 0.9 * (1 - share)
     return (red + (1 - red) * pale, green + (1 - green) * pale, blue + (1 - blue) * pale)

@@ -1,4 +1,4 @@
-"""Which numbers a 16-bit format can hold: a histogram of their sizes, by powers of two, with what becomes of each."""
+"""Numbers in a 16-bit format: a histogram of their magnitudes, by powers of two, and the effect of rounding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from labkit.plots import palette
 from labkit.plots.picture import Picture
 
 _RANGE = (-52, 24)
-"""Powers of two that are drawn, whatever the values, so that pictures can be compared; what is outside stands at the
-ends.
+"""Range of exponents that is drawn, the same for all values, so that pictures can be compared; values outside are drawn
+at the ends.
 """
 FATES = {
     "becomes 0": palette.WRONG,
@@ -21,14 +21,14 @@ FATES = {
     "kept": palette.SERIES[0],
     "becomes infinite": palette.SERIES[6],
 }
-"""What rounding makes of a number, and its colour."""
+"""Effects of rounding on a number, with their colours."""
 
 
 def exponents(values: Tensor, scale: float = 1.0, dtype: torch.dtype = torch.float16, title: str = "") -> Picture:
-    """Draw how large `values` times `scale` are, and what `dtype` makes of them. Zeros are left out.
+    """Draw the magnitudes of `values` times `scale`, and the effect of rounding to `dtype`. Zeros are left out.
 
-    What loses digits is below the dtype's smallest normal number, where numbers stand ever farther apart.
-    Raises ValueError when `scale` is not above 0.
+    Digits are lost below the dtype's smallest normal number, where the relative spacing of numbers grows.
+    Raises ValueError if `scale` is not above 0.
     """
     if not scale > 0:
         raise ValueError(f"scale must be above 0, got {scale}")
@@ -70,7 +70,7 @@ def exponents(values: Tensor, scale: float = 1.0, dtype: torch.dtype = torch.flo
 
 
 def _fates(scaled: Tensor, dtype: torch.dtype) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each number the place in `FATES` of what becomes of it."""
+    """For each number, the index in `FATES` of its rounding effect."""
     rounded = scaled.to(dtype).double()
     fate = torch.full(scaled.shape, 2)
     fate[rounded < torch.finfo(dtype).smallest_normal] = 1

@@ -1,4 +1,4 @@
-"""What fills the ranks' memory over time: areas by category, and the line past which it is full."""
+"""Memory of the ranks over time: areas by category, and a line at the capacity."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from labkit.trace import Category, Trace
 
 MOST_PANELS = 5
 _COLUMNS = 1200
-"""Moments nearer than a pixel share a column, which shows the fullest of them."""
+"""Number of columns: moments closer than a pixel share one, which shows the fullest of them."""
 _LEAST_OF_CAPACITY = 0.15
-"""A run that fills less than this of the GPU has the capacity in words: its areas would be flat."""
+"""Share of the GPU's memory below which the capacity is given in words instead of a line: the areas would be flat."""
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Picture:
-    """Draw `Trace.memory`: for ranks whose peaks are alike one panel, in which the first of them is drawn.
+    """Draw `Trace.memory`: one panel for ranks with equal peaks, which shows the first of them.
 
     capacity: bytes of one GPU's memory, drawn as a line.
     """
@@ -77,7 +77,7 @@ def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Pict
 
 
 def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array, Array]:
-    """Edges of columns of time, and what `rank` held of each category (rows) in each column's fullest moment.
+    """Return the edges of the time columns, and the memory of `rank` by category (rows) at each column's peak.
 
     The last column is repeated, so that there are as many values as edges.
     """
@@ -89,12 +89,12 @@ def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array,
         states[number, order[sample.category]] = sample.nbytes
     totals = states.sum(axis=1)
     edges = np.linspace(began, ended, _COLUMNS + 1)
-    # the state before the first sample counts as one from the beginning
+    # the state before the first sample counts as a sample at the beginning
     first_of = np.searchsorted([sample.time for sample in samples], edges, side="left")
     held = np.zeros((len(order), _COLUMNS + 1))
     for column in range(_COLUMNS):
         last = first_of[column + 1] if column + 1 < _COLUMNS else len(samples)
-        # of a column are the samples in it, and what was held when it began
+        # a column covers its own samples, and the state at its beginning
         fullest = first_of[column] + int(np.argmax(totals[first_of[column] : last + 1]))
         held[:, column] = states[fullest]
     held[:, -1] = held[:, -2]
@@ -102,7 +102,7 @@ def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array,
 
 
 def _alike(trace: Trace) -> list[list[int]]:
-    """Ranks with equal peaks together; those with the highest peaks first. Ranks that held nothing are left out."""
+    """Group ranks with equal peaks, highest peaks first. Ranks that held nothing are left out."""
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in range(trace.world_size):
         if trace.peak_memory(rank):

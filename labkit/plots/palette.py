@@ -1,7 +1,7 @@
-"""Colours: one meaning each, the same in every picture, apart for colour-blind readers too.
+"""Colours: one meaning each, the same in every picture, and distinguishable for colour-blind readers.
 
-Kinds of event are from Okabe & Ito (2008), categories of memory from Paul Tol's "muted" set; `tests/plots` measures how
-far apart they stay under the three kinds of colour blindness. No picture says anything by colour alone.
+Kinds of event are from Okabe & Ito (2008), categories of memory from Paul Tol's "muted" set; `tests/plots` measures
+their distances under the three kinds of colour blindness. No picture conveys anything by colour alone.
 """
 
 from labkit.trace import Category, Kind
@@ -19,7 +19,7 @@ MESSAGE = "#333333"
 PATH = "#000000"
 """The critical path."""
 DARK_IDLE, DARK_MESSAGE, DARK_PATH = "#333333", "#DDDDDD", "#FFFFFF"
-"""The same on JupyterLab's dark page, where kinds keep their colours."""
+"""Colours on JupyterLab's dark page, where kinds keep their colours."""
 
 MEMORY = {
     Category.PARAMETER: "#332288",  # indigo
@@ -30,7 +30,7 @@ MEMORY = {
     Category.OTHER: "#BBBBBB",  # grey
 }
 CAPACITY = "#D55E00"
-"""The line past which a rank is out of memory."""
+"""The line above which a rank is out of memory."""
 
 STEP = {
     "compute": KIND[Kind.COMPUTE],
@@ -55,7 +55,7 @@ WRONG = "#D55E00"
 RIGHT = IDLE
 
 ORDER = "cividis"
-"""Where something stands in a row, first to last: matplotlib's map that colour-blind readers see alike."""
+"""Colour map for positions in an order: matplotlib's, designed for colour-blind readers."""
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Curves that compare methods, in the order in which they are drawn."""

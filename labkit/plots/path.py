@@ -1,4 +1,4 @@
-"""The critical path, drawn over the timeline: what determined when the run ended, and where its time went."""
+"""The critical path over the timeline: the events that determined when the run ended, and where the time went."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from labkit.trace.critical_path import critical_path as find
 
 
 def critical_path(trace: Trace, title: str = "") -> Picture:
-    """Draw the timeline of `trace`, pale, and over it the chain of events that determined its end.
+    """Draw the timeline of `trace` in pale colours, and over it the chain of events that determined its end.
 
-    The line runs along the lane of the rank that all others wait for; where it changes lanes, a message or a collective
-    made one rank wait for the other. It is dotted where nothing was recorded.
+    The line follows the lane of the rank that all others wait for; where it changes lanes, a message or a collective
+    made one rank wait for another. It is dotted where nothing was recorded.
     """
     path = find(trace)
     picture = timeline(trace, title or "Critical path")

@@ -1,4 +1,4 @@
-"""What filled the memory when it was fullest, run by run: a bar for each, by category, beside the capacity."""
+"""Peak memory of several runs: a bar for each, by category, beside the capacity."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from labkit.trace import Category, Trace
 
 _WIDTH = 0.66
 _LEAST_OF_CAPACITY = 0.15
-"""Runs that fill less than this of the GPU are drawn without the line of its capacity: their bars would be flat."""
+"""Share of the GPU's memory below which the capacity line is left out: the bars would be flat."""
 
 
 def peaks(traces: Mapping[str, Trace], x: str, capacity: float | None = None, title: str = "") -> Picture:
-    """Draw what each run's fullest rank held at its peak; keys of `traces` name the bars, `x` says what they are.
+    """Draw the peak memory of each run's fullest rank; keys of `traces` name the bars, `x` is the axis label.
 
-    capacity: bytes of one GPU's memory, drawn as a line where a run comes near it. Raises ValueError without runs, and
-    for a trace in which memory was not counted.
+    capacity: bytes of one GPU's memory, drawn as a line if a run comes near it. Raises ValueError without runs, and for
+    a trace without memory accounting.
     """
     held = {name: _fullest(name, trace) for name, trace in traces.items()}
     if not held:
@@ -60,7 +60,7 @@ def peaks(traces: Mapping[str, Trace], x: str, capacity: float | None = None, ti
 
 
 def _fullest(name: str, trace: Trace) -> dict[Category, int]:
-    """What the rank that held most held then."""
+    """Memory by category at the peak of the fullest rank."""
     rank = max(range(trace.world_size), key=trace.peak_memory)
     if not trace.peak_memory(rank):
         raise ValueError(f"traces must have memory in them, got none in {name!r}")

@@ -1,4 +1,4 @@
-"""A pipeline's schedule: a lane for each rank, a block for each forward and backward, with its microbatch's number."""
+"""A pipeline's schedule: a lane per rank, a block per forward and backward, labelled with its microbatch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from labkit.plots.units import count, time_unit
 from labkit.trace import Kind
 
 Row = tuple[float, int, str, int, int]
-"""When it begins, rank, "forward" or "backward", microbatch, chunk."""
+"""Start time, rank, "forward" or "backward", microbatch, chunk."""
 COLOUR = {"forward": palette.KIND[Kind.COMPUTE], "backward": palette.SERIES[5]}
 _TEXT = {"forward": "white", "backward": "black"}
 _HEIGHT = 0.8
 _NARROWEST = 0.011
-"""Of the picture's width, for each character of a label."""
+"""Minimum block width per character of a label, as a share of the picture's width."""
 
 
 def pipeline(actions: Sequence[Row], seconds: Sequence[float] | None = None, title: str = "") -> Picture:
-    """Draw what each rank of a pipeline does when; grey is the bubble. On the right, the most activations it keeps.
+    """Draw the work of each rank of a pipeline over time; grey is the bubble. On the right: most activations kept.
 
-    actions: of a schedule, each a slot long; or of a run, with `seconds`, how long each took, and beginnings in
-    seconds. With several chunks a block says which: 3b is microbatch 3 in the rank's second stage. Raises `ValueError`
-    when there is no action, or `seconds` are not as many.
+    actions: those of a schedule, one slot each; or those of a run, with start times in seconds and `seconds`, the
+    duration of each. With several chunks labels name the chunk: 3b is microbatch 3 in the rank's second stage. Raises
+    `ValueError` if there is no action, or if `seconds` differs in length.
     """
     if not actions or (seconds is not None and len(seconds) != len(actions)):
         given = "no seconds" if seconds is None else f"{len(seconds)} seconds"
@@ -89,7 +89,7 @@ def pipeline(actions: Sequence[Row], seconds: Sequence[float] | None = None, tit
 
 
 def kept(actions: Sequence[Row], ranks: int) -> list[int]:
-    """For each rank: of how many forwards the backward is still to come, at most."""
+    """For each rank, the maximum number of forwards whose backward is still pending."""
     steps: dict[int, list[int]] = defaultdict(list)
     for row in sorted(actions):
         steps[row[1]].append(1 if row[2] == "forward" else -1)

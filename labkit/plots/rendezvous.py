@@ -1,4 +1,4 @@
-"""How ranks find each other: from processes that know one address to a process group, step by step."""
+"""Rendezvous of ranks: from processes that know one address to a process group, step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.trace import Kind
 
 MOST_RANKS = 6
 LAST = 4
-"""The step after which the group stands."""
+"""The step after which the group is ready."""
 _STORE = 1.75
 """Height of the store's box, above the ranks' at 0."""
 _TITLES = (
@@ -27,9 +27,9 @@ _TITLES = (
 def rendezvous(world_size: int, step: int) -> Picture:
     """Draw `world_size` ranks after `step` steps of their rendezvous, 0 to 4.
 
-    0: processes that know their own number and one address; 1: rank 0 has opened the store there; 2: all write their
-    addresses into it; 3: all read the others'; 4: all are connected. Raises `ValueError` for a step that there is not,
-    or a number of ranks other than 2 to 6.
+    0: processes know their own rank and one address; 1: rank 0 has opened the store there; 2: all write their
+    addresses into it; 3: all read the others'; 4: all are connected. Raises `ValueError` for any other step, or for a
+    number of ranks other than 2 to 6.
     """
     if not 2 <= world_size <= MOST_RANKS:
         raise ValueError(f"world_size must be 2 to {MOST_RANKS}, got {world_size}")

@@ -1,4 +1,4 @@
-"""A ring all-reduce, round by round: which rank holds which chunk, and what it sends next."""
+"""A ring all-reduce, round by round: the chunks of each rank, and what it sends next."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from labkit.trace import Kind
 
 MOST_RANKS = 12
 _WIDTH = 0.62
-"""Of a rank's column; the arrows have the rest."""
+"""Share of a rank's column used by its chunks; the rest is for arrows."""
 
 
 def ring_rounds(world_size: int, round: int) -> Picture:
-    """Draw what every rank holds after `round` rounds, and what it sends to its right neighbour in the next one.
+    """Draw the chunks of every rank after `round` rounds, and what it sends to its right neighbour in the next one.
 
-    A column per rank, a row per chunk; `0+1` is the sum of what ranks 0 and 1 began with, `5/8` the sum over five of
+    A column per rank, a row per chunk; `0+1` is the sum of the inputs of ranks 0 and 1, `5/8` the sum over five of
     eight ranks. Rounds 0 to N-2 are the reduce-scatter, N-1 to 2N-3 the all-gather; at 2(N-1) all is done. Raises
-    `ValueError` for a round that there is not, or more than 12 ranks, which no picture holds.
+    `ValueError` for a nonexistent round, and for more than 12 ranks, which do not fit into a picture.
     """
     n = world_size
     if not 1 <= n <= MOST_RANKS:
@@ -53,7 +53,7 @@ def ring_rounds(world_size: int, round: int) -> Picture:
 
 
 def sends(world_size: int, round: int) -> dict[int, int]:
-    """Which chunk each rank sends to its right neighbour in `round`, counted from 0; empty when all is done."""
+    """Return the chunk that each rank sends to its right neighbour in `round`, from 0; empty when all is done."""
     n = world_size
     if round >= 2 * (n - 1):
         return {}
@@ -62,14 +62,14 @@ def sends(world_size: int, round: int) -> dict[int, int]:
 
 
 def state(world_size: int, round: int) -> list[list[frozenset[int]]]:
-    """Whose contributions each rank's copy of each chunk holds after `round` rounds: `state[rank][chunk]`."""
+    """Ranks that have contributed to each rank's copy of each chunk after `round` rounds: `state[rank][chunk]`."""
     n = world_size
     held = [[frozenset({rank}) for _ in range(n)] for rank in range(n)]
     for step in range(round):
         before = [list(row) for row in held]
         for rank, chunk in sends(n, step).items():
             right = (rank + 1) % n
-            # the first half adds what arrives, the second puts it in place of what is there
+            # the first half adds received chunks, the second half overwrites with them
             held[right][chunk] = before[rank][chunk] | (before[right][chunk] if step < n - 1 else frozenset())
     return held
 
@@ -122,7 +122,7 @@ def _arrow(axes: Axes, rank: int, chunk: int, last: bool) -> None:
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """From nearly white to the colour of computing: how much of the sum is there."""
+    """Colour for a share of the sum, from nearly white to the colour of computing."""
     red, green, blue = (int(palette.KIND[Kind.COMPUTE][i : i + 2], 16) / 255 for i in (1, 3, 5))
     pale = 0.9 * (1 - share)
     return (red + (1 - red) * pale, green + (1 - green) * pale, blue + (1 - blue) * pale)

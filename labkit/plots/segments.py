@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a rank holds over time with one number of segments, beside the peaks of others."""
+"""Activation checkpointing: a rank's memory over time for one number of segments, beside the peaks of others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from labkit.trace import Category, Trace
 def segments(traces: Mapping[int, Trace], chosen: int, title: str = "") -> Picture:
     """Draw rank 0's memory over time in `traces[chosen]` and, beside it, its peak in each of `traces`.
 
-    traces: by number of segments; their axes are the same whichever is chosen. Raises ValueError when there is no such
-    run, and where memory was not counted.
+    traces: by number of segments; the axes are the same whichever is chosen. Raises ValueError if there is no such run,
+    or if a run has no memory accounting.
     """
     if chosen not in traces:
         raise ValueError(f"chosen must be one of {', '.join(map(str, traces))}, got {chosen}")
@@ -51,7 +51,7 @@ def segments(traces: Mapping[int, Trace], chosen: int, title: str = "") -> Pictu
 
 
 def _over_time(axes: Axes, traces: Mapping[int, Trace], chosen: int, unit_bytes: float) -> list[Category]:
-    """Areas by category, on an axis that is long enough for every run. Returns the categories that there are."""
+    """Draw areas by category, on an axis that is long enough for every run. Returns the categories that occur."""
     longest = max(_ends(trace)[1] - _ends(trace)[0] for trace in traces.values())
     unit, unit_seconds = time_unit(longest)
     began, ended = _ends(traces[chosen])

@@ -1,4 +1,4 @@
-"""Which samples each rank has, step by step: a grid for each way of dealing them out."""
+"""Samples of each rank, step by step: a grid for each way of distributing them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from labkit.plots.picture import WIDTH, Picture, plain
 from labkit.plots.units import count
 
 _CELL = 0.3
-"""Inches."""
+"""Size of a cell in inches."""
 _DARK = 0.5
-"""Of the colours' range: text on darker ones is white."""
+"""Position in the colour map below which text is white."""
 
 
 def shards(grids: Mapping[str, Sequence[Sequence[int | None]]], dataset_size: int, title: str = "") -> Picture:
-    """Draw `grids[heading][rank][step]`, the numbers of samples, one grid below the other. None leaves a cell empty.
+    """Draw `grids[heading][rank][step]`, the indices of samples, one grid below the other. None leaves a cell empty.
 
-    The colour says where in the data set a sample stands, from 0, dark, to the last, bright: neighbours look alike. For
-    as many samples as have room in a line, about twenty for each rank.
+    The colour is a sample's position in the data set, from 0 (dark) to the last (bright): neighbours look alike. A line
+    has room for about twenty samples per rank.
     """
     rows = [len(grid) for grid in grids.values()]
     columns = max((len(share) for grid in grids.values() for share in grid), default=0) or 1

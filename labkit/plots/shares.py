@@ -1,4 +1,4 @@
-"""Where each rank's time went: how much communication hides behind computing, and how large a pipeline's bubble is."""
+"""Time of each rank: how much communication is hidden behind computing, and how large a pipeline's bubble is."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _HEIGHT = 0.8
 
 
 def overlap(trace: Trace, title: str = "") -> Picture:
-    """Draw each rank's seconds of computing above its seconds of communication; where both are, it is hidden.
+    """Draw each rank's computing above its communication; communication is hidden where both overlap.
 
-    Communication counts from when all that take part have asked for it; the rest is waiting for a late rank.
+    Communication counts from the moment when all participants have called it; the time before is waiting for a late
+    rank.
     """
     times = busy(trace)
     unit, unit_seconds = time_unit(trace.seconds)
@@ -47,9 +48,9 @@ def overlap(trace: Trace, title: str = "") -> Picture:
 
 
 def bubbles(trace: Trace, stages: Sequence[Sequence[int]] | None = None, title: str = "") -> Picture:
-    """Draw for each rank which share of the run it computed; what is left is the bubble.
+    """Draw the share of the run that each rank computed; the rest is the bubble.
 
-    stages: the ranks of each pipeline stage; then there is a bar per stage, the mean of its ranks.
+    stages: the ranks of each pipeline stage; if given, there is a bar per stage, the mean of its ranks.
     Raises `ValueError` for a rank that is not in the trace.
     """
     times = busy(trace)
@@ -78,7 +79,7 @@ def bubbles(trace: Trace, stages: Sequence[Sequence[int]] | None = None, title: 
 
 
 def _lanes(trace: Trace, lanes: int, title: str, unit: str, noun: str = "rank") -> tuple[Picture, Axes]:
-    """Empty lanes, as long as the run."""
+    """Draw empty lanes, as long as the run."""
     picture = Picture(height=min(max(0.34 * lanes + 1.5, 2.2), 6.0))
     axes = picture.add_subplot()
     axes.set_title(f"{title} · {trace.clock} time", loc="left", fontsize=11)
@@ -95,7 +96,7 @@ def _lanes(trace: Trace, lanes: int, title: str, unit: str, noun: str = "rank") 
 
 
 def _numbers(axes: Axes, numbers: Sequence[str], heading: str) -> None:
-    """A column of numbers to the right of the lanes, where there is room."""
+    """Write a column of numbers to the right of the lanes, if there is room."""
     if len(numbers) > MOST_LANES_WITH_NUMBERS:
         return
     beside = axes.get_yaxis_transform()
@@ -119,7 +120,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _shares(values: Sequence[float]) -> str:
-    """`0: 12%, 1: 15%`; of many the range."""
+    """Format as `0: 12%, 1: 15%`; for many values, as their range."""
     if len(values) > MOST_LANES_WITH_NUMBERS:
         return f"from {min(values):.0%} to {max(values):.0%}, mean {_mean(values) or 0.0:.0%}"
     return ", ".join(f"{number}: {value:.0%}" for number, value in enumerate(values))

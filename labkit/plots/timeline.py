@@ -1,4 +1,4 @@
-"""What every rank did when: one lane per rank, a bar per event, an arrow per message where there is room."""
+"""Timeline of a run: one lane per rank, a bar per event, an arrow per message if there is room."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from labkit.trace.messages import messages
 
 MOST_ARROWS = 120
 MOST_RANKS_WITH_DETAIL = 16
-"""Up to here lanes hold labels and arrows."""
+"""Maximum number of ranks with labels and arrows."""
 MOST_RANKS_WITH_ROWS = 32
-"""Up to here a lane has a row for each kind, so that a send and a receive at the same time are both seen."""
+"""Maximum number of ranks with a row for each kind, so that a simultaneous send and receive are both visible."""
 MOST_RANKS_WITH_TWO_ROWS = 96
-"""Up to here computing has a row and all else the other, so that overlap is seen."""
+"""Maximum number of ranks with two rows, one for computing and one for the rest, so that overlap is visible."""
 _RESOLUTION = 1500
-"""Bars and gaps shorter than this fraction of the time shown would be thinner than a pixel."""
+"""Bars and gaps shorter than 1/_RESOLUTION of the time shown would be thinner than a pixel."""
 
 
 def timeline(trace: Trace, title: str = "") -> Picture:
-    """Draw `trace`: time runs to the right, ranks downwards; what is grey, is waiting.
+    """Draw `trace`: time runs to the right, ranks run downwards; grey is waiting.
 
-    Bars nearer than a pixel are drawn as one, so that the picture of 256 ranks is as quick as that of 4.
+    Bars closer than a pixel are merged, so that drawing 256 ranks is as fast as drawing 4.
     """
     n, span = trace.world_size, trace.seconds
     began = min((e.start for e in trace.events), default=0.0)
@@ -55,7 +55,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     top, height = _rows(kinds[:1], n)[kinds[0]]
     lane = [(0.0, span / unit_seconds, rank + top) for rank in range(n)]
     axes.add_collection(bars_of(lane, height, palette.IDLE, "idle", layer=-1))
-    # the first kinds on top: where kinds share a row, computing hides sending, and sending receiving
+    # the first kinds are on top: in a shared row, computing covers sending, and sending covers receiving
     for layer, kind in enumerate(reversed(kinds)):
         top, height = rows[kind]
         bars = [
@@ -78,7 +78,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
 
 
 def merge(events: Iterable[Event], least: float) -> list[tuple[float, float]]:
-    """Times (start, end) in which `events` ran; gaps under `least` seconds are closed, shorter bars lengthened."""
+    """Intervals (start, end) in which `events` ran; gaps below `least` seconds are closed, shorter bars lengthened."""
     merged: list[tuple[float, float]] = []
     for event in sorted(events, key=lambda e: e.start):
         end = max(event.end, event.start + least)
@@ -90,7 +90,7 @@ def merge(events: Iterable[Event], least: float) -> list[tuple[float, float]]:
 
 
 def _rows(kinds: Sequence[Kind], ranks: int) -> dict[Kind, tuple[float, float]]:
-    """Each kind's row in a lane: offset from the lane's middle, and height. Thin lanes have fewer rows than kinds."""
+    """Row of each kind in a lane: offset from the lane's middle, and height. Thin lanes have fewer rows than kinds."""
     if ranks > MOST_RANKS_WITH_TWO_ROWS:
         return dict.fromkeys(kinds, (-0.5, 1.0))
     rows = len(kinds)
@@ -100,7 +100,7 @@ def _rows(kinds: Sequence[Kind], ranks: int) -> dict[Kind, tuple[float, float]]:
 
 
 def heading(trace: Trace, title: str = "") -> str:
-    """`Timeline · modelled time`."""
+    """Format the heading, such as `Timeline · modelled time`."""
     return f"{title or 'Timeline'} · {trace.clock} time"
 
 
@@ -122,9 +122,9 @@ def _arrows(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
 
 
 def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], began: float, unit: float) -> None:
-    """What each long bar is, where the text fits into it."""
+    """Label bars that are long enough for the text."""
     width = axes.get_xlim()[1]
-    taken: dict[tuple[int, Kind], float] = {}  # up to where the row's last label reaches
+    taken: dict[tuple[int, Kind], float] = {}  # end of the row's last label
     for event in trace.events:
         text = event.operation if event.kind is Kind.COMPUTE else f"{event.operation} {size(event.nbytes)}"
         start, end = (event.start - began) / unit, (event.end - began) / unit
@@ -140,7 +140,7 @@ def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
 
 
 def describe(trace: Trace) -> str:
-    """The picture in words: how long, and which share of the ranks' time went where."""
+    """Describe the picture in words: its length, and how the ranks' time divides."""
     if not trace.events:
         return f"Timeline of {count(trace.world_size, 'rank')}, empty. Nothing was recorded."
     lanes = _lanes(trace)
@@ -159,7 +159,7 @@ def describe(trace: Trace) -> str:
 
 
 def _lanes(trace: Trace) -> defaultdict[tuple[int, Kind], list[Event]]:
-    """The events by rank and kind, in one pass: a ring of 256 ranks has 261,120."""
+    """Group events by rank and kind in one pass: a ring of 256 ranks has 261,120."""
     lanes: defaultdict[tuple[int, Kind], list[Event]] = defaultdict(list)
     for event in trace.events:
         lanes[event.rank, event.kind].append(event)
@@ -167,5 +167,5 @@ def _lanes(trace: Trace) -> defaultdict[tuple[int, Kind], list[Event]]:
 
 
 def _busy(events: Iterable[Event]) -> float:
-    """Seconds in which any of `events` ran."""
+    """Total seconds in which any of `events` ran."""
     return sum(end - start for start, end in merge(events, 0.0))

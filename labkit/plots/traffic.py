@@ -1,4 +1,4 @@
-"""Who sent how much to whom: the traffic matrix as a heat map."""
+"""The traffic matrix, bytes sent between ranks, as a heat map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RANKS_WITH_NUMBERS = 12
 def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     """Draw bytes sent in messages, a row per sender and a column per receiver; white means none.
 
-    Only point-to-point messages count; what a library collective moves is not in the trace.
+    Only point-to-point messages count; the trace does not contain the traffic inside library collectives.
     """
     matrix = np.array(trace.traffic_matrix(), dtype=float).reshape(trace.world_size, trace.world_size)
     n, most = trace.world_size, float(matrix.max(initial=0))
@@ -33,7 +33,7 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     axes.set_title(f"{title or 'Traffic'} · bytes sent in messages", loc="left", fontsize=11)
     axes.set_xlabel("to rank")
     axes.set_ylabel("from rank")
-    # the light end of a map that grows darker evenly; "no bytes" is white and stands apart from "few"
+    # a perceptually uniform map without its lightest end, so that "no bytes", white, differs from "few"
     colours = ListedColormap(colormaps["cividis_r"](np.linspace(0.08, 1, 256)))
     shown = axes.imshow(np.ma.masked_equal(matrix / unit_bytes, 0), cmap=colours, vmin=0, vmax=most / unit_bytes or 1)
     rank_ticks(axes, n, on=("x", "y"), most=16 if n < 100 else 8)
@@ -58,7 +58,7 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
 
 
 def _shape(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> str:
-    """In words, what the eye sees first."""
+    """Describe the matrix's most visible feature in words."""
     n = len(matrix)
     pairs = {(int(a), int(b)) for a, b in np.argwhere(matrix > 0)}
     if not pairs:

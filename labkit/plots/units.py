@@ -1,10 +1,10 @@
-"""Numbers as people read them: seconds as s, ms, µs or ns; bytes as kB, MB, GB; how many of what."""
+"""Human-readable numbers: seconds as s, ms, µs or ns; bytes as kB, MB, GB; counts with a noun."""
 
 from __future__ import annotations
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which a span of `seconds` has one to three digits before the point, and how many seconds it is."""
+    """Return the unit in which `seconds` has one to three digits before the point, and its length in seconds."""
     for name, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return name, size
@@ -12,13 +12,13 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """`0.00123` as `1.23 ms`."""
+    """Format `0.00123` as `1.23 ms`."""
     name, size = time_unit(seconds)
     return f"{seconds / size:.3g} {name}"
 
 
 def byte_unit(nbytes: float) -> tuple[str, float]:
-    """The decimal unit in which `nbytes` is at least 1, and its size in bytes: links' rates are decimal too."""
+    """Return the decimal unit in which `nbytes` is at least 1, and its size in bytes: link rates are decimal too."""
     for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
             return name, size
@@ -26,12 +26,12 @@ def byte_unit(nbytes: float) -> tuple[str, float]:
 
 
 def size(nbytes: float) -> str:
-    """`16000` as `16 kB`."""
+    """Format `16000` as `16 kB`."""
     name, unit = byte_unit(nbytes)
     amount = nbytes / unit
     return f"{amount:.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"
 
 
 def count(number: int, noun: str) -> str:
-    """`1 rank`, `4 ranks`."""
+    """Format as `1 rank`, `4 ranks`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table and write the JSON. Raises ValueError that names what is unknown or contradicts itself."""
+    """Print the table and write the JSON. Raises ValueError for unknown names and contradictory options."""
     options = _parser().parse_args(arguments)
     if options.price is not None and options.samples is None:
         raise ValueError("--price needs --samples: dollars are of an epoch")
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     console.print(_heading(found, out_of), markup=False)
     console.print("", _step_table(found), "", _memory_table(found), "", sep="\n")
     console.print(_rates(found), markup=False)
-    if not options.explain:  # which tells it, too
+    if not options.explain:  # whose output includes it
         for line in found.shortage():
             console.print(fill(line, console.width, subsequent_indent="    "), markup=False)
     if whole:
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _heading(found: Prediction, out_of: str) -> str:
-    """What is predicted, with what was not asked for and yet decides."""
+    """Title of the table, with the defaults that affect the result."""
     plan, cluster = found.plan, found.cluster
     links = f"{cluster.nnodes} x {cluster.nproc_per_node}, {cluster.intra_node.name}"
     if cluster.nnodes > 1:
@@ -122,7 +122,7 @@ def _heading(found: Prediction, out_of: str) -> str:
 
 
 def _sources(cluster: Topology) -> list[str]:
-    """Of the parts that are not as the tables have them: measured on a machine, or set by hand."""
+    """Sources of the parts that differ from the tables: measured on a machine, or set by hand."""
     parts: list[GPU | Link] = [cluster.gpu, cluster.intra_node]
     if cluster.nnodes > 1:
         parts.append(cluster.inter_node)
@@ -141,7 +141,7 @@ def _step_table(found: Prediction) -> Table:
     table.add_column("share", justify="right")
     for name, seconds in found.breakdown().items():
         shown = f"{seconds / size:.{digits}f}"
-        # one that would read 0.000 is not nothing
+        # do not show a nonzero value as 0.000
         least = f"< {10**-digits:.{digits}f}"
         table.add_row(name, shown if float(shown) else least, f"{seconds / found.step_seconds:.1%}")
     table.add_row("step", f"{found.step_seconds / size:.{digits}f}", "100.0%", style="bold")
@@ -197,7 +197,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
 def parse_cluster(text: str) -> Topology:
     """`a100x32`: 32 GPUs in nodes as the preset has them; `mine.json`: as the file says; `mine.jsonx16`: both.
 
-    Raises ValueError saying what is wrong.
+    Raises ValueError if the text is invalid.
     """
     parts = re.fullmatch(r"(.+?)[xX](\d+)", text)
     if is_file(text) and (parts is None or not is_file(parts[1])):

@@ -1,4 +1,4 @@
-"""What a rank's memory is made of, term by term, and what to change in a plan that does not fit."""
+"""A rank's memory, term by term, and changes that make a plan fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 
 
-class Held(NamedTuple):
+class MemoryTerm(NamedTuple):
     """One term of a rank's memory."""
 
     name: str
@@ -24,7 +24,7 @@ class Held(NamedTuple):
 
 
 class Relief(NamedTuple):
-    """A change of the plan, and what the rank that holds most needs then."""
+    """A change of the plan, and the peak memory of the fullest rank after it."""
 
     change: str
     plan: Plan
@@ -38,8 +38,8 @@ COUNTED = "counted, operation by operation"
 FSDP = "Zhao et al. 2023, section 3"
 
 
-def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
-    """The terms of `stage` that are not zero, largest first; they sum up to `stage.total`."""
+def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
+    """The nonzero terms of `stage`, largest first; their sum is `stage.total`."""
     count, n = f"{stage.count:.4g} parameters", plan.sharded_over
     full = plan.value_bytes == 4 or plan.zero == 3
     shards = f" / {n} ranks" if n > 1 else ""
@@ -63,12 +63,12 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[Held]:
     }  # fmt: skip
     if isinstance(model, Transformer):
         said |= _activations(model, plan, stage)
-    found = [Held(name, getattr(stage, name), *said[name]) for name in said if getattr(stage, name)]
+    found = [MemoryTerm(name, getattr(stage, name), *said[name]) for name in said if getattr(stage, name)]
     return sorted(found, key=lambda term: -term.nbytes)
 
 
 def _activations(model: Transformer, plan: Plan, stage: Memory) -> dict[str, tuple[str, str]]:
-    """Formula and source of what a transformer's layers and its loss hold."""
+    """Formula and source of each memory term of a transformer's layers and loss."""
     one, thrifty, whole, _ = layer_bytes(model, plan)
     flying = in_flight(plan, stage.stage) - (stage.moment == "end of backward")
     rest = stage.kept - stage.layers * flying * one
@@ -88,7 +88,7 @@ def _activations(model: Transformer, plan: Plan, stage: Memory) -> dict[str, tup
 
 
 def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
-    """For `Prediction.explain`: the stage that needs most, its terms, its measures, and what would make it fit."""
+    """Lines for `Prediction.explain`: the fullest stage, its terms, its measures, and what would make it fit."""
     most = max(stages, key=lambda stage: stage.total)
     text = [f"memory at stage {most.stage} of {len(stages)}, at its peak: {most.moment}"]
     text += [
@@ -105,7 +105,7 @@ def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Me
 
 
 def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
-    """Nothing for a plan that fits; else by how much it does not, which term is largest, and which changes help."""
+    """Empty for a plan that fits; otherwise by how much it does not, the largest term, and the changes that help."""
     most = max(stages, key=lambda stage: stage.total)
     limit = cluster.gpu.memory_gb * 1e9
     over = most.total + most.reserved - limit
@@ -120,7 +120,7 @@ def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence
     for relief in found[:4]:
         text.append(f"  with {relief.change}: {relief.nbytes / 1e9:.3g} GB" + (", fits" if relief.fits else ""))
     together: list[str] = []
-    while found and not found[0].fits:  # the best change, then the best on top of it
+    while found and not found[0].fits:  # the best change, then the best one on top of it
         together.append(found[0].change)
         plan = found[0].plan
         layers = [stage.layers for stage in stages]
@@ -131,7 +131,7 @@ def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence
 
 
 def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[Relief]:
-    """Single changes that lower the need of the rank that holds most, the best first. Layers stay where they are."""
+    """Single changes that reduce the peak of the fullest rank, best first. Layers stay on their stages."""
     layers = [stage.layers for stage in stages]
     before = max(stage.total for stage in stages)
     found = []
@@ -149,7 +149,7 @@ def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, object]]:
-    """Of one field each, on the same ranks; some may be impossible."""
+    """Yield changes of one field each, on the same ranks; some may be impossible."""
     yield from (("zero", stage) for stage in range(plan.zero + 1, 4) if plan.shared_by > 1)
     yield from (("recompute", how) for how in ("selective", "full") if how != plan.recompute != "full")
     if plan.microbatch % 2 == 0:

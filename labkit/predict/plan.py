@@ -1,4 +1,4 @@
-"""A plan: how a model is laid out over ranks and trained. Contradictions are refused by name."""
+"""A plan: how a model is laid out over ranks and trained. Contradictory plans raise ValueError with the constraint."""
 
 from __future__ import annotations
 
@@ -16,74 +16,75 @@ Offload = Literal["none", "optimizer", "optimizer+parameters"]
 Compression = Literal["none", "fp16", "8-bit", "1-bit"]
 
 COMPRESSION_RATIO: dict[Compression, float] = {"none": 1.0, "fp16": 0.5, "8-bit": 0.25, "1-bit": 1 / 32}
-"""Of fp32 gradients' bytes: Seide et al. 2014 for 1 bit, Dettmers 2016 for 8."""
+"""Share of the bytes of fp32 gradients: Seide et al. 2014 for 1 bit, Dettmers 2016 for 8."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Ranks are laid out tensor, then context, then data, then pipeline, the first being neighbours (as in
+    """Layout and training options. Rank order: tensor (adjacent ranks), then context, data, pipeline (as in
     Megatron)."""
 
     batch: int
-    """Samples (sequences, images) of one step, over all ranks."""
+    """Samples (sequences, images) per step, over all ranks."""
     microbatch: int = 1
-    """Samples that pass a rank at once."""
+    """Samples per forward pass of a rank."""
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     """Ranks that share a sequence; ring attention (Liu et al. 2023)."""
     expert: int = 1
-    """Ranks of a data-parallel group over which a layer's experts are spread."""
+    """Number of ranks of a data-parallel group over which a layer's experts are spread."""
     sequence_parallel: bool = False
-    """Norms and dropout split over the tensor ranks too (Korthikanti et al. 2022)."""
+    """Whether norms and dropout are split over the tensor ranks too (Korthikanti et al. 2022)."""
     schedule: Schedule = "1f1b"
     chunks: int = 1
-    """Model chunks of a rank, with `interleaved` (Narayanan et al. 2021)."""
+    """Model chunks per rank, with `interleaved` (Narayanan et al. 2021)."""
     zero: int = 0
-    """ZeRO's stage: 1 optimizer, 2 gradients too, 3 parameters too (FSDP)."""
+    """ZeRO stage; shards 1: optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
     zero_ranks: int | None = None
-    """Hybrid: shard over groups of so many ranks, keep copies between them; None: over all data ranks."""
+    """Hybrid sharding: size of the groups to shard over, with replicas between them; None: all data ranks."""
     recompute: Recompute = "none"
-    """Full: all of a layer but its input. Selective: attention's scores only (Korthikanti et al. 2022)."""
+    """Full: everything in a layer but its input. Selective: only attention's scores (Korthikanti et al. 2022)."""
     recomputed_layers: float = 1.0
-    """Share of the layers of which that is so."""
+    """Share of the layers that are recomputed."""
     early_stop: bool = False
-    """Full recomputation ends with the last tensor that backward needs, which leaves out a layer's last product:
-    torch's checkpoints that are not reentrant."""
+    """Whether full recomputation stops at the last tensor that backward needs, which skips a layer's last product, as
+    torch's non-reentrant checkpoints do."""
     precision: Precision = "bf16"
     attention: Attention = "flash2"
-    """In parts, with the scores in memory; or in one kernel that never writes them (Dao et al. 2022, 2023, Shah et
-    al. 2024)."""
+    """Unfused ("parts"), with the scores in memory; or one kernel that never writes them (Dao et al. 2022, 2023, Shah
+    et al. 2024)."""
     fusion: Fusion = "kernels"
-    """Passes over memory joined: by hand-written kernels (Megatron), only in norms and rotations (nanotron), by
+    """How passes over memory are fused: by hand-written kernels (Megatron), only in norms and rotations (nanotron), by
     torch.compile, or not at all (eager torch)."""
     channels_last: bool = True
-    """Images are laid out as tensor cores read them; else each convolution transposes what it reads and writes."""
+    """Whether images have the layout that tensor cores read; otherwise each convolution transposes input and output."""
     overlap: bool = True
-    """Gradients and shards travel while backward (and forward) computes."""
+    """Whether gradients and shards are sent while backward (and forward) computes."""
     overlap_tensor: bool = False
-    """Tensor-parallel traffic travels while products compute."""
+    """Whether tensor-parallel traffic overlaps matrix products."""
     run_ahead: bool = True
-    """The host launches ahead of the GPU. False: a pipeline whose hosts read from the GPU what comes, microbatch by
-    microbatch (nanotron), so that tensor-parallel ranks meet at the pace of their hosts."""
+    """Whether the host launches ahead of the GPU. False: a pipeline whose hosts read the sizes of received tensors from
+    the GPU, microbatch by microbatch (nanotron), so that tensor-parallel ranks proceed at the pace of their hosts."""
     offload: Offload = "none"
     compression: Compression = "none"
     gradients: Literal["fp32", "16-bit"] = "16-bit"
-    """In which gradients are kept and summed up."""
+    """Precision in which gradients are kept and accumulated."""
     gradient_copies: bool = False
-    """Autograd's gradients stand beside their sums, as do DDP's buckets, both in the precision that computes
-    (nanotron); else they are added where they are made (Megatron, FSDP)."""
+    """Whether autograd's gradients and DDP's buckets, both in the compute precision, are held besides the accumulated
+    gradients (nanotron); otherwise gradients are accumulated in place (Megatron, FSDP)."""
     adam: Literal["fused", "foreach"] = "fused"
-    """Adam in one kernel; or tensor by tensor operations over all parameters, with an fp32 copy of them."""
+    """Adam in one kernel, or as elementwise operations over all parameters with an fp32 copy of them."""
     balance: Literal["layers", "cost", "ends", "matrices"] = "layers"
-    """Stages have equally many layers; or those with embedding and head so many fewer as these cost; or one fewer; or
-    each is filled until its share of all matrices' parameters is passed, the head's included (nanotron)."""
+    """Stages have equally many layers; or those with embedding and head have fewer, according to these parts' cost; or
+    one fewer; or each is filled until its share of all matrices' parameters is passed, including the head's
+    (nanotron)."""
     loss: Literal["in place", "copied", "eager", "fused"] = "in place"
-    """The loss works on its fp32 logits in place (Megatron); or on a copy of them (nanotron); or writes out every
-    step, as eager torch does; or is a kernel that reads the logits and writes their gradients (flash-attn's)."""
+    """The loss modifies its fp32 logits in place (Megatron), or works on a copy of them (nanotron), or writes out every
+    step (eager torch), or is one kernel that reads the logits and writes their gradients (flash-attn)."""
     keep_gathered: bool = False
-    """With sequence parallelism: gathered inputs are kept for backward, not gathered again."""
+    """Whether, with sequence parallelism, gathered inputs are kept for backward instead of gathered again."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -148,17 +149,17 @@ class Plan:
 
     @property
     def microbatches(self) -> int:
-        """Of one rank and step."""
+        """Number of microbatches per rank and step."""
         return self.batch // (self.microbatch * self.data)
 
     @property
     def shared_by(self) -> int:
-        """Ranks that hold the same parameters and add up their gradients: data and context ranks."""
+        """Number of ranks that hold the same parameters and reduce their gradients: data and context ranks."""
         return self.data * self.context
 
     @property
     def sharded_over(self) -> int:
-        """Ranks over which ZeRO splits."""
+        """Number of ranks over which ZeRO shards."""
         return 1 if self.zero == 0 else self.zero_ranks or self.shared_by
 
     @property
@@ -167,7 +168,7 @@ class Plan:
 
     @property
     def value_bytes(self) -> int:
-        """Of one parameter or activation as it computes."""
+        """Bytes of one parameter or activation in the compute precision."""
         return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
@@ -176,13 +177,13 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        """As `GPU.seconds` names it."""
+        """Name of the compute dtype, as `GPU.seconds` takes it."""
         return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}[
             self.precision
         ]
 
     def check(self, model: object, cluster: Topology | None = None) -> None:
-        """Raise ValueError when `model` cannot be laid out like this, or `cluster` has another number of GPUs."""
+        """Raise ValueError if `model` cannot be laid out like this, or if `cluster` has another number of GPUs."""
         if cluster is not None and cluster.world_size != self.ranks:
             raise ValueError(
                 f"data x tensor x pipeline x context = {self.data} x {self.tensor} x {self.pipeline} x "

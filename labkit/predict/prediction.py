@@ -1,4 +1,4 @@
-"""A prediction: how long a step takes and why, what it holds, and what follows from that."""
+"""A prediction: time and memory of a step, term by term, and quantities derived from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit.predict.ranges import Range
 
 @dataclass(frozen=True)
 class Term:
-    """One part of the step on the rank that decides how long it is."""
+    """One part of the step on the rank that determines its length."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Prediction:
     cluster: Topology
     terms: tuple[Term, ...]
     stages: tuple[Memory, ...]
-    """What a rank of each of the pipeline's stages holds at most."""
+    """Peak memory of a rank, for each pipeline stage."""
 
     def __repr__(self) -> str:
         """One line, as a notebook shows it; `explain()` has the parts."""
@@ -49,7 +49,7 @@ class Prediction:
 
     @cached_property
     def memory(self) -> Memory:
-        """At the stage that needs most."""
+        """Memory of the fullest stage."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
@@ -57,11 +57,11 @@ class Prediction:
         return sum(term.seconds for term in self.terms)
 
     def seconds(self, kind: str) -> float:
-        """Of all terms of one kind, or of the term of that name."""
+        """Seconds of all terms of one kind, or of the term with that name."""
         return sum(term.seconds for term in self.terms if kind in (term.kind, term.name))
 
     def breakdown(self) -> dict[str, float]:
-        """Seconds by term, those of 0 left out."""
+        """Seconds by term, without those that are 0."""
         return {term.name: term.seconds for term in self.terms if term.seconds}
 
     @property
@@ -70,26 +70,26 @@ class Prediction:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all ranks; images count as one."""
+        """Tokens per second of all ranks; an image counts as one."""
         return self.samples_per_second * self.model.units_per_sample
 
     @property
     def communication_share(self) -> float:
-        """Of the step, exposed."""
+        """Share of the step that is exposed communication."""
         return self.seconds("communication") / self.step_seconds
 
     def flops(self, convention: Convention = "model") -> float:
-        """Of the step, on all ranks."""
+        """FLOPs of the step on all ranks."""
         if convention not in CONVENTIONS:
             raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
         return self.model.flops(self.plan.batch, convention, self.plan.recompute)
 
     def tflops_per_gpu(self, convention: Convention = "model") -> float:
-        """1e12 FLOPs a second and GPU."""
+        """1e12 FLOPs per second and GPU."""
         return self.flops(convention) / self.step_seconds / self.plan.ranks / 1e12
 
     def mfu(self, convention: Convention = "model") -> float:
-        """Share of the GPUs' data-sheet peak in 16 bits, whatever the precision; with "hardware" it is called HFU."""
+        """Share of the GPUs' 16-bit data-sheet peak, for any precision; with "hardware" it is called HFU."""
         return self.tflops_per_gpu(convention) / self.cluster.gpu.bf16_tflops
 
     @property
@@ -97,11 +97,12 @@ class Prediction:
         return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
 
     def shortage(self) -> list[str]:
-        """Lines: by how much a plan does not fit, its largest term, and the changes that help; none where it fits."""
+        """Lines: how much memory is missing, the largest term, and the changes that help; empty for a plan that
+        fits."""
         return fitting.shortage(self.model, self.plan, self.cluster, self.stages)
 
     def explain(self) -> str:
-        """Each term of time and memory with its formula and source; what to change where it does not fit."""
+        """Each term of time and memory with its formula and source, and what to change if the plan does not fit."""
         lines = [f"{self.step_seconds:.4g} s a step of {self.plan.batch} samples on {self.plan.ranks} GPUs"]
         for term in self.terms:
             if term.seconds:
@@ -115,7 +116,7 @@ class Prediction:
         return "\n".join(lines)
 
     def _layer(self) -> list[str]:
-        """What a rank does in a layer: with the seconds of `forward`, the rates that it reaches."""
+        """Lines about a rank's work in a layer; dividing it by the seconds of `forward` gives the rates reached."""
         plan, model = self.plan, self.model
         if not isinstance(model, Transformer):
             return []
@@ -153,7 +154,7 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class PredictionRange:
-    """Predictions for every corner of what is unknown."""
+    """Predictions for every combination of the unknown inputs."""
 
     cases: tuple[Prediction, ...]
 
@@ -161,7 +162,7 @@ class PredictionRange:
         return f"PredictionRange({len(self.cases)} cases: {self.step_seconds} s a step)"
 
     def over(self, quantity: Callable[[Prediction], float]) -> Range:
-        """From the least to the most of it."""
+        """Range of `quantity` over all predictions."""
         values = [quantity(case) for case in self.cases]
         return Range(min(values), max(values))
 
@@ -182,6 +183,6 @@ class PredictionRange:
 
     @property
     def fits(self) -> bool | None:
-        """None: some cases do and some do not."""
+        """Whether the plan fits; None: in some cases only."""
         answers = {case.fits for case in self.cases}
         return answers.pop() if len(answers) == 1 else None

@@ -1,4 +1,4 @@
-"""Inputs that are unknown: a range of numbers, or one of several choices. Answers over them are ranges too."""
+"""Unknown inputs: a range of numbers, or one of several choices. Answers over them are ranges too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Range:
-    """Somewhere from `low` to `high`.
+    """A number from `low` to `high`.
 
-    Of whole numbers, such as microbatches, in which answers need not be monotone, all between are computed (64 evenly
-    drawn ones of more); of others both ends.
+    For integers, such as microbatches, answers need not be monotone, so every value is computed (64 evenly spaced ones
+    if there are more); for other numbers, both ends.
     """
 
     low: float
@@ -33,7 +33,7 @@ class Range:
 
 
 class OneOf(tuple[Any, ...]):
-    """One of these; every choice is computed: `OneOf(("none", "full"))`."""
+    """One of several values, `OneOf(("none", "full"))`; every choice is computed."""
 
     def __new__(cls, choices: Any) -> OneOf:
         made = super().__new__(cls, choices)
@@ -43,7 +43,7 @@ class OneOf(tuple[Any, ...]):
 
 
 def corners(value: Any) -> tuple[Any, ...]:
-    """What to compute for one input."""
+    """Values to compute for one input."""
     if isinstance(value, Range) and isinstance(value.low, int) and isinstance(value.high, int):
         step = max(1, (value.high - value.low) / 63)
         drawn = (value.low + round(index * step) for index in range(64))

@@ -1,4 +1,4 @@
-"""What a whole run takes: hours and dollars, checkpoints and failures, stragglers, efficiency as GPUs are added."""
+"""Cost of a whole run: hours and dollars, checkpoints and failures, stragglers, efficiency as GPUs are added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 """Unexpected interruptions of Llama 3's pre-training: 419 in 54 days on 16,384 H100s (arXiv 2407.21783, section
 3.3.4)."""
 RESTART_SECONDS = 25 * 60.0
-"""Finding a failure and its cause, under 10 minutes, and catching up, 15 (MegaScale, arXiv 2402.15627, section 6.3)."""
+"""Time to find a failure and its cause, under 10 minutes, and to catch up, 15 (MegaScale, arXiv 2402.15627, section
+6.3)."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Run:
 
 
 def run(prediction: Prediction, samples: float, dollars_per_gpu_hour: float) -> Run:
-    """An epoch, or any number of samples: whole steps, at a price of one GPU and hour.
+    """An epoch, or any number of samples, in whole steps; the price is per GPU and hour.
 
-    Raises ValueError below 0 and for what is no finite number.
+    Raises ValueError for negative or non-finite numbers.
     """
     if not (0 < samples < math.inf and 0 <= dollars_per_gpu_hour < math.inf):
         raise ValueError(f"samples must be above 0 and a price at least 0, got {samples} and {dollars_per_gpu_hour}")
@@ -44,7 +45,7 @@ def run(prediction: Prediction, samples: float, dollars_per_gpu_hour: float) -> 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Share of the time in which steps are made that last."""
+    """Share of the time spent on steps that are not lost to failures."""
 
     share: float
     checkpoint_every_seconds: float
@@ -53,8 +54,7 @@ class Goodput:
 
 
 def checkpoint_interval(checkpoint_seconds: float, between_failures: float) -> float:
-    """The seconds of work between two checkpoints that lose least (Daly 2006, equation 37; its first term is Young's
-    1974).
+    """Optimal seconds of work between two checkpoints (Daly 2006, equation 37; its first term is Young's 1974).
 
     sqrt(2 C M) (1 + sqrt(C/2M)/3 + C/18M) - C, for C below 2M; else M.
     """
@@ -74,11 +74,11 @@ def goodput(
     restart_seconds: float = RESTART_SECONDS,
     checkpoint_seconds: float | None = None,
 ) -> Goodput:
-    """Checkpoints at Daly's interval, failures at random (Daly 2006, equation 20), each costing the work since the
-    last.
+    """Goodput with checkpoints at Daly's interval and random failures (Daly 2006, equation 20), each of which loses the
+    work since the last checkpoint.
 
-    `checkpoint_seconds`: how long training stands still for one; None: parameters and Adam's state, each once however
-    many ranks hold it, written by all nodes at once to their storage (as torch.distributed.checkpoint does).
+    `checkpoint_seconds`: time that training stops for a checkpoint; None: time to write parameters and Adam's state,
+    without replicas, by all nodes at once to their storage (as torch.distributed.checkpoint does).
     """
     if not (0 < failures_per_gpu_hour < math.inf and 0 <= restart_seconds < math.inf):
         raise ValueError(
@@ -100,7 +100,7 @@ def goodput(
 
 
 def with_stragglers(prediction: Prediction, spread: float) -> float:
-    """Seconds of a step whose computing varies from rank to rank by a standard deviation of `spread` (a share).
+    """Seconds of a step whose computing time varies between ranks with a standard deviation of `spread` (a share).
 
     All wait for the slowest of n: about sqrt(2 ln n) deviations above the mean (extreme values of a normal
     distribution).
@@ -113,8 +113,8 @@ def with_stragglers(prediction: Prediction, spread: float) -> float:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """One point of a scaling study; efficiency 1: as good as the first point's GPUs."""
+class ScalingPoint:
+    """One point of a scaling study; efficiency 1: as efficient per GPU as the first point."""
 
     gpus: int
     step_seconds: float
@@ -131,13 +131,13 @@ def scaling(
     *,
     weak: bool,
     constants: Constants = FITTED,
-) -> list[Scaled]:
-    """Efficiency as nodes are added, all of them to data parallelism.
+) -> list[ScalingPoint]:
+    """Efficiency as nodes are added, all of them for data parallelism.
 
-    Weak: the batch grows with the ranks. Strong (Amdahl): it stays, and microbatches become fewer, then smaller. Raises
-    ValueError where a number of nodes does not suit the plan.
+    Weak: the batch grows with the ranks. Strong (Amdahl): the batch is fixed, and microbatches become fewer, then
+    smaller. Raises ValueError if a number of nodes does not suit the plan.
     """
-    found: list[Scaled] = []
+    found: list[ScalingPoint] = []
     for count in nodes:
         grown = replace(cluster, nnodes=count)
         data, left = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
@@ -152,5 +152,5 @@ def scaling(
         rate = made.samples_per_second
         first = found[0] if found else None
         ideal = first.samples_per_second * grown.world_size / first.gpus if first else rate
-        found.append(Scaled(grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share))
+        found.append(ScalingPoint(grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share))
     return found

@@ -1,4 +1,4 @@
-"""The best layout of a model on a cluster: all of them are predicted, and those that are out say why."""
+"""The best layout of a model on a cluster: all are predicted, and each rejected one has its reason."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from labkit.predict.step import predict
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """A layout that is out."""
+class RejectedLayout:
+    """A rejected layout."""
 
     layout: dict[str, Any]
     why: str
     made: Prediction | None = None
-    """Its prediction, where only memory is in the way."""
+    """Its prediction, if only memory is the reason."""
 
 
 @dataclass(frozen=True, repr=False)
 class Search:
-    """All layouts that fit, the quickest first, and all that do not."""
+    """All layouts that fit, fastest first, and all that are rejected."""
 
     found: tuple[Prediction, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedLayout, ...]
 
     def __repr__(self) -> str:
         best = f", the best: {self.found[0]!r}" if self.found else ""
         return f"Search({len(self.found):,} layouts fit, {len(self.rejected):,} are out{best})"
 
     def reasons(self) -> list[tuple[str, int]]:
-        """Why layouts are out, and for how many it is that, most first; what differs in its numbers is one reason.
+        """Reasons why layouts are rejected, with their counts, most frequent first.
 
-        Of those the first is told, of layouts that are out of memory the one that needs least.
+        Reasons that differ only in their numbers count as one, given by the first, or for memory by the layout that
+        needs least.
         """
-        alike: dict[str, list[Rejected]] = {}
+        alike: dict[str, list[RejectedLayout]] = {}
         for rejected in self.rejected:
             alike.setdefault(re.sub(r"\b\d+\b", "#", rejected.why), []).append(rejected)
         groups = sorted(alike.values(), key=len, reverse=True)
@@ -55,28 +56,28 @@ class Search:
 
     @property
     def best(self) -> Prediction:
-        """Raises ValueError that says why nothing fits."""
+        """The fastest layout. Raises ValueError with the reasons if none fits."""
         if self.found:
             return self.found[0]
-        if len({rejected.why for rejected in self.rejected}) == 1:  # what was asked for is wrong by itself
+        if len({rejected.why for rejected in self.rejected}) == 1:  # the request itself is invalid
             raise ValueError(self.rejected[0].why)
         said = "; ".join(f"{why} ({count} such layouts)" for why, count in self.reasons()[:3])
         raise ValueError(f"no layout fits: {said}")
 
 
-def _needed(rejected: Rejected) -> float:
-    """Bytes, or ranks among which the batch is to be divided: what is nearest to possible needs least."""
+def _needed(rejected: RejectedLayout) -> float:
+    """Bytes needed, or ranks that the batch is divided among: the least is nearest to being possible."""
     return rejected.made.memory.total if rejected.made else rejected.layout.get("data", 1)
 
 
 def search(model: Description, batch: int, cluster: Topology, *, constants: Constants = FITTED, **fixed: Any) -> Search:
-    """Every layout of `model` with a batch of so many samples on all of `cluster`'s GPUs.
+    """Predict every layout of `model` with a batch of `batch` samples on all of `cluster`'s GPUs.
 
-    Tried are tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
-    sequences, ZeRO 0, 1 and 3, microbatches by powers of two (to 16, or more of short sequences and images),
-    recomputation none, selective and full. `fixed` fields of `Plan` are not varied, unless they are a `OneOf`, of which
-    every choice is tried: `schedule=OneOf(("1f1b", "zb-h1"))`. A search of more than a second shows how far it is.
-    Raises ValueError for a batch below 1, and when fixed axes do not divide the GPUs.
+    Tries tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
+    sequences, ZeRO 0, 1 and 3, microbatches by powers of two (up to 16, or more for short sequences and images), and
+    no, selective and full recomputation. `fixed` fields of `Plan` are not varied, except that every choice of a `OneOf`
+    is tried: `schedule=OneOf(("1f1b", "zb-h1"))`. A search that takes more than a second shows its progress.
+    Raises ValueError for a batch below 1, or if fixed axes do not divide the GPUs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -91,7 +92,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
         try:
             made = predict(model, Plan(**layout), cluster, constants=constants)
         except ValueError as error:
-            rejected.append(Rejected(layout, str(error)))
+            rejected.append(RejectedLayout(layout, str(error)))
             continue
         if made.fits:
             found.append(made)
@@ -99,7 +100,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
             needed = (made.memory.total + made.memory.reserved) / 1e9
             held = cluster.gpu.memory_gb
             rejected.append(
-                Rejected(
+                RejectedLayout(
                     layout,
                     f"out of memory: stage {made.memory.stage} needs {needed:.1f} GB of {held:g} (most: "
                     f"{made.memory.largest})",
@@ -111,7 +112,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
 
 
 def _with_progress(layouts: Sequence[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
-    """The same layouts; after a second a bar on standard error tells how many of them are done."""
+    """Yield the same layouts; after a second, show a progress bar on standard error."""
     begun, stop, advance = time.monotonic(), None, None
     try:
         for number, layout in enumerate(layouts):

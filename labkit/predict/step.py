@@ -1,4 +1,4 @@
-"""A step put together: `predict()`."""
+"""`predict()`: time and memory of one step, composed of its parts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from labkit.predict.ranges import OneOf, corners
 def predict(
     model: Description, plan: Plan, cluster: Topology, *, data_seconds: float = 0.0, constants: Constants = FITTED
 ) -> Prediction:
-    """How long one step takes, by closed forms: no rank is run, and the time it takes does not grow with the ranks.
+    """Predict one step from closed forms: no rank is run, and the cost of predicting does not grow with the ranks.
 
-    `data_seconds`: what a step waits for its batch. Raises ValueError naming the constraint that the plan breaks.
+    `data_seconds`: time that a step waits for its batch. Raises ValueError naming the constraint that the plan
+    violates.
     """
     plan.check(model, cluster)
     constants = constants.on(cluster)
@@ -55,10 +56,10 @@ def predict(
 def predict_range(
     model: Description | OneOf, plan: dict[str, Any], cluster: Topology | OneOf, **options: Any
 ) -> PredictionRange:
-    """As `predict`, where the model, the cluster, fields of the plan and options may be `OneOf`, numbers also `Range`:
-    every corner of them.
+    """Like `predict`, for every combination of unknowns: the model, the cluster, fields of the plan and options may be
+    `OneOf`, numbers also `Range`.
 
-    Corners that contradict themselves are left out; ValueError with the last one's constraint when none is left.
+    Contradictory combinations are left out. Raises ValueError with the last one's constraint if none is left.
     """
     names, option_names = list(plan), list(options)
     spread = [corners(value) for value in (*plan.values(), model, cluster, *options.values())]
@@ -76,7 +77,7 @@ def predict_range(
 
 
 def _whole_terms(model: Any, plan: Plan, cluster: Topology, constants: Constants) -> list[Term]:
-    """A network that is not cut into layers: all of it is one block."""
+    """Terms of a network that is not cut into layers: one block for all of it."""
     layout = {}
     if isinstance(model, Convolutional):
         layout = {"fused": plan.fusion != "none", "channels_last": plan.channels_last or plan.precision == "fp32"}
@@ -131,7 +132,7 @@ def _transformer_terms(
     stages = []
     side = layer.tensor + layer.context + layer.expert
     busy = layer.forward + layer.backward
-    slowed = 1 + layer.host / busy  # where launches are waited for, all parts are, the weights' gradients too
+    slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
     for stage, count in enumerate(layers):
         forward = count * layer.forward * (slowed + side / busy)
         inputs = count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy)
@@ -236,7 +237,7 @@ def _transformer_terms(
 
 
 def _sends(model: Transformer, plan: Plan, wires: Wires) -> tuple[float, str]:
-    """Sends of neighbouring stages that no computing hides, and what they are."""
+    """Exposed seconds of sends between neighbouring stages, and their formula."""
     if plan.pipeline == 1:
         return 0.0, "no pipeline"
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes / plan.tensor
@@ -269,7 +270,7 @@ def _update(
 
 
 def _all_reduces(model: Transformer, plan: Plan) -> str:
-    """What of a layer's tensor-parallel traffic a learner needs to check it."""
+    """Formula of a layer's tensor-parallel traffic, for checking it by hand."""
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
     each = 4 + (2 * plan.recomputed_layers if plan.recompute == "full" else 0)
     halves = ", each a reduce-scatter and an all-gather" if plan.sequence_parallel else ""
@@ -281,7 +282,7 @@ def _all_reduces(model: Transformer, plan: Plan) -> str:
 
 
 def _mean_stage(stages: list[tuple[float, float, float]], slowest: int) -> str:
-    """F, B and W of the stages that the bubble is made of: all but the slowest."""
+    """Mean F, B and W of the stages that make up the bubble: all but the slowest."""
     others = [stage for index, stage in enumerate(stages) if index != slowest] or stages
     forward, inputs, weights = (sum(part) / len(others) for part in zip(*others, strict=True))
     return f"F = {_ms(forward)}, B = {_ms(inputs + weights)}, W = {_ms(weights)} (means of the stages but the slowest)"

@@ -1,4 +1,4 @@
-"""What happened on the ranks: events and the trace that holds them. Imports nothing else of labkit."""
+"""Events of the ranks, and the trace that holds them. Imports nothing else of labkit."""
 
 from labkit.trace.columns import Columns, events_from, in_order
 from labkit.trace.events import Event, Kind

@@ -1,4 +1,4 @@
-"""How the ranks spent their time: computing, communication hidden behind it, communication in the open, idle."""
+"""Time of the ranks: computing, communication hidden behind it, exposed communication, idle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Span = tuple[float, float]
 
 
 class RankTime(NamedTuple):
-    """One rank's share of the run, in seconds. `compute + exposed + idle` is the length of the run."""
+    """One rank's times in the run, in seconds. `compute + exposed + idle` is the length of the run."""
 
     rank: int
     compute: float
@@ -23,17 +23,17 @@ class RankTime(NamedTuple):
     exposed: float
     """Communication under way while the rank did not compute."""
     idle: float
-    """Neither: it waited for a rank that was late, or slept."""
+    """Neither: it waited for a late rank, or slept."""
 
     @property
     def overlap(self) -> float:
-        """Share of communication that computing hides, 0 to 1; 0 where there is no communication."""
+        """Fraction of communication that computing hides, 0 to 1; 0 without communication."""
         communication = self.hidden + self.exposed
         return self.hidden / communication if communication else 0.0
 
     @property
     def bubble(self) -> float:
-        """Share of the run in which the rank did not compute, 0 to 1: a pipeline's bubble, (p-1)/(m+p-1) for GPipe."""
+        """Fraction of the run without computing on the rank, 0 to 1: a pipeline's bubble, (p-1)/(m+p-1) for GPipe."""
         total = self.compute + self.exposed + self.idle
         return 1 - self.compute / total if total else 0.0
 
@@ -41,7 +41,7 @@ class RankTime(NamedTuple):
 def busy(trace: Trace) -> list[RankTime]:
     """Each rank's time, between the first event of all and the last.
 
-    Communication is under way from when the last of those that take part has asked for it: who waits for a late rank is
+    Communication is under way once the last of its participants has requested it: a rank that waits for a late rank is
     idle, and no faster link would help.
     """
     computing: dict[int, list[Span]] = defaultdict(list)
@@ -63,7 +63,7 @@ def busy(trace: Trace) -> list[RankTime]:
 
 
 def _length(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of `spans` runs."""
+    """Seconds during which at least one of `spans` runs."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         if end > reached:

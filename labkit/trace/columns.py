@@ -1,6 +1,6 @@
-"""Many events at small cost: as columns, of which each `Event` is made only when somebody looks at the events.
+"""Many events at small cost: as columns, with `Event` objects created only on access.
 
-A rank may record 200,000 events, and a cell should not end seconds later for it.
+A rank may record 200,000 events, which should not delay the end of a cell by seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Column = list[Any]
 
 
 class Columns(Sequence[Event]):
-    """`count` events, of which `make` gives one list of plain values for each field, in the order of `Event`'s."""
+    """`count` events. `make` returns one list of plain values for each field, in the order of `Event`'s."""
 
     def __init__(self, count: int, make: Callable[[], Sequence[Column]]) -> None:
         self._count = count
@@ -63,7 +63,7 @@ def columns_of(events: Sequence[Event]) -> Sequence[Column]:
 
 
 def merged(parts: Sequence[Sequence[Event]]) -> Columns:
-    """All of them, in order of their start, then of their rank."""
+    """All events, sorted by start, then by rank."""
 
     def make() -> Sequence[Column]:
         same = zip(*map(columns_of, parts), strict=True)
@@ -73,7 +73,7 @@ def merged(parts: Sequence[Sequence[Event]]) -> Columns:
 
 
 def later(events: Sequence[Event], seconds: float) -> Columns:
-    """The same events, all of them `seconds` later."""
+    """The same events, `seconds` later."""
 
     def make() -> Sequence[Column]:
         columns = list(columns_of(events))
@@ -85,17 +85,17 @@ def later(events: Sequence[Event], seconds: float) -> Columns:
 
 
 def in_order(columns: Sequence[Column]) -> Sequence[Column]:
-    """The same events in order of their start, then of their rank."""
+    """The same events, sorted by start, then by rank."""
     ranks, starts = (np.array(columns[Event._fields.index(name)], dtype="<f8") for name in ("rank", "start"))
     order = np.lexsort((ranks, starts)).tolist()
     return [[column[place] for place in order] for column in columns]
 
 
 def events_from(rows: Iterable[Sequence[Any]]) -> list[Event]:
-    """Events out of rows of plain values, in the order of `Event`'s fields. Raises ValueError on an unknown kind.
+    """Events from rows of plain values, in the order of `Event`'s fields. Raises ValueError on an unknown kind.
 
-    The garbage collector pauses: it would look through all of them again and again while their number grows, and
-    find nothing.
+    The garbage collector is paused: it would scan all of them again and again while their number grows, and find
+    nothing.
     """
     kinds = {kind.value: kind for kind in Kind}
     collecting = gc.isenabled()

@@ -1,10 +1,10 @@
 """The critical path: the chain of events that determined when the run ended.
 
-It is walked backwards from the last event. A message begins when both sides have asked for it, a collective when its
-last rank has joined, so the chain goes on at the rank that came last. An earlier message on the same sender or
-receiver, or an earlier collective of the same group, that was over only later than that, held it up and is next. (Where
+It is followed backwards from the last event. A message begins when both sides have requested it, a collective when its
+last rank has joined, so the chain continues at the rank that came last. An earlier message on the same sender or
+receiver, or an earlier collective of the same group, that ended only after that, delayed the event and is next. (Where
 links of different speed meet in one rank, the earlier one need not have been in the way: then the chain may take a
-neighbour's message, of the same time.) Computing goes on at what the rank did before it. As in Böhme et al., "Scalable
+neighbour's message, of the same time.) Before computing comes the rank's previous event. As in Böhme et al., "Scalable
 critical-path based performance analysis" (IPDPS 2012), with the queues of links added.
 """
 
@@ -21,11 +21,11 @@ from labkit.trace.trace import Trace
 
 
 class Step(NamedTuple):
-    """A stretch of the critical path, on one rank."""
+    """A section of the critical path, on one rank."""
 
     rank: int
     kind: Kind | None
-    """What went on; None where nothing was recorded: the rank waited, slept or, with measured times, computed."""
+    """Kind of event; None if nothing was recorded: the rank waited, slept or, with measured times, computed."""
     start: float
     end: float
     event: Event | None
@@ -44,17 +44,17 @@ class CriticalPath:
 
     @property
     def compute(self) -> float:
-        """Seconds of computing: a faster GPU shortens these."""
+        """Seconds of computing, which a faster GPU shortens."""
         return sum(step.end - step.start for step in self.steps if step.kind is Kind.COMPUTE)
 
     @property
     def waiting(self) -> float:
-        """Seconds in which nothing was recorded on the rank that all others waited for."""
+        """Seconds without a recorded event on the rank that all others waited for."""
         return sum(step.end - step.start for step in self.steps if step.kind is None)
 
     @property
     def communication(self) -> float:
-        """Seconds of messages and collectives under way: faster links shorten these."""
+        """Seconds of messages and collectives under way, which faster links shorten."""
         return max(self.seconds - self.compute - self.waiting, 0.0)
 
 
@@ -66,11 +66,11 @@ def critical_path(trace: Trace) -> CriticalPath:
 
 
 _ORDER = (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.COMPUTE)
-"""Of events that end at the same time the last of these comes first: who computed until then did not wait."""
+"""Of events that end at the same time, the last of these comes first: a rank that computed until then did not wait."""
 
 
 class _Walk:
-    """Where the walk stands, and what it looks up on its way."""
+    """State of the walk, and its lookup tables."""
 
     def __init__(self, trace: Trace) -> None:
         self.events = trace.events
@@ -78,7 +78,7 @@ class _Walk:
         self.now = max(event.end for event in self.events)
         self.steps: list[Step] = []
         self.seen: set[int] = set()
-        # places of events by the end of the event: of a rank, and of what shares a queue
+        # indices of events, sorted by the events' ends: of each rank, and of each queue
         self.of_rank: dict[int, list[int]] = defaultdict(list)
         self.queues: dict[tuple[int, Kind, str], list[int]] = defaultdict(list)
         for number in sorted(range(len(self.events)), key=self._end):
@@ -110,7 +110,7 @@ class _Walk:
             self.now = start
 
     def _came_last(self, number: int) -> tuple[int, int | None]:
-        """The rank that came last, and what it did before; of several the one that did something until then."""
+        """The rank that came last, and its previous event; of several, the rank with the latest previous event."""
         came: list[tuple[float, bool, int, int | None]] = []
         latest = max(self.events[party].start for party in self.parties[number])
         for party in self.parties[number]:
@@ -123,19 +123,19 @@ class _Walk:
         return -rank, before
 
     def _held_up_by(self, number: int, began: float) -> int | None:
-        """What was served before it and was over only after all sides had asked for it."""
+        """The event served before it that ended only after all sides had requested it."""
         if self.events[number].kind is Kind.COMPUTE:
             return None
         candidates = []
         for party in self.parties[number]:
-            end = min(self.now, self.events[party].end)  # what its own queue served after it is not in its way
+            end = min(self.now, self.events[party].end)  # events that its own queue served after it did not delay it
             earlier = self._before(self.queues[self._queue(party)], end, strictly=True)
             if earlier is not None and self.events[earlier].end > began:
                 candidates.append(earlier)
         return max(candidates, key=self._end, default=None)
 
     def _before(self, numbers: list[int], time: float, strictly: bool = False) -> int | None:
-        """The last of `numbers` that was over by `time` (`strictly`: before), and was not passed on the way."""
+        """The last of `numbers` that ended by `time` (`strictly`: before) and has not been visited."""
         place = bisect_right(numbers, time, key=lambda number: self.events[number].end) - 1
         while place >= 0:
             number = numbers[place]

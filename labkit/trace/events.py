@@ -1,4 +1,4 @@
-"""One thing that one rank did, from its start to its end."""
+"""One operation of one rank, from its start to its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """What a rank was busy with."""
+    """Kind of operation."""
 
     COMPUTE = "compute"
     SEND = "send"
@@ -18,27 +18,28 @@ class Kind(StrEnum):
 class Event(NamedTuple):
     """One operation of one rank.
 
-    Times are seconds since the job began: virtual seconds on the virtual cluster, wall-clock seconds elsewhere
-    (`Trace.clock` says which).
+    Times are seconds since the job began: virtual seconds on the virtual cluster, wall-clock seconds elsewhere (see
+    `Trace.clock`).
     """
 
     rank: int
     """Global rank."""
     kind: Kind
     operation: str
-    """The field's name for it: `send`, `isend`, `recv`, `irecv`, `all_reduce`, `reduce_scatter_tensor`, ..."""
+    """Name in torch.distributed: `send`, `isend`, `recv`, `irecv`, `all_reduce`, `reduce_scatter_tensor`, ..."""
     start: float
-    """When the rank issued it."""
+    """Time at which the rank issued it."""
     end: float
-    """When it was complete: for a send, its data has left; for a receive, its data is there."""
+    """Time at which it was complete: for a send, its data has left; for a receive, its data has arrived."""
     nbytes: int = 0
-    """Bytes of this rank's tensor: what a send sends, what a receive receives, a collective's input."""
+    """Bytes of this rank's tensor: the sent data, the received data, a collective's input."""
     peer: int | None = None
     """Global rank at the other end of a send or receive."""
     group: str = ""
     """Name of the process group; `Trace.groups` gives its members."""
     sequence: int = -1
-    """Send and receive of one message share it; a collective's number within its group, from 0; of computing, how many
-    operators it was (virtual clusters only, else -1)."""
+    """Number shared by send and receive of one message; sequence number of a collective within its group, from 0; for
+    computing, the number of operators (virtual clusters only, else -1).
+    """
     line: str = ""
-    """Where it was issued: `Cell In[3], line 5`."""
+    """Call site: `Cell In[3], line 5`."""

@@ -1,4 +1,4 @@
-"""Which rank was in which process group, from when to when, and with which backend."""
+"""Memberships of ranks in process groups: from when to when, and with which backend."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Membership(NamedTuple):
     group: str
     """Name of the process group; `Trace.groups` gives its members."""
     backend: str
-    """The backend that the rank asked for: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`."""
+    """The backend that the rank requested: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`."""
     joined: float
     """Seconds since the job began, on the trace's clock."""
     left: float | None
-    """When the rank destroyed the group; None: never."""
+    """Time at which the rank destroyed the group; None: never."""
 
 
 def memberships_from(rows: Iterable[Sequence[object]]) -> tuple[Membership, ...]:

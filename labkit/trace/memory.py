@@ -1,4 +1,4 @@
-"""Memory of the ranks over time, by what it is held for."""
+"""Memory of the ranks over time, by category."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Category(StrEnum):
-    """What a piece of a rank's memory is held for."""
+    """Purpose of a part of a rank's memory."""
 
     PARAMETER = "parameters"
     GRADIENT = "gradients"
@@ -21,8 +21,8 @@ class Category(StrEnum):
 class MemorySample(NamedTuple):
     """From `time` on, `rank` holds `nbytes` for `category`, until the next sample of the same rank and category.
 
-    Samples of one rank stand in order of time. Where one moment has several, those that sink come first, so the sum
-    over the categories after each sample is never above what the rank held.
+    Samples of one rank are sorted by time. If one moment has several, decreases come first, so the sum over the
+    categories after each sample is never above the rank's true total.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class MemorySample(NamedTuple):
 
 
 def peak(samples: Iterable[MemorySample]) -> dict[Category, int]:
-    """What a rank held in each category when it held the most; the first such moment. `samples` are that rank's."""
+    """A rank's memory by category when it held the most; the first such moment. `samples`: those of the rank."""
     held = dict.fromkeys(Category, 0)
     highest, at_peak = 0, dict(held)
     for sample in samples:
@@ -46,5 +46,5 @@ def peak(samples: Iterable[MemorySample]) -> dict[Category, int]:
 
 
 def samples_from(rows: Iterable[Sequence[object]]) -> tuple[MemorySample, ...]:
-    """Samples out of rows of plain values, in the order of the fields. Raises ValueError on an unknown category."""
+    """Samples from rows of plain values, in the order of the fields. Raises ValueError on an unknown category."""
     return tuple(MemorySample(row[0], row[1], Category(row[2]), row[3]) for row in rows)  # type: ignore[arg-type]  # plain values of the right types, checked by who read them

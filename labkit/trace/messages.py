@@ -1,4 +1,4 @@
-"""Which events belong together: the send and the receive of a message, and a collective's calls on all its ranks."""
+"""Matching of events: the send and the receive of a message, and a collective's calls on all its ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from labkit.trace.trace import Trace
 def messages(trace: Trace) -> Iterator[tuple[Event, Event]]:
     """Each message as (send, receive), in the order of the receives.
 
-    Messages are numbered (`Event.sequence`). Where two ranks of a group use a number twice, the k-th receive belongs to
-    the k-th send. What was never received, or sent, is left out.
+    Messages are numbered (`Event.sequence`). If two ranks of a group use a number twice, the k-th receive belongs to
+    the k-th send. Sends and receives without a partner are left out.
     """
     return ((trace.events[sent], trace.events[received]) for sent, received in message_numbers(trace))
 
 
 def message_numbers(trace: Trace) -> Iterator[tuple[int, int]]:
-    """As `messages`, with the places of the two events in `trace.events`."""
+    """Like `messages`, with the indices of the two events in `trace.events`."""
     waiting: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
     for number, event in enumerate(trace.events):
         if event.kind is Kind.SEND:
@@ -32,9 +32,9 @@ def message_numbers(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 def parties(trace: Trace) -> list[tuple[int, ...]]:
-    """For every event the places in `trace.events` of those that it takes to do it, its own among them.
+    """For every event the indices in `trace.events` of all events of the same operation, including its own.
 
-    Two for a message, one for each rank of a collective, the event alone for computing and for what met nobody.
+    Two for a message, one for each rank of a collective, the event alone for computing and for unmatched events.
     """
     found: list[tuple[int, ...]] = [(number,) for number in range(len(trace.events))]
     calls: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -48,7 +48,7 @@ def parties(trace: Trace) -> list[tuple[int, ...]]:
 
 
 def begins(trace: Trace) -> list[float]:
-    """For every event when it could begin: when the last of its parties had asked for it, in seconds."""
+    """For every event the time, in seconds, at which it could begin: when the last of its parties had requested it."""
     found = [event.start for event in trace.events]
     # each collective once: its calls share one tuple of parties
     for together in {id(together): together for together in parties(trace) if len(together) > 1}.values():

@@ -1,4 +1,4 @@
-"""A trace as bytes, on its way from a rank: columns of numbers and of numbered texts, packed and read in no time.
+"""A trace as bytes, to send it from a rank: columns of numbers and of numbered strings, fast to pack and read.
 
 The bytes are the length of a JSON head, the head, and one column after the other. They may be forged: all is checked.
 """
@@ -40,7 +40,7 @@ def pack(trace: Trace) -> bytes:
 
 
 def unpack(data: bytes) -> Trace:
-    """The trace that was packed. Raises ValueError unless `data` is one in every detail."""
+    """The packed trace. Raises ValueError unless `data` is valid in every detail."""
     if len(data) < _LENGTH.size:
         raise ValueError(_WRONG)
     (length,) = _LENGTH.unpack_from(data)

@@ -1,8 +1,8 @@
-"""A trace as a file for https://ui.perfetto.dev, in the Chrome trace-event format.
+"""Export of a trace to https://ui.perfetto.dev, in the Chrome trace-event format.
 
-Each rank is a process of the picture. Each kind of event has a track there, and as many more as overlap (several
-`isend` in flight), because slices of one track may nest but not cross. Arrows lead from each send to its receive.
-Memory is a counter of each rank, with a series for each category.
+Each rank is a process there. Each kind of event has a track, and as many more as overlap (several `isend` in flight),
+because slices of one track may nest but not cross. Arrows lead from each send to its receive. Memory is a counter of
+each rank, with a series for each category.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from labkit.trace.messages import messages
 from labkit.trace.trace import Trace
 
 _SHORTEST = 1e-3
-"""Microseconds: Perfetto keeps whole nanoseconds and cannot draw a slice without length."""
+"""Minimum length in microseconds: Perfetto keeps whole nanoseconds and cannot draw a slice without length."""
 
 
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
-    """Write `trace` to `path` (`.json`) and return the path. Folders on the way are made."""
+    """Write `trace` to `path` (`.json`) and return the path. Missing folders are created."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
@@ -40,7 +40,7 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
         rows.append(_metadata("process_name", rank, 0, {"name": f"rank {rank}"}))
         rows.append(_metadata("process_sort_index", rank, 0, {"sort_index": rank}))
 
-    tracks: dict[int, int] = {}  # by the event's id: two events may be equal
+    tracks: dict[int, int] = {}  # by the event's id, since two events may be equal
     by_lane: dict[tuple[int, Kind], list[Event]] = defaultdict(list)
     for event in trace.events:
         by_lane[event.rank, event.kind].append(event)
@@ -64,7 +64,7 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _counters(trace: Trace) -> list[dict[str, Any]]:
-    """What each rank holds in each category after every change; of one moment the last value counts."""
+    """Memory of each rank by category after every change; of one moment the last value counts."""
     held: dict[int, dict[str, int]] = {}
     for sample in trace.memory:
         held.setdefault(sample.rank, {})[sample.category.value] = 0
@@ -77,7 +77,7 @@ def _counters(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _levels(events: list[Event]) -> list[tuple[Event, int]]:
-    """Each event with the first level on which it does not run into an earlier one."""
+    """Each event with the first level on which it does not overlap an earlier one."""
     placed = []
     free_from: list[float] = []
     for event in sorted(events, key=lambda e: (e.start, e.end)):

@@ -1,4 +1,4 @@
-"""How many messages had to travel one after the other: the rounds of an algorithm, whatever the network's speed."""
+"""Rounds of an algorithm: how many messages had to travel one after the other, independent of the network's speed."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from labkit.trace.messages import messages
 from labkit.trace.trace import Trace
 
 Round = list[tuple[int, int]]
-"""(source, destination) of each message that travels in it: global ranks."""
+"""(source, destination) of each message of a round: global ranks."""
 
 
 def rounds(trace: Trace) -> int:
-    """The longest chain of messages in `trace`, each of which had to wait for the one before it; 0 without messages."""
+    """Length of the longest chain of messages in `trace` that each waited for the one before; 0 without messages."""
     return len(message_rounds(trace))
 
 
 def message_rounds(trace: Trace) -> list[Round]:
     """The messages of `trace`, each in the first round in which it could travel.
 
-    A rank sends one message at a time and receives one at a time, but may do both at once. A message also waits for
-    what its sender had done before it sent, and its receiver before it asked for it: the one-port model of Bar-Noy &
-    Kipnis, "Designing broadcasting algorithms in the postal model" (1994), with all messages of one length.
-    In a measured trace, where a message may leave before its receiver asks for it, a round too many may be found.
+    A rank sends one message at a time and receives one at a time, but may do both at once. A message also waits for the
+    earlier messages of its sender, before the send, and of its receiver, before the receive: the one-port model of
+    Bar-Noy & Kipnis, "Designing broadcasting algorithms in the postal model" (1994), with all messages of one length.
+    In a measured trace, where a message may leave before its receiver requests it, the result may be one round too
+    many.
     """
     out_of: dict[int, int] = defaultdict(int)
     into: dict[int, int] = defaultdict(int)
     done: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    """Of each rank's messages until now: when they were over there, and how many rounds were over then."""
+    """By rank, its messages so far: the time when each was over there, and the number of rounds over by then."""
     found: list[Round] = []
     for sent, received in sorted(messages(trace), key=lambda pair: max(pair[0].start, pair[1].start)):
         waited_for = max(_over(done[sent.rank], sent), _over(done[received.rank], received))
@@ -43,5 +44,5 @@ def message_rounds(trace: Trace) -> list[Round]:
 
 
 def _over(done: list[tuple[float, int]], event: Event) -> int:
-    """How many rounds were over when the rank asked for `event`."""
+    """Number of rounds that were over when the rank requested `event`."""
     return max((number for end, number in done if end <= event.start), default=0)

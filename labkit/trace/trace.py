@@ -1,4 +1,4 @@
-"""A trace: every event of every rank of one run, and the figures that are read from it."""
+"""A trace: every event of every rank of one run, and figures computed from it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from labkit.trace.memberships import Membership, memberships_from
 from labkit.trace.memory import Category, MemorySample, peak, samples_from
 
 SIGNAL_BYTES = 16
-"""What a message or a collective can say besides what is in it: by its tag, and by the time at which it comes."""
+"""Bytes that a message or collective can convey besides its contents: by its tag, and by its time."""
 
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """Events of one run, in order of their start.
+    """Events of one run, sorted by start.
 
-    `clock` says how times came about: `modelled` (virtual cluster) or `measured` (real processes).
-    Traffic figures count point-to-point messages; what a library collective moves is the library's business, so
-    collectives are listed apart, by `collectives()`.
+    `clock`: origin of the times, `modelled` (virtual cluster) or `measured` (real processes).
+    Traffic figures count point-to-point messages; the traffic of a library collective is up to the library, so
+    collectives are listed separately, by `collectives()`.
     """
 
     world_size: int
@@ -33,9 +33,9 @@ class Trace:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Members (global ranks) of each process group by its name."""
     memory: Sequence[MemorySample] = ()
-    """Live memory of the ranks over time, where it was counted; each rank's samples in order of time."""
+    """Live memory of the ranks over time, if it was counted; each rank's samples sorted by time."""
     memberships: Sequence[Membership] = ()
-    """Who was in which process group and when, as the scheduler of virtual ranks recorded it; empty elsewhere."""
+    """Memberships in process groups over time, as recorded by the scheduler of virtual ranks; empty elsewhere."""
 
     def __repr__(self) -> str:
         return f"<Trace of {self.world_size} ranks: {len(self.events)} events in {self.seconds:.3g} s, {self.clock}>"
@@ -49,9 +49,10 @@ class Trace:
         return sum(e.nbytes for e in self.of(rank, Kind.SEND))
 
     def bytes_told(self) -> int:
-        """Bytes that all ranks together can have told each other at most, in messages and library collectives.
+        """Upper bound on the bytes that all ranks together can have exchanged, in messages and library collectives.
 
-        What a rank puts into each, or is to get from it, and `SIGNAL_BYTES` more: an empty message says something, too.
+        Counts what a rank puts into each, or should get from it, and `SIGNAL_BYTES` more: an empty message conveys
+        something, too.
         """
         return sum(e.nbytes + SIGNAL_BYTES for e in self.events if e.kind in (Kind.SEND, Kind.COLLECTIVE))
 
@@ -64,15 +65,15 @@ class Trace:
         return {e.peer for e in self.of(rank, Kind.SEND) if e.peer is not None}
 
     def collectives(self, rank: int | None = None) -> list[Event]:
-        """The library collectives that were called, on `rank` or anywhere."""
+        """Calls of library collectives, on `rank` or on all ranks."""
         return self.of(rank, Kind.COLLECTIVE)
 
     def collective_counts(self, rank: int) -> Counter[str]:
-        """How often `rank` called each library collective."""
+        """Number of calls of each library collective on `rank`."""
         return Counter(e.operation for e in self.collectives(rank))
 
     def memberships_of(self, rank: int) -> list[Membership]:
-        """The process groups that `rank` has joined, in that order."""
+        """The memberships of `rank`, in the order in which it joined."""
         return [membership for membership in self.memberships if membership.rank == rank]
 
     def traffic_matrix(self) -> list[list[int]]:
@@ -84,11 +85,11 @@ class Trace:
         return matrix
 
     def peak_memory(self, rank: int) -> int:
-        """The most bytes that `rank` held at one time; 0 where memory was not counted."""
+        """Maximum bytes that `rank` held at one time; 0 if memory was not counted."""
         return sum(self.peak_by_category(rank).values())
 
     def peak_by_category(self, rank: int) -> dict[Category, int]:
-        """What `rank` held in each category at the (first) moment when it held the most."""
+        """Memory of `rank` by category at the (first) moment when it held the most."""
         return peak(self._memory_by_rank.get(rank, ()))
 
     @cached_property
@@ -100,15 +101,15 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """From the first event's start to the last one's end; 0.0 when nothing happened."""
+        """Seconds from the first event's start to the last one's end; 0.0 without events."""
         if not self.events:
             return 0.0
         return max(e.end for e in self.events) - min(e.start for e in self.events)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: under `events` one list of values for each field of `Event`, in their order; so `memory`.
+        """Plain data: `events` and `memory` each have one list of values per field, in the order of the fields.
 
-        Under `memberships` one list of values for each.
+        `memberships` has one list of values per membership.
         """
         return {
             "world_size": self.world_size,
@@ -121,7 +122,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: Any) -> Trace:
-        """The inverse of `to_json`. Raises ValueError unless `data` is a trace in every detail: it may be forged.
+        """The inverse of `to_json`. Raises ValueError unless `data` is a valid trace in every detail: it may be forged.
 
         Whole columns are checked at once, which takes a tenth of the time that single events would.
         """
@@ -165,7 +166,7 @@ class Trace:
         return cls(size, events, clock, members, samples, memberships)
 
     def later(self, seconds: float) -> Trace:
-        """The same trace, all of it `seconds` later."""
+        """The same trace, `seconds` later."""
         if not seconds:
             return self
         events = later(self.events, seconds)
@@ -178,7 +179,7 @@ class Trace:
 
     @classmethod
     def merged(cls, traces: Iterable[Trace]) -> Trace:
-        """One trace out of those that single ranks recorded."""
+        """One trace from the traces of single ranks."""
         parts = list(traces)
         if len(parts) < 2:
             return parts[0] if parts else cls(0)
@@ -191,6 +192,6 @@ class Trace:
 
 
 def _check(column: Any, kind: type, holds: Callable[[Any], bool]) -> None:
-    """Raise ValueError unless `column` is a list of exactly `kind`, and `holds` for it where it is not empty."""
+    """Raise ValueError unless `column` is a list of exactly `kind`, and `holds` for it if it is not empty."""
     if type(column) is not list or set(map(type, column)) - {kind} or (column and not holds(column)):
         raise ValueError("a trace with values of the wrong form")

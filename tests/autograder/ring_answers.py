@@ -1,6 +1,6 @@
-"""Ring all-reduce as ten people might write it, each for themselves, and eight ways to make a copy look different.
+"""Ring all-reduce as ten people might write it independently, and eight ways to disguise a copy.
 
-Nine fill in the three blanks of the template; `freely` begins anew. They are read, never run.
+Nine fill in the three blanks of the template; `freely` starts from scratch. They are read, never run.
 """
 
 from __future__ import annotations
@@ -328,13 +328,13 @@ def ring_all_reduce(tensor, op=dist.ReduceOp.SUM, group=None):
 
 
 def answers() -> dict[str, str]:
-    """Modules by the name of who wrote them; no two have anything in common but the exercise."""
+    """Return modules by author; they have nothing in common but the exercise."""
     template = RING.source("template")[0]
     return {name: filled(template, blanks) for name, blanks in BLANKS.items()} | {"freely": FREELY}
 
 
 def filled(template: str, blanks: tuple[str, str, str]) -> str:
-    """The template with its three blanks filled in."""
+    """Fill in the template's three blanks."""
     for blank in blanks:
         template = template.replace(BLANK, indent(blank.strip("\n") + "\n", "    "), 1)
     return template
@@ -346,7 +346,7 @@ Disguise = Callable[[str, random.Random], str]
 
 
 def renamed(source: str, draw: random.Random) -> str:
-    """Every name that the module makes itself is another, functions, parameters and fields too."""
+    """Rename everything that the module defines: functions, parameters, fields and variables."""
     tree = ast.parse(source)
     public = {"ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "tensor", "group", "op", "shard", "out"}
     imported = {
@@ -365,7 +365,7 @@ def renamed(source: str, draw: random.Random) -> str:
 
 
 def reordered_functions(source: str, draw: random.Random) -> str:
-    """Functions and classes in another order, in the midst of the module's constants as before."""
+    """Reorder functions and classes; the module's constants stay in between."""
     tree = ast.parse(source)
     places = [i for i, n in enumerate(tree.body) if isinstance(n, ast.FunctionDef)]
     shuffled = [tree.body[i] for i in draw.sample(places, len(places))]
@@ -375,7 +375,7 @@ def reordered_functions(source: str, draw: random.Random) -> str:
 
 
 def reformatted(source: str, draw: random.Random) -> str:
-    """Other layout, other docstrings, comments between the lines, no types."""
+    """Change layout, docstrings and comments, and drop types."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -392,7 +392,7 @@ def reformatted(source: str, draw: random.Random) -> str:
 
 
 def padded(source: str, draw: random.Random) -> str:
-    """Statements that do nothing, in every block, and a function that nobody calls."""
+    """Add statements without effect to every block, and an unused function."""
 
     def nothing() -> list[ast.stmt]:
         return ast.parse(
@@ -452,12 +452,12 @@ class _Swap(ast.NodeTransformer):
 
 
 def swapped(source: str, draw: random.Random) -> str:
-    """Operands, comparisons and branches the other way round; `x += 1` written out."""
+    """Reverse operands, comparisons and branches; write out `x += 1`."""
     return ast.unparse(ast.fix_missing_locations(_Swap().visit(ast.parse(source))))
 
 
 def split_up(source: str, draw: random.Random) -> str:
-    """Arguments of calls get names of their own, a line before."""
+    """Assign arguments of calls to variables, a line before."""
     tree = ast.parse(source)
     count = 0
     for node in ast.walk(tree):
@@ -478,7 +478,7 @@ def split_up(source: str, draw: random.Random) -> str:
 
 
 def other_imports(source: str, draw: random.Random) -> str:
-    """The same library under other names."""
+    """Import the same library under other names."""
     tree = ast.parse(source.replace("import torch.distributed as dist", "import torch.distributed as td"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "dist":
@@ -491,7 +491,7 @@ def other_imports(source: str, draw: random.Random) -> str:
 
 
 def moved_statements(source: str, draw: random.Random) -> str:
-    """Neighbouring assignments change places where neither reads what the other makes."""
+    """Swap neighbouring assignments that are independent."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

@@ -1,4 +1,4 @@
-"""Five of the ring's answers, rewritten by hand as somebody might who does not want to be seen copying.
+"""Five of the ring's answers, rewritten by hand as someone might who wants to hide copying.
 
 They were written after the thresholds were set, and none was changed for them.
 """

@@ -1,4 +1,4 @@
-"""A small exercise that stands nowhere in the lab: what somebody who adds one has to write, and nothing more."""
+"""A small exercise outside the lab: exactly what an author of a new exercise has to write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pass_it_on(tensor: Tensor) -> Tensor:
 '''
 
 SLOW_SOLUTION = SOLUTION.replace("    ### BEGIN", "    for _ in range(30_000_000): pass\n    ### BEGIN")
-"""Right, after half a second of computing."""
+"""Correct, after half a second of computing."""
 
 HANGS = SOLUTION.replace("    ### BEGIN", "    while True: pass\n    ### BEGIN")
 
@@ -133,7 +133,7 @@ def two_steps(submission, ranks, draw):
 
 
 def notebook(exercise: str, module: str, points: float) -> NotebookNode:
-    """The notebook of an exercise, cut down to the cells that grading is about."""
+    """Return an exercise's notebook, reduced to the cells that matter for grading."""
     short = exercise.split("/")[1]
     plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
     solution = {"nbgrader": {**plain, "grade_id": short, "solution": True}}

@@ -1,4 +1,4 @@
-"""Many submissions at once: the same marks as nbgrader alone, nothing judged twice, and no loss when processes die."""
+"""Batch grading: the same marks as nbgrader alone, nothing judged twice, and no loss when processes die."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pytest
 import second_exercise
 from traitlets.config import Config
 
-from autograder.batch.lock import Locked, grading_alone
-from autograder.batch.run import Line, grade
+from autograder.batch.lock import CourseLocked, grading_alone
+from autograder.batch.run import NotebookSummary, grade
 from autograder.batch.terminal import harmless
 from autograder.course import Course
-from autograder.desk.store import Verdicts, Work
 from autograder.judge import BrokenRubric
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
+from autograder.verdicts.store import GradingTask, VerdictStore
 from labkit.checks import NoRubric
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
@@ -58,7 +58,7 @@ def hand_in(course: Course, student: str, module: str) -> None:
     course.submit(student, PHASE, NOTEBOOK, with_module(course.released(PHASE, NOTEBOOK), NAME, module))
 
 
-def states(lines: Sequence[Line]) -> dict[str, tuple[str, bool, float | None]]:
+def states(lines: Sequence[NotebookSummary]) -> dict[str, tuple[str, bool, float | None]]:
     return {line.work.student: (line.state, line.judged, line.earned) for line in lines}
 
 
@@ -98,12 +98,12 @@ def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: P
     assert again == {"right": ("graded", True, 2.0), "twice": ("graded", True, 3.0)}
     assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
 
-    # nbgrader alone: takes the verdicts that are kept, and judges where there are none
+    # nbgrader alone: uses stored verdicts, and judges where there are none
     shutil.rmtree(course.folder / "autograded")
     shutil.rmtree(course.folder / "verdicts" / "twice")
     course.autograde(PHASE, "[rt]*")
     assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
-    assert Verdicts(course.folder).latest(Work("twice", PHASE, NOTEBOOK)) is not None
+    assert VerdictStore(course.folder).latest(GradingTask("twice", PHASE, NOTEBOOK)) is not None
 
 
 def test_what_is_broken_for_all_is_told_once_and_before_anybody_is_judged(course: Course, tree: Path) -> None:
@@ -136,11 +136,11 @@ def test_what_fails_in_judging_is_an_error_and_no_mark(course: Course) -> None:
     [line] = grade(course, PHASE)
     assert line.state == "error" and "the released notebook has no cell" in line.reason
     assert marks(course) == {}
-    failure = Verdicts(course.folder).failure(line.work)
+    failure = VerdictStore(course.folder).failure(line.work)
     assert failure is not None and failure.reason == line.reason and failure.attempts == 1
     release.write_text(text)
     assert states(grade(course, PHASE, only_errors=True)) == {"learner": ("graded", True, 3.0)}
-    assert Verdicts(course.folder).failure(line.work) is None
+    assert VerdictStore(course.folder).failure(line.work) is None
     assert grade(course, PHASE, only_errors=True) == []
 
 
@@ -164,7 +164,7 @@ def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Cou
     hand_in(course, "right", RIGHT)
     killed: list[int] = []
 
-    lines: list[Line] = []
+    lines: list[NotebookSummary] = []
     thread = threading.Thread(target=lambda: lines.extend(grade(course, PHASE, ["slow"], workers=1)))
     thread.start()
     while len(killed) < 2:
@@ -179,13 +179,13 @@ def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Cou
 
 
 def _workers(known: Sequence[int]) -> list[psutil.Process]:
-    """The workers of this process, but those that are known."""
-    nurseries = [child for child in psutil.Process().children() if "autograder.batch.nursery" in words(child)]
-    return [worker for nursery in nurseries for worker in nursery.children() if worker.pid not in known]
+    """Return the workers of this process, except known ones."""
+    forkservers = [child for child in psutil.Process().children() if "autograder.batch.forkserver" in words(child)]
+    return [worker for forkserver in forkservers for worker in forkserver.children() if worker.pid not in known]
 
 
 def words(process: psutil.Process) -> list[str]:
-    """Its command line; empty for one that has just ended."""
+    """Return its command line; empty for one that has just ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:  # a zombie, too
@@ -199,24 +199,28 @@ def autograding() -> subprocess.Popen[str]:
 
 
 def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that run, or could."""
+    """Return those that run, or could."""
     return [one for one in processes if words(one)]
 
 
 @pytest.fixture
 def started(course: Course) -> Iterator[subprocess.Popen[str]]:
-    """`labkit autograde` in mid-run: one verdict is kept, the next submission is being judged."""
+    """`labkit autograde` in mid-run: one verdict is stored, the next submission is being judged."""
     hand_in(course, "a_right", RIGHT)
     hand_in(course, "b_slow", SLOW)
     hand_in(course, "c_right", RIGHT)
     with autograding() as run:
-        eventually(lambda: Verdicts(course.folder).latest(Work("a_right", PHASE, NOTEBOOK)) or run.poll() is not None)
+        eventually(
+            lambda: (
+                VerdictStore(course.folder).latest(GradingTask("a_right", PHASE, NOTEBOOK)) or run.poll() is not None
+            )
+        )
         yield run
         run.kill()
 
 
 def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: subprocess.Popen[str]) -> None:
-    with pytest.raises(Locked, match=f"process {started.pid} on "):
+    with pytest.raises(CourseLocked, match=f"process {started.pid} on "):
         grade(course, PHASE)
     below = psutil.Process(started.pid).children(recursive=True)
     started.kill()
@@ -240,10 +244,10 @@ def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(course: Course, sta
 def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
     with autograding() as run:
         command = psutil.Process(run.pid)
-        eventually(lambda: any("template" in words(child) for child in command.children(recursive=True)))
+        eventually(lambda: any("forkserver" in words(child) for child in command.children(recursive=True)))
         below = command.children(recursive=True)
         for one in below:
-            one.suspend()  # as if it took for ever
+            one.suspend()  # as if it took forever
         run.send_signal(signal.SIGINT)
         run.communicate()
     assert alive(below) == []
@@ -252,7 +256,7 @@ def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
 def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) -> None:
     second_exercise.add_third_to(tree)
     far, name = second_exercise.FAR, second_exercise.FAR.split("/")[1]
-    # right only with this learner's module in the place of the solution
+    # correct only with this learner's module in place of the solution
     uses = second_exercise.FAR_SOLUTION.replace("return tensor", "return tensor if hasattr(pass_it_on, 'MINE') else 0")
     nbformat.write(second_exercise.notebook(far, uses, points=2), tree / "notebooks" / f"{far}.ipynb")
     course = Course(tree / "course")
@@ -269,13 +273,16 @@ def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) ->
     assert marks_of(grade(course, PHASE), name) == {"mine": (2.0, False), "plain": (2.0, True)}
 
 
-def marks_of(lines: Sequence[Line], notebook: str) -> dict[str, tuple[float | None, bool]]:
+def marks_of(lines: Sequence[NotebookSummary], notebook: str) -> dict[str, tuple[float | None, bool]]:
     return {line.work.student: (line.earned, line.judged) for line in lines if line.work.notebook == notebook}
 
 
 def test_only_one_grades_a_course(course: Course) -> None:
     hand_in(course, "learner", RIGHT)
-    with grading_alone(course.folder), pytest.raises(Locked, match=f"being graded already, by process {os.getpid()}"):
+    with (
+        grading_alone(course.folder),
+        pytest.raises(CourseLocked, match=f"being graded already, by process {os.getpid()}"),
+    ):
         grade(course, PHASE)
 
 

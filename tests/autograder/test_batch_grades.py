@@ -1,4 +1,4 @@
-"""Marks after the judge: lateness, extensions, what an instructor changes by hand, files for learning platforms."""
+"""Marks after the judge: late penalties, extensions, manual changes, files for learning platforms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gradebook(course: Course) -> Gradebook:
 
 
 def table(course: Course, *options: str) -> list[dict[str, str]]:
-    """What `labkit grades` writes."""
+    """Return what `labkit grades` writes."""
     to = course.folder / "grades.csv"
     command = [sys.executable, "-m", "labkit", "grades", "--to", str(to), "--course", str(course.folder), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -93,7 +93,7 @@ def test_lateness_extensions_and_changes_by_hand(course: Course) -> None:
     assert (lines["in_time"].earned, lines["in_time"].by_hand, lines["late"].by_hand) == (3.0, 1.5, None)
     assert scores(course) == {"absent": 0.0, "in_time": 1.5, "late": 2.7}
 
-    course.record(PHASE, "in_time", [NOTEBOOK])  # graded again: what was changed by hand stays
+    course.record(PHASE, "in_time", [NOTEBOOK])  # graded again: manual changes stay
     [line] = status_of(course, PHASE, ["in_time"])
     assert (line.earned, line.by_hand, line.look_again) == (3.0, 1.5, True)
     hand_in(course, "absent", timedelta(0))  # not graded yet: no mark, and not 0

@@ -68,7 +68,7 @@ def test_the_command_judges_with_the_settings_that_it_is_given(tmp_path: Path, m
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # a verdict counts for the settings that it was made with
+    # a verdict is valid for the settings that it was made with
     (line,) = status_of(Course(course.folder, Config(JudgeCells={"timeout": 8.0})), PHASE)
     assert (line.state, line.earned) == ("graded", 3.0)
     (line,) = status_of(course, PHASE)

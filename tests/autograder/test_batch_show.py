@@ -1,4 +1,4 @@
-"""What an instructor reads: what is not there, what to do next, whose marks these are. Nothing is judged here."""
+"""Output for instructors: what is missing, what to do next, who set the marks. Nothing is judged here."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 import second_exercise
 from rich.console import Console
 
-from autograder.batch.run import ERROR, GRADED, Line, why_nothing
+from autograder.batch.run import ERROR, GRADED, NotebookSummary, why_nothing
 from autograder.batch.show import Show
 from autograder.course import Course
-from autograder.desk.store import Work
 from autograder.judge import BrokenRubric, hidden_rubric
 from autograder.verdict import Verdict
+from autograder.verdicts.store import GradingTask
 from labkit import exercises
 from labkit.checks import CheckResult, Report
 from labkit.cli import main
 
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = NAME.split("/")
-ADA = Work("ada", PHASE, NOTEBOOK)
+ADA = GradingTask("ada", PHASE, NOTEBOOK)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(tree: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code and text of `labkit autograde --status`, which answers as the run itself does, but sooner."""
+    """Return exit code and text of `labkit autograde --status`, which answers like a run, but sooner."""
     course = [] if "--course" in arguments else ["--course", str(tree)]
     code = main(["autograde", *arguments, *course, "--status"])
     shown = capsys.readouterr()
@@ -73,7 +73,7 @@ def test_what_is_not_there_is_named(tree: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_rubric_that_python_cannot_read_is_named(tree: Path) -> None:
-    """Learners' modules have the same name as the rubric: only the folder tells them apart."""
+    """Learners' modules have the same name as the rubric; only the folder differs."""
     rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
     rubric.write_text("def broken(:\n")
     with pytest.raises(BrokenRubric) as caught:
@@ -81,16 +81,18 @@ def test_a_rubric_that_python_cannot_read_is_named(tree: Path) -> None:
     assert str(rubric) in str(caught.value) and "SyntaxError" in str(caught.value) and "line 1" in str(caught.value)
 
 
-def shown(*lines: Line) -> str:
+def shown(*lines: NotebookSummary) -> str:
     file = io.StringIO()
     Show(Console(file=file, width=300)).end(PHASE, lines)
     return file.getvalue()
 
 
 def test_the_table_says_whose_marks_these_are() -> None:
-    text = shown(Line(ADA, GRADED, 1.0, 3.0, by_hand=2.5))
+    text = shown(NotebookSummary(ADA, GRADED, 1.0, 3.0, by_hand=2.5))
     assert "2.5" in text and "set by hand, the judge says 1" in text and "look again" not in text
-    assert "judged anew since then, look again" in shown(Line(ADA, GRADED, 1.0, 3.0, by_hand=2.5, look_again=True))
+    assert "judged anew since then, look again" in shown(
+        NotebookSummary(ADA, GRADED, 1.0, 3.0, by_hand=2.5, look_again=True)
+    )
 
 
 def test_the_table_says_why_there_are_no_points() -> None:
@@ -101,27 +103,27 @@ def test_the_table_says_why_there_are_no_points() -> None:
         why_nothing(Verdict({"grade": Report(NAME, [CheckResult("sum", 2, 0)], seed=0)}, ("Odd.", "Empty.")))
         == "Empty."
     )
-    text = shown(Line(ADA, GRADED, 0.0, 3.0, why="SyntaxError at x.py, line 3\x1b[2J"))
+    text = shown(NotebookSummary(ADA, GRADED, 0.0, 3.0, why="SyntaxError at x.py, line 3\x1b[2J"))
     assert "graded: SyntaxError at x.py, line 3\\x1b[2J" in text
 
 
 def test_the_bar_names_whom_it_waits_for_when_its_guess_was_wrong() -> None:
     file, now = io.StringIO(), [0.0]
     show = Show(Console(file=file, width=200, force_terminal=True), clock=lambda: now[0])
-    grace, eve = (Work(name, PHASE, NOTEBOOK) for name in ("grace\x1b[2J", "eve"))
+    grace, eve = (GradingTask(name, PHASE, NOTEBOOK) for name in ("grace\x1b[2J", "eve"))
     with show:
         assert show.left() == ""
         show.start([ADA, grace, eve])
         assert show.left() == ""
         now[0] = 10.0
-        show.line(Line(ADA, GRADED, 1.0, 3.0))
+        show.line(NotebookSummary(ADA, GRADED, 1.0, 3.0))
         assert show.left() == "left: 0:00:20"
         now[0] = 25.0
         assert show.left() == "left: 0:00:05"
         now[0] = 31.0
         assert show.left() == "waiting for grace\\x1b[2J, eve"
-        show.line(Line(grace, GRADED, 1.0, 3.0))
-        show.line(Line(eve, GRADED, 1.0, 3.0))
+        show.line(NotebookSummary(grace, GRADED, 1.0, 3.0))
+        show.line(NotebookSummary(eve, GRADED, 1.0, 3.0))
         assert show.left() == ""
     assert "getting ready" in file.getvalue() and "3/3" in file.getvalue()
 
@@ -135,5 +137,5 @@ def test_the_bar_says_at_once_that_it_stops() -> None:
 
 
 def test_what_to_do_next() -> None:
-    assert f"Next: `nbgrader generate_feedback {PHASE} --force`" in shown(Line(ADA, GRADED, 1.0, 3.0))
-    assert f"`labkit autograde {PHASE} --retry`" in shown(Line(ADA, ERROR, reason="the disk is full"))
+    assert f"Next: `nbgrader generate_feedback {PHASE} --force`" in shown(NotebookSummary(ADA, GRADED, 1.0, 3.0))
+    assert f"`labkit autograde {PHASE} --retry`" in shown(NotebookSummary(ADA, ERROR, reason="the disk is full"))

@@ -1,4 +1,4 @@
-"""A course on a small exercise: odd submissions, the pages that learners get, and what is refused instead of marked."""
+"""A course with a small exercise: odd submissions, feedback pages, and what is refused rather than marked."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_notebook_whose_points_are_not_the_rubrics_is_not_marked(course: Cours
     finally:
         rubric.write_text(text)
     assert scores(course) == {}
-    course.autograde(PHASE)  # nothing is left of the first try
+    course.autograde(PHASE)  # nothing of the first try is left
     assert scores(course) == {"learner": 3.0}
 
 

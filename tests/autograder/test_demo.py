@@ -1,4 +1,4 @@
-"""`./lab demo`, as somebody who tries the lab sees it."""
+"""`./lab demo` as a newcomer sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labkit import exercises
 RUN = """
 import runpy, sys
 import psutil
-from labkit.clusters.warm.processes import adopt_orphans
+from labkit.clusters.forkserver.processes import adopt_orphans
 
 adopt_orphans()  # so that whatever is left behind becomes a child of this process
 sys.argv[1:] = ["demo"]

@@ -1,4 +1,4 @@
-"""A submission that writes its inputs wherever it can finds none of them in its feedback."""
+"""A submission that writes its inputs wherever it can: none of them appears in its feedback."""
 
 from __future__ import annotations
 

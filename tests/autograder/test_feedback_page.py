@@ -1,4 +1,4 @@
-"""The feedback page in a real browser: what it says first, that learners' text stays text, that it fits."""
+"""The feedback page in a real browser: what comes first, that learners' text stays text, that it fits."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ RESULTS = [
         "shards are right", 3, 0, "every rank to return", STOPPED, stopped=STOPPED, why="Rank 0 waits.", line=4
     ),
     CheckResult("sizes that do not divide", 1, 0, seen=f"{STOPPED}, as above", stopped=STOPPED, retried="failed again"),
-    CheckResult("large tensors", 0.5, 0, seen="not run: 2 calls before had to be stopped (timeout after 5 s)"),
+    CheckResult("large tensors", 0.5, 0, seen="not run: 2 earlier calls had to be stopped (timeout after 5 s)"),
     CheckResult(f"few bytes {SCRIPT}", 4, 0, "12", f"a text {SCRIPT}", "what leaves"),
 ]
 
 
 def graded(cell: str = CELL, *results: CheckResult) -> NotebookNode:
-    """A notebook as it is after autograde, with the scores and comments that nbgrader puts in."""
+    """Return a notebook as it is after autograde, with nbgrader's scores and comments."""
     report = Report(NAME, results or RESULTS, seed=42)
     verdict = Verdict({"grade_ring": report}, (f"Odd: {SCRIPT}",), {"grade_ring": (Picture("A run", SVG, "Of it."),)})
     plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
@@ -84,11 +84,11 @@ def test_what_learners_wrote_is_text_and_nothing_runs(browser: Browser, tmp_path
     opened.on("console", lambda message: said.append(message.text))
     opened.goto((tmp_path / "page.html").as_uri())
     assert opened.title() == "ring: 5.5 of 15.5 points"
-    assert (len(asked), said) == (1, [])  # nothing was even tried that the policy had to forbid
+    assert (len(asked), said) == (1, [])  # no request was even attempted that the policy had to block
     assert opened.locator("script, img, iframe, object, link").count() == 0
     assert SCRIPT in opened.locator("#code-1-4").inner_text()
     assert "⟨1B⟩[31m⟨202E⟩</span>⟨00⟩" in opened.locator(".l").nth(4).inner_text()
-    # the policy holds by itself, too
+    # the policy works by itself, too
     for html in ("<img src=http://x/>", "<script>document.title = 1</script>"):
         opened.evaluate("html => document.body.append(document.createRange().createContextualFragment(html))", html)
     assert opened.title() == "ring: 5.5 of 15.5 points"
@@ -100,7 +100,7 @@ def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
     text = shown.locator("body").inner_text()
     order = [
         "5.5 of 15.5 points",
-        "0.5 points are taken off",
+        "0.5 points are deducted",
         "Odd:",
         "Well done",
         "Look at this first: shards are right",
@@ -112,7 +112,7 @@ def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
         "Also failed",
         "few bytes",
         "1 was not run",
-        "2 calls before",
+        "2 earlier calls",
         "Passed",
         "the sum is",
     ]
@@ -143,7 +143,7 @@ def test_a_dark_page_has_light_text(shown: Page) -> None:
 def test_everybody_can_find_their_way(shown: Page) -> None:
     levels = shown.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))")
     assert levels[0] == 1 and all(after - before <= 1 for before, after in pairwise(levels))
-    for region in shown.locator(".wide").all():  # what scrolls can be scrolled with keys, and says what it is
+    for region in shown.locator(".wide").all():  # scrollable regions can be scrolled by keyboard, and are labelled
         assert region.get_attribute("tabindex") == "0" and region.get_attribute("aria-label")
     assert shown.get_by_role("img", name="4 ranks").count() == 1
     ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
@@ -163,7 +163,7 @@ def test_a_cell_that_was_left_empty() -> None:
 
 
 def test_what_nobody_wrote_is_no_comment() -> None:
-    """nbgrader puts "No response." under an answer that was left as it was."""
+    """nbgrader puts "No response." under an answer that was left unchanged."""
     notebook = graded()
     about_the_answer = notebook.cells[3].metadata.nbgrader
     about_the_answer.comment = "No response."

@@ -1,4 +1,4 @@
-"""Pictures of a submission's own run: what they say, and that they tell no size, no time and no text of a rank's."""
+"""Plots of a submission's own run: their content, and that they reveal no size, no time and no text of a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from autograder.feedback.pictures import _COLOUR, pictures
 from labkit.checks import CheckResult, ProcessRun, Report
 from labkit.clusters import RankResult, Run
-from labkit.clusters.standing import Standing, UnderWay
+from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.plots import palette
 from labkit.trace import Event, Kind, Trace
 
@@ -64,9 +64,10 @@ def test_a_failed_run_is_drawn_before_one_that_passed() -> None:
 
 def test_a_deadlock_shows_who_waits_for_whom() -> None:
     waits = [
-        Standing(r, under_way=(UnderWay("send", SECRET, peer=1 - r, line=SECRET, waited_for=True),)) for r in range(2)
+        RankStatus(r, under_way=(PendingOperation("send", SECRET, peer=1 - r, line=SECRET, waited_for=True),))
+        for r in range(2)
     ]
-    failed = CheckResult("check", 1, 0, run=Run([RankResult(0)], Trace(2), standings=waits))
+    failed = CheckResult("check", 1, 0, run=Run([RankResult(0)], Trace(2), statuses=waits))
     (drawn,) = pictures(Report("phase3_x/ring", [failed], seed=1))
     assert "waits for rank 1 to receive" in drawn.svg and "waits for rank 0 to receive" in drawn.svg
     assert "At the end rank 0 waits for rank 1 to receive." in drawn.svg

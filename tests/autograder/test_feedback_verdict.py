@@ -1,4 +1,4 @@
-"""`labkit verdict`: instructors read in full what learners are told in part."""
+"""`labkit verdict`: instructors see in full what learners see in part."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autograder.desk.store import Kept, Verdicts, Work
 from autograder.feedback import for_learner
 from autograder.verdict import Verdict
+from autograder.verdicts.store import GradingTask, StoredVerdict, VerdictStore
 from labkit.checks import CheckResult, Report
 from labkit.cli import main
 
@@ -18,9 +18,11 @@ def test_all_that_the_judge_found(tmp_path: Path, capsys: pytest.CaptureFixture[
         "values", 2, 0, "3", "ValueError: inputs are 4\x1b[2J\n  5", stopped="ValueError", fault="Traceback"
     )
     report = Report("phase3_x/ring", [failed, CheckResult("messages", 1, 1)], seed=4711)
-    verdicts = Verdicts(tmp_path)
-    verdicts.keep(Work("ada", "phase3_x", "ring"), Kept("key", Verdict({"grade_ring": report}, ("Odd.",)), 1.0))
-    verdicts.fail(Work("ada", "phase3_x", "scan"), "the disk is full", 2)
+    verdicts = VerdictStore(tmp_path)
+    verdicts.keep(
+        GradingTask("ada", "phase3_x", "ring"), StoredVerdict("key", Verdict({"grade_ring": report}, ("Odd.",)), 1.0)
+    )
+    verdicts.fail(GradingTask("ada", "phase3_x", "scan"), "the disk is full", 2)
     assert "inputs" not in for_learner(report).text()
 
     assert main(["verdict", "phase3_x", "ada", "--course", str(tmp_path)]) == 0

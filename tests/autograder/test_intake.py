@@ -1,4 +1,4 @@
-"""Whatever state a submission is in, it is rebuilt into the released notebook with the learner's solution in it."""
+"""A submission in any state is rebuilt into the released notebook with the learner's solution in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rebuilt(data: bytes) -> nbformat.NotebookNode:
 
 
 def check(notebook: nbformat.NotebookNode, module: str) -> list[str]:
-    """Everything is as released but for the module; returns what was noted."""
+    """Check that everything except the module is as released; return the notes."""
     MetadataValidator().validate_nb(notebook)
     nbformat.validate(notebook)
     assert [cell.id for cell in notebook.cells] == [cell.id for cell in RELEASED.cells]
@@ -263,7 +263,7 @@ def test_what_is_not_read_takes_no_memory() -> None:
     finally:
         tracemalloc.stop()
     assert [cell.source for cell in cells] == ["x = 1"]
-    assert peak < 100_000  # as objects of Python's they would be 7 MB
+    assert peak < 100_000  # as Python objects they would take 7 MB
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""nbgrader's own autograde on a class of hostile folders: it sees what intake made of them and nothing else."""
+"""nbgrader's own autograde on a class of hostile folders: it sees only what intake made of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_whatever_lies_in_a_folder_each_learner_gets_a_mark(course: Course) -> N
     course.feedback(PHASE)
     page = (course.folder / "feedback" / "nothing" / PHASE / f"{NOTEBOOK}.html").read_text()
     assert "The submission is empty." in page
-    # a page with old marks is taken away, and nobody is warned of what is as it should be
+    # a page with old marks is removed, and normal states cause no warning
     course.record(PHASE, "nothing", [NOTEBOOK])
     assert not (course.folder / "feedback" / "nothing" / PHASE).exists()
     assert (course.folder / "feedback" / "links" / PHASE).exists()

@@ -1,4 +1,4 @@
-"""nbgrader's exchange: released, handed in and collected by its own commands, with ours in the place of collect."""
+"""nbgrader's exchange: release, submit and collect by its own commands, with our collector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AS_ROOT = os.geteuid() == 0
 ME = pwd.getpwuid(os.geteuid()).pw_name
 OTHER = next(user for user in pwd.getpwall() if user.pw_uid not in (0, os.geteuid()))
 LEARNER, OTHER_LEARNER = (OTHER.pw_name, ME) if AS_ROOT else (ME, OTHER.pw_name)
-"""Root can give files to any user; anybody else hands in as themselves, and claims to be another."""
+"""Root can give files to any user; anyone else submits as themselves and claims to be another user."""
 
 
 class Class:
@@ -77,7 +77,7 @@ class Class:
         return folder
 
     def collect(self, **options: Any) -> dict[str, str]:
-        """`nbgrader collect`; returns what was refused, by folder, and why."""
+        """`nbgrader collect`; returns refusals with reasons, by folder."""
         done = self._does(ExchangeCollect, **options)
         return {name: refusal.reason for name, refusal in done.refused.items()}
 
@@ -94,7 +94,7 @@ class Class:
 
 
 def give(folder: Path, owner: str) -> None:
-    """All of a folder to another user, where we may."""
+    """Give a whole folder to another user, where permitted."""
     if AS_ROOT:
         uid = pwd.getpwnam(owner).pw_uid
         for path in (folder, *folder.rglob("*")):
@@ -231,7 +231,7 @@ def stamp_as_link(folder: Path, secret: Path) -> str:
 
 def large(folder: Path, secret: Path) -> str:
     with (folder / "a.bin").open("wb") as file:
-        file.truncate(1 << 40)  # a hole: it takes no space
+        file.truncate(1 << 40)  # a sparse file: it takes no space
     return "`a.bin` was left out: it is larger than"
 
 
@@ -273,7 +273,7 @@ def test_names_that_make_no_sense_stop_nobody(lab: Class) -> None:
     refused = lab.collect(check_owner=False)
     assert lab.submitted().is_dir()
     assert [path.name for path in (lab.course / "submitted").iterdir()] == [LEARNER]
-    assert len(refused) >= len(NAMES) - 1  # the one with too many plus signs is nobody's
+    assert len(refused) >= len(NAMES) - 1  # the one with too many plus signs belongs to no learner
     assert all(reason.isprintable() for reason in refused.values())
 
 

@@ -1,4 +1,4 @@
-"""A submission's folder can hold anything: what comes out is one notebook for each released one, and why."""
+"""A submission's folder can hold anything: the result is one notebook for each released one, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from autograder.intake import Intake, IntakeFailed, Limits, Release, read_release, receive
 from autograder.intake.folder import chunks, opened, walk
-from autograder.intake.limits import NotTaken, NotYet
+from autograder.intake.limits import EntryRefused, FilesChanged
 from autograder.intake.stamps import FORMAT, Record, told_time
 from autograder.submissions import with_module
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def taken(intake: Intake, release: Release = RELEASE) -> str:
-    """The learner's module, when all else is as released."""
+    """Return the learner's module, when all else is as released."""
     assert set(intake.notebooks) == set(release.notebooks)
     for notebook in intake.notebooks.values():
         nbformat.validate(notebook)
@@ -71,7 +71,7 @@ def hard_link(path: Path, secret: Path) -> None:
 
 def unix_socket(path: Path, _: Path) -> None:
     home = os.getcwd()
-    os.chdir(path.parent)  # the path of a socket is short
+    os.chdir(path.parent)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path.name)
     os.chdir(home)
@@ -212,7 +212,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_taken(change: Callable[[Pat
         reading = chunks(folder, one, 10 << 20)
         next(reading)
         change(path)
-        with pytest.raises(NotYet, match="changed while it was read"):
+        with pytest.raises(FilesChanged, match="changed while it was read"):
             list(reading)
 
 
@@ -222,7 +222,7 @@ def test_a_file_that_changed_since_it_was_found_is_not_taken(change: Callable[[P
     with opened(tmp_path) as folder:
         (one,), _ = walk(folder, Limits())
         change(tmp_path / "file")
-        with pytest.raises(NotYet):
+        with pytest.raises(FilesChanged):
             list(chunks(folder, one, 10 << 20))
 
 
@@ -234,13 +234,13 @@ def test_a_part_of_a_path_that_becomes_a_link_leads_nowhere(tmp_path: Path) -> N
         (one,), _ = walk(folder, Limits())
         (tmp_path / "inside" / "sub").rename(tmp_path / "elsewhere")
         (tmp_path / "inside" / "sub").symlink_to(tmp_path / "secret")
-        with pytest.raises(NotTaken):
+        with pytest.raises(EntryRefused):
             list(chunks(folder, one, 100))
 
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder of a user who is not root, and that user's rights."""
+    """A folder of a user who is not root, with that user's permissions."""
     with tempfile.TemporaryDirectory() as made:
         as_root = os.geteuid() == 0
         if as_root:

@@ -1,4 +1,4 @@
-"""The report on suspicious submissions: what it points at, that it runs nothing, and that its page is safe to open."""
+"""The report on suspicious submissions: its findings, that it runs nothing, and that its page is safe to open."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_cells_that_are_the_learners_own_may_be_anything(course: Path) -> None:
     assert told(report) == [] and report.pairs == []
 
 
-# What a module reaches for --------------------------------------------------------------------------------------------
+# Uses in a module -----------------------------------------------------------------------------------------------------
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
 FORBIDDEN = material(RING).forbidden
@@ -134,7 +134,7 @@ REACHING = {
     "().__class__.__base__.__subclasses__()": ("inspection", ".__subclasses__"),
     "from labkit.checks import expect": ("grader", "labkit.checks.expect"),
     "import autograder.judge": ("grader", "autograder.judge"),
-    "import labkit.clusters.virtual.desk": ("grader", "labkit.clusters.virtual.desk"),
+    "import labkit.clusters.virtual.scheduler_server": ("grader", "labkit.clusters.virtual.scheduler_server"),
     "import os\nos.fork()": ("process", "os.fork"),
     "from os import environ\nenviron['RANK']": ("surroundings", "os.environ"),
     "open('/proc/self/maps')": ("surroundings", "'/proc/self/maps'"),
@@ -214,7 +214,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 @pytest.fixture
 def pair(course: Path) -> Path:
-    """Two alike, one with a name that is no name, and others who are not."""
+    """Two similar submissions, one under an invalid name, and others that are not similar."""
     original = answers()["parity"].replace("even = ", f"# {SCRIPT} my own words\n    even = ", 1)
     hand_in(course, "zoë", original)
     hand_in(course, f"<b>{SCRIPT.replace('/', '')}\x1b[31m", original.replace("even", "is_even"))
@@ -264,7 +264,7 @@ def test_earlier_courses_are_compared_too(pair: Path, tmp_path: Path) -> None:
     hand_in(before, "max", ring_answers.FREELY)
     hand_in(before, "ann", answers()["rotated"])
     hand_in(pair, "eve", ring_answers.FREELY.replace("Neighbours", "Ring"))
-    hand_in(pair, "ann", answers()["rotated"])  # who repeats the course
+    hand_in(pair, "ann", answers()["rotated"])  # a learner who repeats the course
     report = make_report(pair, PHASE, [before])
     across = [(p.left.student, p.right.student, p.right.course) for p in report.pairs if p.right.course]
     assert across == [("eve", "max", "earlier")]

@@ -1,4 +1,4 @@
-"""Copies are found under eight disguises; what people write for themselves, right or wrong, is not."""
+"""Copies are found under eight disguises; independent work, correct or wrong, is not reported."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_no_pair_is_found_among_independent_answers_even_where_the_course_knows_
 
 
 def test_the_longest_blank_alone_is_enough(people: Class) -> None:
-    """Who takes one of three blanks from somebody else, and writes two."""
+    """A learner copies one of three blanks and writes two."""
     found = 0
     pairs = list(itertools.pairwise(BLANKS))
     for taken, own in pairs:
@@ -103,7 +103,7 @@ def test_passages_are_told_by_their_lines(people: Class) -> None:
     }
     assert ("dist.send(shards[s], ring.right, group)",) * 2 in told
     assert sum(a == b for a, b in told) > len(told) / 2
-    # what everybody was given is not told
+    # material given to all is not reported
     assert not any("_shards(name" in a or "get_rank" in a for a, _ in told)
 
 

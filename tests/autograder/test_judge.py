@@ -20,7 +20,7 @@ RIGHT = second_exercise.SOLUTION
 
 
 def instead(body: str) -> str:
-    """The module, with `body` in the place of what should be done."""
+    """Return the module with `body` in place of the solution."""
     begin, end = RIGHT.index("    received ="), RIGHT.index("    ### END")
     return RIGHT[:begin] + "".join(f"    {line}\n" for line in body.splitlines()) + RIGHT[end:]
 
@@ -71,7 +71,7 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> exercises.Exerc
 
 
 def judged(exercise: exercises.Exercise, source: str) -> Report:
-    # what sandboxes are forked from stays
+    # the sandboxes' forkserver keeps running
     Sandbox().open().close()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with Judge(Sandbox(processes=100), timeout=2.0) as judge:

@@ -1,4 +1,4 @@
-"""What is not a submission's doing costs it no marks: earlier exercises, chance, the machine."""
+"""Circumstances beyond a submission's control cost it no marks: earlier exercises, chance, the machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import second_exercise
 import torch
 from nbformat import NotebookNode
 
-from autograder.enclosed import Enclosed
 from autograder.grading import builds_on, judge_notebook
 from autograder.judge import Judge
 from autograder.sandbox import Sandbox, Usage
+from autograder.submission_sandbox import SubmissionSandbox
 from labkit import exercises
 from labkit.checks import Budget, CannotJudge, CheckFailed, CheckResult, Patience, Ranks, Submission, check_exercise
 from labkit.clusters import RankResult, Run
-from labkit.clusters.warm import WarmProcess
+from labkit.clusters.forkserver import ForkServer
 
 sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -42,13 +42,13 @@ def far_notebook(module: str) -> NotebookNode:
 @sandboxed
 def test_a_module_of_ones_own_is_used_where_it_works_and_the_solution_where_not(tree: Path) -> None:
     assert builds_on(far_notebook(USES)) == {second_exercise.NAME}
-    # it shows whose module was used: this one is right, and another than the solution
+    # the output shows whose module was used: this one is correct, but not the solution
     told = RIGHT.replace("return received", "print('mine')\n    return received")
     seen = USES.replace("return tensor", "return tensor if hasattr(pass_it_on, 'MINE') else tensor + 1")
     for own, module, marks, note in (
-        (told + "\nMINE = True\n", seen, 2.0, "pass_it_on, on which this builds, is your own."),
-        (WRONG, USES, 2.0, "is the solution: your own does not pass its visible checks."),
-        (None, seen, 0.0, "is the solution: there is none of your own."),
+        (told + "\nMINE = True\n", seen, 2.0, "this builds on your own pass_it_on."),
+        (WRONG, USES, 2.0, "this builds on the solution of pass_it_on: your own fails its visible checks."),
+        (None, seen, 0.0, "this builds on the solution of pass_it_on: you have not written your own."),
     ):
         earlier = {} if own is None else {second_exercise.NAME: own}
         verdict = judge_notebook(far_notebook(module), Sandbox(), earlier=earlier)
@@ -60,9 +60,9 @@ def test_the_learners_own_checks_use_the_same_stand_ins(tree: Path) -> None:
     exercises.find(FAR).save(USES)
     exercises.find(second_exercise.NAME).save(WRONG)
     report = check_exercise(exercises.find(FAR))
-    assert report.passed and "is the solution: your own does not pass" in report.title
+    assert report.passed and ": your own fails its visible checks" in report.title
     exercises.find(second_exercise.NAME).save(RIGHT)
-    assert "pass_it_on, on which this builds, is your own" in check_exercise(exercises.find(FAR)).title
+    assert "this builds on your own pass_it_on" in check_exercise(exercises.find(FAR)).title
 
 
 def test_exercises_that_build_on_each_other_are_refused(tree: Path) -> None:
@@ -74,7 +74,7 @@ def test_exercises_that_build_on_each_other_are_refused(tree: Path) -> None:
 
 @sandboxed
 def test_what_fails_by_chance_is_run_again_and_said(tree: Path) -> None:
-    # the first call in a sandbox goes well, every other one hangs; apart, ranks would find nothing of earlier ones
+    # the first call in a sandbox succeeds, every other one hangs; isolated ranks would see no trace of earlier ones
     chance = "    while __import__('os').path.exists('/tmp/been'): pass\n"
     module = RIGHT.replace("    ### BEGIN", chance + "    ### BEGIN")
     module = module.replace("    return", "    if rank == 0: open('/tmp/been', 'w')\n    return")
@@ -101,7 +101,7 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
     assert first.stopped.startswith("timeout at") and f"line {line}" in first.stopped
     assert first.retried == second.retried == "failed in a fresh sandbox, too"
     assert second.run is not None and second.run.stopped == "timeout after 0.5 s"
-    # not run at first, and then with as much time as the solution needs several times over
+    # not run at first, and then with several times the time that the solution needs
     for result in (third, fourth):
         assert result.retried == "run later, in a fresh sandbox" and result.run is not None
         assert result.run.stopped.startswith("timeout after")
@@ -166,7 +166,7 @@ def test_an_error_of_the_machine_where_it_is_judged_is_nobodys_marks(tree: Path)
     assert (once.earned, once.retried) == (1.0, "failed at first, then passed twice: it counts")
     with pytest.raises(CannotJudge, match="the solution fails the check 'opens files', too"):
         judged("range(99)", RIGHT)
-    # of this submission alone, every time: its own doing
+    # for this submission only, every time: its own fault
     theirs = judged("[]", RIGHT.replace("    ### BEGIN", "    print('twice')\n    ### BEGIN"))
     assert (theirs.earned, theirs.retried) == (0.0, "failed in a fresh sandbox, too")
 
@@ -178,12 +178,12 @@ def test_a_budget_bounds_all_calls_together() -> None:
     patience.note(Run([RankResult(0)]), 4.0)
     assert Patience(20.0, budget).seconds == 6.0
     patience.note(Run([RankResult(0)], stopped="timeout after 6 s"), 6.0)
-    with pytest.raises(CheckFailed, match="not run: the calls before have used up the time"):
+    with pytest.raises(CheckFailed, match="not run: earlier calls have used up the time"):
         patience.seconds  # noqa: B018
 
 
 class OtherSandbox(Sandbox):
-    """Opens enclosures that are not sandboxes, and end as they are told."""
+    """Opens sandboxes without isolation, which end as instructed."""
 
     def __init__(self, command: tuple[str, ...] = (), ended: str = "") -> None:
         super().__init__()
@@ -191,16 +191,16 @@ class OtherSandbox(Sandbox):
 
     def open(self) -> Any:
         self.opened += 1
-        return OtherEnclosure(WarmProcess(self.command), self.why if self.opened > 1 else "")
+        return OtherInstance(ForkServer(self.command), self.why if self.opened > 1 else "")
 
 
-class OtherEnclosure:
-    def __init__(self, warm: WarmProcess, why: str) -> None:
-        self.warm, self._why = warm, why
+class OtherInstance:
+    def __init__(self, forkserver: ForkServer, why: str) -> None:
+        self.forkserver, self._why = forkserver, why
 
     @property
     def ended(self) -> str:
-        return self._why if self.warm._process is not None else ""
+        return self._why if self.forkserver._process is not None else ""
 
     def usage(self) -> Usage:
         return Usage()
@@ -209,7 +209,7 @@ class OtherEnclosure:
         return 0.0
 
     def close(self) -> None:
-        self.warm.close()
+        self.forkserver.close()
 
 
 def test_a_sandbox_that_breaks_is_nobodys_marks(tree: Path) -> None:
@@ -221,9 +221,9 @@ def test_why_a_sandbox_was_ended_is_what_the_check_has_seen(tree: Path) -> None:
     why = "memory: 4.3 GB of all processes together, 4 GB allowed"
     sandbox = OtherSandbox(ended=why)
     sandbox.opened = 1
-    enclosed = Enclosed(sandbox)
-    ranks = Ranks(enclosed.virtual)
+    submission_sandbox = SubmissionSandbox(sandbox)
+    ranks = Ranks(submission_sandbox.virtual)
     submission = Submission(exercises.find(second_exercise.NAME), RIGHT)
     run = ranks(2).attempt(submission.pass_it_on, [torch.ones(2), torch.ones(2)])
     assert run.stopped == why and why in run.diagnosis()
-    enclosed.close()
+    submission_sandbox.close()

@@ -1,4 +1,4 @@
-"""Ranks are kept for the calls of one check: what one check has left in them earns nothing in another."""
+"""Ranks are reused for the calls of one check: leftovers of one check earn nothing in another."""
 
 from __future__ import annotations
 

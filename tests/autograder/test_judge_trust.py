@@ -1,4 +1,4 @@
-"""What a rank of a judged call cannot know, cannot say, and cannot change afterwards."""
+"""What a rank of a judged call cannot know, cannot report, and cannot change afterwards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from autograder.enclosed import Enclosed
 from autograder.sandbox import Sandbox
+from autograder.submission_sandbox import SubmissionSandbox
 from labkit.checks import Alteration, Args, NotMeasurable, Ranks, Reference, Submission
 from labkit.clusters import Job, Run
 from labkit.clusters.arguments import transposed, work
@@ -23,7 +23,7 @@ HEAD = "import torch\nimport torch.distributed as dist\n\n\ndef tried(tensor, *m
 
 
 def run(body: str, *inputs: Args, on: str = "virtual", trusting: bool = False, **options: Any) -> Run:
-    """`tried` on as many ranks as there are inputs, which are processes."""
+    """Run `tried` on as many process ranks as there are inputs."""
     source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
     arguments = tuple((given.args, given.kwargs) for given in inputs)
     job = Job(call=(NAME, "tried"), arguments=arguments, modules={NAME: source}, timeout=30)
@@ -64,14 +64,14 @@ def test_what_lies_in_the_arguments_is_read_and_not_told(on: str) -> None:
         assert torch.equal(there, torch.ones(3)) and plain == [1, 2]
         assert torch.equal(strided, 2 * torch.arange(6.0).view(2, 3).t()) and not strided.is_contiguous()
     assert torch.equal(given[0].args[0], torch.zeros(3))
-    # a rank that lies: it says that it returns its argument, and that the argument is right
+    # a lying rank: it claims that it returns its argument, and that the argument is correct
     liar = """from dataclasses import replace
-from labkit.clusters import handing, program
+from labkit.clusters import argument_transfer, program
 made = program.RankResult
 def lie(rank, **said):
     return made(rank, value=torch.ones(3), arguments=(torch.ones(3),), returned_argument=0)
 program.RankResult = lie
-handing.told = lambda result: result
+argument_transfer.without_tensors = lambda result: result
 return None"""
     found = run(liar, Args(torch.zeros(3)), on=on).raise_if_failed()
     assert torch.equal(found.values[0], torch.zeros(3)) and torch.equal(found.ranks[0].arguments[0], torch.zeros(3))
@@ -113,7 +113,7 @@ endpoint._say = early
 
 @pytest.mark.parametrize("numel, times", [(1 << 18, 8), (0, 5000)])
 def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1
@@ -121,7 +121,7 @@ def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytes
 
 
 def test_who_used_up_what_all_may_send_is_blamed_and_not_who_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     body = """if dist.get_rank() == 0:
     kept = [dist.isend(torch.ones(300_000), 1) for _ in range(3)]  # which nobody receives
     dist.send(tensor, 1, tag=1)
@@ -143,7 +143,7 @@ def test_a_message_that_is_altered_shows_in_what_is_made_of_it_and_nowhere_else(
     fake = "dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor + 0, 0)\nreturn tensor * 0 + 1"
     for body, arrived in ((honest, 2.0), (fake, 1.0)):
         found = run(body, *per_rank(2), alteration=Alteration(0)).raise_if_failed()
-        assert found.values[0].tolist() == [1.0] * 3  # the sender's own is as it was
+        assert found.values[0].tolist() == [1.0] * 3  # the sender's own is unchanged
         assert found.values[1].tolist() == [arrived] * 3
     other = run(honest, *per_rank(2), alteration=Alteration(0, torch.float64)).raise_if_failed()
     assert other.values[1].tolist() == [1.0] * 3
@@ -159,20 +159,20 @@ work.wait()
 tensor += other
 return tensor"""
     knows = "return tensor.fill_(3)"
-    enclosed = Enclosed(Sandbox())
-    ranks = Ranks(processes=enclosed.processes, network_bytes=enclosed.network_bytes)
+    submission_sandbox = SubmissionSandbox(Sandbox())
+    ranks = Ranks(processes=submission_sandbox.processes, network_bytes=submission_sandbox.network_bytes)
     inputs = [torch.full((500_000,), float(rank + 1)) for rank in range(2)]
     for body, nbytes in ((pairs, 4_000_000), (knows, 0)):
         source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
         found = ranks.processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), inputs)
         assert [value[0].item() for value in found.values] == [3.0, 3.0]
-        assert nbytes <= found.bytes_on_the_wire <= 1.1 * nbytes + 20_000  # TCP sends some again
-    enclosed.close()
+        assert nbytes <= found.bytes_on_the_wire <= 1.1 * nbytes + 20_000  # TCP retransmits some
+    submission_sandbox.close()
 
 
 @pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 def test_memory_is_the_kernels_figure_of_the_run_that_returns_the_values() -> None:
-    # tensors of a quarter of a megabyte: what is freed is not counted any more; held for a while, since it is looked at
+    # tensors of a quarter of a megabyte: freed ones are no longer counted; held for a while, since memory is sampled
     # now and then where there are no control groups
     body = """import time
 for _ in range(4):
@@ -182,21 +182,25 @@ held = [torch.full((65_536,), float(tensor)) for _ in range(200)]
 time.sleep(0.5)
 return held[-1][0]"""
     source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
-    enclosed = Enclosed(Sandbox())
-    ranks = Ranks(enclosed.virtual, processes=enclosed.processes, memory_beyond=enclosed.memory_beyond)
+    submission_sandbox = SubmissionSandbox(Sandbox())
+    ranks = Ranks(
+        submission_sandbox.virtual,
+        processes=submission_sandbox.processes,
+        memory_beyond=submission_sandbox.memory_beyond,
+    )
     tried = Reference(Submission(Exercise(NAME), source), "tried")
     for two in (ranks(2), ranks.processes(2)):
         found, nbytes = two.measured(tried, [torch.ones(1), torch.full((1,), 2.0)])
         assert [value.item() for value in found.values] == [1.0, 2.0]
         assert 100e6 < nbytes < 145e6
-    enclosed.close()
+    submission_sandbox.close()
 
 
 def test_without_a_network_of_ones_own_bytes_are_not_measured() -> None:
     source = HEAD + "    return tensor\n"
     found = Ranks().processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), [torch.ones(2)] * 2)
     assert found.values[1].tolist() == [1.0, 1.0]
-    with pytest.raises(NotMeasurable, match="when graded"):
+    with pytest.raises(NotMeasurable, match="only in grading"):
         found.bytes_on_the_wire  # noqa: B018
 
 
@@ -205,7 +209,7 @@ def test_the_store_is_no_way_around_messages() -> None:
     for writes in ("set('k', b'x')", "add('k', 1)", "queue_push('k', b'')", "compare_set('k', b'', b'')"):
         found = run(f"{keeps}store.{writes}", *per_rank(2))
         assert all(rank.error is not None and "send messages" in rank.error.message for rank in found.ranks), writes
-    # what the library itself does with it needs none of that
+    # the library's own uses need none of that
     groups = """pair = dist.new_group([0, 1], use_local_synchronization=True)
 dist.monitored_barrier()
 dist.all_gather_object(found := [None, None], dist.get_rank(), group=pair)
@@ -219,11 +223,11 @@ REPEATS = """from torch.distributed import distributed_c10d
 store = distributed_c10d._get_default_store()
 store.set("k", bytes(800))
 store.multi_get(["k"] * 100_000)"""
-"""Eighty megabytes for a request of half a one."""
+"""Eighty megabytes for a request of half a megabyte."""
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.exchange.MAX_MESSAGE_BYTES", 16 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.protocol.MAX_MESSAGE_BYTES", 16 << 20)
     found = run(REPEATS, *per_rank(1), trusting=True)
     assert found.ranks[0].error is not None
 
@@ -249,7 +253,7 @@ def test_a_group_has_each_rank_once() -> None:
 
 
 def test_many_small_things_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.desk.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
     assert run(keeps + "return store.check(['k'] * 1000)", *per_rank(1)).raise_if_failed().values == [False]
     assert run(keeps + "return store.check(['k'] * 10_000)", *per_rank(1)).ranks[0].error is not None

@@ -1,4 +1,4 @@
-"""What a machine cannot measure is left out of the marks, for every submission alike, and with a word."""
+"""What a machine cannot measure is left out of the marks, for all submissions alike, with a note."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from traitlets.config import Config
 
 from autograder.batch.run import grade
 from autograder.course import Course
-from autograder.desk.store import Verdicts
 from autograder.judge import BrokenRubric, Judge
 from autograder.measurable import unmeasurable
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
+from autograder.verdicts.store import VerdictStore
 from labkit import exercises
 from labkit.checks import CannotJudge
 
@@ -48,7 +48,7 @@ def rubric_of(exercise: exercises.Exercise) -> Path:
 
 
 def configured() -> Config:
-    """Ranks run in this machine's own network, and nothing but samples tells how much memory they hold."""
+    """Ranks run in this machine's own network, and only samples show how much memory they hold."""
     return Config({"Sandbox": {"runner": "test_sandbox_runner.Limited", "cgroups": False}})
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_measured_is_left_out_until_a_machine_measures_it(
     assert "skipped" in page and "3 of the other 3 count as 5 of 5" in page
     if not Sandbox().available:
         pytest.skip("needs namespaces, for a sandbox that measures")
-    verdicts = Verdicts(course.folder)
+    verdicts = VerdictStore(course.folder)
     before = verdicts.latest(line.work)
     Course(course.folder).record(PHASE, "ada", [NOTEBOOK])
     after = verdicts.latest(line.work)
@@ -78,7 +78,7 @@ def test_what_cannot_be_measured_is_left_out_until_a_machine_measures_it(
 
 
 def test_a_check_says_what_it_needs(exercise: exercises.Exercise) -> None:
-    """Else the submission, which is run before the figure is asked for, would decide whether it is left out."""
+    """Otherwise the submission, which runs before the figure is read, would decide whether it is left out."""
     rubric_of(exercise).write_text(RUBRIC.replace(', needs={"network"}', ""))
     sandbox = Sandbox(config=configured())
     with pytest.raises(BrokenRubric, match=r"needs=\{\"network\"\}"), Judge(sandbox) as judge:

@@ -1,4 +1,4 @@
-"""Mutants: edits of right solutions, and the command that shows them."""
+"""Mutants: edits of correct solutions, and the command that shows them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_lines_with_two_spaces_say_where() -> None:
 
 
 def test_empty_lines_and_edits_one_after_the_other() -> None:
-    """The second edit is made in what the first one left."""
+    """The second edit applies to the result of the first one."""
     assert changed("-     return x / 2\n-\n- return x\n+     return 1\n\n- return 1\n+ return 2") == (
         "def half(x):\n    if x:\n        return 2\n"
     )

@@ -1,4 +1,4 @@
-"""What counts when a check failed by what may be chance: each for itself, and with the solution beside it."""
+"""The result that counts when a check may have failed by chance: decided per check, with the solution run too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autograder.retries import Retries, Timed, may_be_chance
+from autograder.retries import Retries, TimedResult, may_be_chance
 from labkit.checks import (
     CannotJudge,
     Check,
@@ -31,7 +31,7 @@ TIMEOUT = CheckResult("check", 1.0, earned=0.0, run=Run([RankResult(0)], stopped
 CRASH = CheckResult("check", 1.0, 0.0, run=Run([RankResult(0, error=RankError("SIGSEGV", "crashed"), exit=-11)]))
 WRONG = CheckResult("check", 1.0, earned=0.0, seen="3", run=Run([RankResult(0)]))
 WRONG_ON_PROCESSES = CheckResult("check", 1.0, earned=0.0, seen="3", run=ProcessRun([RankResult(0)]))
-LEFT_OUT = CheckResult("check", 1.0, earned=0.0, seen=f"{NOT_RUN}: 2 calls before had to be stopped")
+LEFT_OUT = CheckResult("check", 1.0, earned=0.0, seen=f"{NOT_RUN}: 2 earlier calls had to be stopped")
 
 
 def check(name: str) -> Check:
@@ -39,7 +39,7 @@ def check(name: str) -> Check:
 
 
 class Machine:
-    """Runs nothing: says what the runs of each check end with, and how long the solution takes."""
+    """Runs nothing: gives the result of each check's runs, and how long the solution takes."""
 
     def __init__(
         self, again: Mapping[str, Sequence[CheckResult]], solution: float | Sequence[float] = 0.1, fails: bool = False
@@ -54,9 +54,9 @@ class Machine:
         self.log.append(f"{check.name} {limit:g}")
         return self.again[check.name].pop(0)
 
-    def _run_solution(self, check: Check) -> Timed:
+    def _run_solution(self, check: Check) -> TimedResult:
         self.log.append(f"solution of {check.name}")
-        return Timed(WRONG if self.fails else PASSED, self.solution.pop(0))
+        return TimedResult(WRONG if self.fails else PASSED, self.solution.pop(0))
 
     def decide(self, name: str, first: CheckResult) -> CheckResult:
         return self.retries.decide(check(name), first)
@@ -119,7 +119,7 @@ def test_a_submission_that_hangs_everywhere_is_soon_given_up() -> None:
 
 
 def test_a_shorter_limit_leaves_room_for_what_the_solution_needs() -> None:
-    # the solution of c takes more than a quarter of the shorter limit, so that proves nothing; it gets the whole one
+    # the solution of c takes more than a quarter of the shorter limit, so that proves nothing; it gets the full limit
     machine = Machine({"a": [TIMEOUT], "b": [TIMEOUT], "c": [TIMEOUT, PASSED, PASSED]}, solution=[0.5, 0.5, 2.0])
     found = [machine.decide(name, TIMEOUT) for name in "abc"]
     assert [result.passed for result in found] == [False, False, True]
@@ -152,7 +152,7 @@ def test_when_no_time_is_left_the_solution_is_timed_all_the_same() -> None:
 
 @dataclass
 class TooSlow:
-    """A cluster on which no run comes to its end."""
+    """A cluster on which no run finishes."""
 
     nnodes: int
     nproc_per_node: int
@@ -166,7 +166,7 @@ class TooSlow:
 
 
 def test_what_a_measurement_is_compared_with_may_be_too_slow_as_well() -> None:
-    """Memory and traffic of ranks that do nothing are measured first: a time-out there is no fault of anybody's."""
+    """Memory and traffic of idle ranks are measured first: a time-out there is not the submission's fault."""
     exercise = Exercise("phase1_data_parallel/trainer")
 
     def measures(submission: Submission, ranks: Ranks, draw: Draw) -> None:

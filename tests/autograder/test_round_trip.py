@@ -1,4 +1,4 @@
-"""The whole way that instructors go: release, hand in, autograde, feedback, gradebook."""
+"""The instructor's whole workflow: release, submit, autograde, feedback, gradebook."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', f
 
 
 def command(course: Path, *words: str) -> str:
-    """Run `nbgrader ...` or `labkit ...` as an instructor does; returns its log."""
+    """Run `nbgrader ...` or `labkit ...` as an instructor does; return its log."""
     environment = {**os.environ, "LABKIT_COURSE": str(course)}
     arguments = [sys.executable, "-m", *words]
     done = subprocess.run(arguments, env=environment, cwd=CONFIG_FILE.parent, capture_output=True, text=True)
@@ -46,14 +46,14 @@ def command(course: Path, *words: str) -> str:
 
 
 def mutants() -> dict[str, float]:
-    """One of the least marks, of the middle ones, of the most; tests/exercises/test_rubrics.py judges all of them."""
+    """One each of the lowest, middle and highest marks; tests/exercises/test_rubrics.py judges all of them."""
     of_marks = {mutant.marks: name for name, mutant in reversed(list(MUTANTS.items()))}
     marks = sorted(of_marks)
     return {of_marks[one]: one for one in (marks[0], marks[len(marks) // 2], marks[-1])}
 
 
 def submissions(released: NotebookNode) -> Iterator[tuple[str, NotebookNode, float]]:
-    """Each learner, what they hand in, and the marks that it must get."""
+    """Yield each learner, their submission, and the marks that it must get."""
     for name, module, marks in (
         ("right", SOLUTION, RUBRIC.points),
         ("right_but_noisy", SOLUTION + NOISE, RUBRIC.points),

@@ -1,4 +1,4 @@
-"""What code in the sandbox can see, reach and use up, tried out from inside."""
+"""What code in the sandbox can see, reach and use up, tested from inside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import autograder
 import labkit
-from autograder.sandbox import Enclosure, Sandbox
+from autograder.sandbox import Sandbox, SandboxInstance
 from autograder.sandbox.bwrap import bwrap
 from autograder.sandbox.inside import landlock
 from labkit import exercises
@@ -103,15 +103,15 @@ AARCH64 = {
 CALLS = X86_64 if os.uname().machine == "x86_64" else AARCH64
 
 
-def printed(enclosure: Enclosure, source: str) -> str:
-    """What a process in the sandbox prints that runs `source`."""
-    run = local(1, warm=enclosure.warm).run(Job(source=source, filename="spy.py", timeout=60))
+def printed(instance: SandboxInstance, source: str) -> str:
+    """Return what a process in the sandbox prints that runs `source`."""
+    run = local(1, forkserver=instance.forkserver).run(Job(source=source, filename="spy.py", timeout=60))
     assert run.ranks[0].error is None, run.ranks[0].error
     return run.ranks[0].output
 
 
-def spied(enclosure: Enclosure, paths: list[str], port: int) -> dict[str, Any]:
-    text = printed(enclosure, f"PATHS, PORT, CALLS = {paths!r}, {port!r}, {CALLS!r}\n{SPY}")
+def spied(instance: SandboxInstance, paths: list[str], port: int) -> dict[str, Any]:
+    text = printed(instance, f"PATHS, PORT, CALLS = {paths!r}, {port!r}, {CALLS!r}\n{SPY}")
     report: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
     return report
 
@@ -161,18 +161,18 @@ def check_report(report: dict[str, Any]) -> None:
     denied = {name: "Operation not permitted" for name in CALLS} | {"clone3": "Function not implemented"}
     assert report["calls"] == denied
     assert (report["child"], report["torch"]) == (0, "3.0")
-    # this one; others are not seen, or may not be looked into
+    # this one; others are invisible, or may not be inspected
     assert len(report["processes"]) <= 3 and report["still there"].startswith(("None", "PermissionError"))
     assert "Error" in report["files of the first"] and "Error" in report["memory of the first"]
-    # pipes to the supervisor, and files without names; no socket leads anywhere
+    # pipes to the supervisor, and files without names; no socket leads outside
     assert all(name.startswith(("pipe:", "/memfd:", "/proc/", "/dev/null")) for name in report["open files"]), report[
         "open files"
     ]
 
 
 def test_a_sandbox_shows_python_and_labkit_and_nothing_else(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, Sandbox(scratch_bytes=16 << 20).open() as enclosure:
-        check_report(spied(enclosure, secrets(tmp_path), listener.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as listener, Sandbox(scratch_bytes=16 << 20).open() as instance:
+        check_report(spied(instance, secrets(tmp_path), listener.getsockname()[1]))
 
 
 AS_SOMEBODY = """
@@ -192,14 +192,14 @@ import test_sandbox
 logging.basicConfig(level=logging.WARNING)
 report = []
 for _ in range(2):
-    with Sandbox(scratch_bytes=16 << 20).open() as enclosure:
-        report.append(test_sandbox.spied(enclosure, PATHS, PORT))
+    with Sandbox(scratch_bytes=16 << 20).open() as instance:
+        report.append(test_sandbox.spied(instance, PATHS, PORT))
 print(json.dumps(report))
 """
 
 
 def as_somebody(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Open two sandboxes with the bubblewrap of requirements.lock, as an ordinary user, and spy in each."""
+    """Open two sandboxes with the bubblewrap of requirements.lock, as an unprivileged user, and spy in each."""
     # a view of this machine in which that user may read Python, which lies in root's home on some machines
     home = Path.home()
     setpriv = shutil.which("setpriv")
@@ -268,10 +268,10 @@ def test_submissions_do_not_meet_and_each_has_a_user_of_its_own() -> None:
     sandbox = Sandbox(scratch_bytes=16 << 20)
     with sandbox.open() as first, sandbox.open() as second:
         assert printed(first, LEAVES_TRACES) == "left\n"
-        looked = local(1, warm=second.warm).run(Job(source=LOOKS_FOR_TRACES, timeout=20)).ranks[0]
+        looked = local(1, forkserver=second.forkserver).run(Job(source=LOOKS_FOR_TRACES, timeout=20)).ranks[0]
         assert looked.output == "[]\nnobody\n"
         assert printed(first, "print('alive')") == "alive\n"
-        users = [printed(enclosure, "import os\nprint(os.getuid())") for enclosure in (first, second)]
+        users = [printed(instance, "import os\nprint(os.getuid())") for instance in (first, second)]
     if os.getuid() == 0:
         assert len({*users, "0\n"}) == 3
 
@@ -291,34 +291,34 @@ except OSError:
 
 
 def test_a_fork_bomb_is_bounded_and_ends_with_its_sandbox() -> None:
-    with Sandbox(processes=40).open() as enclosure:
+    with Sandbox(processes=40).open() as instance:
         standing = {child.pid for child in psutil.Process().children(recursive=True)}
-        run = local(1, warm=enclosure.warm).run(Job(source=FORK_BOMB, timeout=10))
+        run = local(1, forkserver=instance.forkserver).run(Job(source=FORK_BOMB, timeout=10))
         assert 0 < int(run.ranks[0].output) < 40
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in standing]
     assert psutil.wait_procs(left, timeout=60)[1] == []
 
 
-def template() -> psutil.Process:
-    """The process below bubblewrap's two from which all others are forked."""
+def forkserver() -> psutil.Process:
+    """Return the process below bubblewrap's two from which all others are forked."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "template" in child.cmdline() and child.name() != "bwrap":
+            if "forkserver" in child.cmdline() and child.name() != "bwrap":
                 found.append(child)
     return min(found, key=lambda child: child.create_time())
 
 
 def test_a_template_that_dies_is_started_anew() -> None:
-    with Sandbox().open() as enclosure:
-        assert printed(enclosure, "print(1)") == "1\n"
-        killed = template()
+    with Sandbox().open() as instance:
+        assert printed(instance, "print(1)") == "1\n"
+        killed = forkserver()
         killed.kill()
         killed.wait(100)
-        # what was forked from it has gone with it, and is there again when it is needed
-        assert printed(enclosure, "print(2)") == "2\n"
-    with Sandbox().open() as enclosure:
-        assert printed(enclosure, "print(3)") == "3\n"
+        # its forks ended with it, and are restarted on demand
+        assert printed(instance, "print(2)") == "2\n"
+    with Sandbox().open() as instance:
+        assert printed(instance, "print(3)") == "3\n"
 
 
 GRADER = """
@@ -326,8 +326,8 @@ import sys
 from autograder.sandbox import Sandbox
 from labkit.clusters import Job
 from labkit.clusters.local import local
-enclosure = Sandbox().open()
-local(2, warm=enclosure.warm).run(Job(source="import time; print('runs', flush=True); time.sleep(100)"),
+instance = Sandbox().open()
+local(2, forkserver=instance.forkserver).run(Job(source="import time; print('runs', flush=True); time.sleep(100)"),
                                   on_output=lambda *_: print("runs", flush=True))
 """
 
@@ -337,7 +337,7 @@ def test_sandboxes_die_with_the_grader() -> None:
         assert grader.stdout is not None
         assert grader.stdout.readline() == "runs\n"
         below = psutil.Process(grader.pid).children(recursive=True)
-        # bubblewrap twice, two templates, a sandbox of each, and of one the supervisor and ranks
+        # bubblewrap twice, two forkservers, a sandbox of each, and of one the supervisor and ranks
         assert len(below) == 9
         grader.send_signal(signal.SIGKILL)
         assert psutil.wait_procs(below, timeout=60)[1] == []

@@ -1,4 +1,4 @@
-"""Ranks in a sandbox try to meet without messages that are counted, and work as ever with them."""
+"""Ranks in a sandbox try to communicate without counted messages, and work as usual with them."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ print(json.dumps({
 
 
 def test_ranks_meet_through_the_scheduler_only() -> None:
-    with Sandbox().open() as enclosure:
-        cluster = virtual(nnodes=2, nproc_per_node=1, ranks="processes", warm=enclosure.warm)
+    with Sandbox().open() as instance:
+        cluster = virtual(nnodes=2, nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
         run = cluster.run(Job(source=MEETS, timeout=30))
     for rank in run.ranks:
         assert rank.error is None, rank.error
@@ -129,11 +129,13 @@ print(json.dumps([[point for point in now if now[point][2:] != before[point][2:]
 
 
 def test_how_full_a_file_system_is_tells_other_ranks_nothing() -> None:
-    with Sandbox().open() as enclosure:
-        run = virtual(nproc_per_node=2, ranks="processes", warm=enclosure.warm).run(Job(source=TELLS, timeout=30))
+    with Sandbox().open() as instance:
+        run = virtual(nproc_per_node=2, ranks="processes", forkserver=instance.forkserver).run(
+            Job(source=TELLS, timeout=30)
+        )
     (by_writer, _), (by_other, seen) = (json.loads(rank.output) for rank in run.ranks)
     assert {"/tmp", "/dev/shm", "/home/learner"} <= set(by_writer)
-    # the machine's own disks change by others
+    # the machine's own disks are changed by others
     private = {point for point in seen if point.startswith(("/tmp", "/dev", "/home", "/proc"))} | {"/"}
     assert not private & set(by_other), by_other
 
@@ -176,8 +178,8 @@ print(json.dumps([seen, total.tolist(), batches, type(store).__name__]))
 
 
 def test_real_ranks_meet_on_the_network_only() -> None:
-    with Sandbox().open() as enclosure:
-        run = local(2, backend="gloo", warm=enclosure.warm).run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
+    with Sandbox().open() as instance:
+        run = local(2, backend="gloo", forkserver=instance.forkserver).run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
     (by_writer, *_), (by_other, total, batches, store) = (json.loads(rank.output) for rank in run.ranks)
     assert by_writer[:3] == ["/tmp/meet", "/dev/shm/meet", "/home/learner/meet"]
     assert by_other == ([] if landlock.version() >= 6 else ["abstract socket"])
@@ -217,6 +219,8 @@ def test_without_namespaces_ranks_have_folders_in_the_sandboxs_tmp(tmp_path: Pat
 
 def test_a_site_may_leave_ranks_together() -> None:
     source = "import socket\nopen('/dev/shm/x', 'w').close()\nsocket.socket().close()"
-    with Sandbox(apart=False).open() as enclosure:
-        run = virtual(nproc_per_node=1, ranks="processes", warm=enclosure.warm).run(Job(source=source, timeout=30))
+    with Sandbox(apart=False).open() as instance:
+        run = virtual(nproc_per_node=1, ranks="processes", forkserver=instance.forkserver).run(
+            Job(source=source, timeout=30)
+        )
         assert run.ok, run.ranks[0].error

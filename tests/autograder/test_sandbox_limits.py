@@ -1,4 +1,4 @@
-"""What a submission may use up, all its processes together, and what the kernel's books say of it."""
+"""Resource limits of a submission, for all its processes together, and the kernel's accounting."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from autograder.sandbox import Enclosure, Sandbox
+from autograder.sandbox import Sandbox, SandboxInstance
 from autograder.sandbox.cgroups import Cgroup, find
 from labkit.clusters import Job, Run
+from labkit.clusters.forkserver import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
-from labkit.clusters.warm import WarmProcessDied
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 COUNTING = [False, True] if find() else [False]
-"""By the watchdog alone, and by control groups where this machine lets them be made."""
+"""By the watchdog alone, and by control groups where this machine supports them."""
 
 
-def ran(enclosure: Enclosure, source: str, ranks: int = 1, timeout: float = 30.0) -> Run:
-    return local(ranks, warm=enclosure.warm).run(Job(source=source, timeout=timeout))
+def ran(instance: SandboxInstance, source: str, ranks: int = 1, timeout: float = 30.0) -> Run:
+    return local(ranks, forkserver=instance.forkserver).run(Job(source=source, timeout=timeout))
 
 
 HOLDS = """
@@ -35,14 +35,14 @@ print("held")
 
 @pytest.mark.parametrize("cgroups", COUNTING)
 def test_memory_is_limited_for_all_processes_together(cgroups: bool) -> None:
-    with Sandbox(memory_bytes=700 << 20, cgroups=cgroups).open() as enclosure:
-        run = ran(enclosure, HOLDS, ranks=5)
+    with Sandbox(memory_bytes=700 << 20, cgroups=cgroups).open() as instance:
+        run = ran(instance, HOLDS, ranks=5)
         assert not run.ok
-        usage = enclosure.usage()
+        usage = instance.usage()
         assert usage.memory_kills >= 1 and usage.memory_peak_bytes > 500 << 20, usage
         # the others of that call ended with it; the submission may go on
-        assert enclosure.ended == ""
-        assert ran(enclosure, "print('next')").ranks[0].output == "next\n"
+        assert instance.ended == ""
+        assert ran(instance, "print('next')").ranks[0].output == "next\n"
 
 
 HIDES = {
@@ -56,14 +56,14 @@ HIDES = {
 @pytest.mark.parametrize("cgroups", COUNTING)
 def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
     for where, source in HIDES.items():
-        with Sandbox(scratch_bytes=400 << 20, file_bytes=400 << 20, cgroups=cgroups).open() as enclosure:
+        with Sandbox(scratch_bytes=400 << 20, file_bytes=400 << 20, cgroups=cgroups).open() as instance:
             seen = []
-            # virtual ranks have a clock of their own
+            # virtual ranks have their own clock
             waits = "import threading\nthreading.Event().wait(2)"
             job = Job(source=f"{source}\nprint('holds', flush=True)\n{waits}", timeout=30)
-            virtually = virtual(nproc_per_node=1, ranks="processes", warm=enclosure.warm)
-            run = (virtually if "virtual" in where else local(1, warm=enclosure.warm)).run(
-                job, on_output=lambda *_, e=enclosure, seen=seen: seen.append(e.usage())
+            virtually = virtual(nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
+            run = (virtually if "virtual" in where else local(1, forkserver=instance.forkserver)).run(
+                job, on_output=lambda *_, e=instance, seen=seen: seen.append(e.usage())
             )
             assert run.ok, run.ranks[0].error
             assert seen[0].memory_peak_bytes > 300 << 20, where
@@ -71,24 +71,24 @@ def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
 
 @pytest.mark.parametrize("cgroups", COUNTING)
 def test_cpu_time_is_limited_for_all_processes_together(cgroups: bool) -> None:
-    with Sandbox(cpu_seconds=1, cgroups=cgroups).open() as enclosure:
-        ran(enclosure, "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass", ranks=3)
+    with Sandbox(cpu_seconds=1, cgroups=cgroups).open() as instance:
+        ran(instance, "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass", ranks=3)
         limit = time.monotonic() + 20
-        while not enclosure.ended and time.monotonic() < limit:
+        while not instance.ended and time.monotonic() < limit:
             time.sleep(0.05)
-        with pytest.raises(WarmProcessDied, match="more than 1 s of CPU time"):
-            ran(enclosure, "1 + 1")
-        assert enclosure.ended == "it used more than 1 s of CPU time"
-        assert enclosure.usage().cpu_seconds > 1
+        with pytest.raises(ForkServerDied, match="more than 1 s of CPU time"):
+            ran(instance, "1 + 1")
+        assert instance.ended == "it used more than 1 s of CPU time"
+        assert instance.usage().cpu_seconds > 1
 
 
 def test_the_time_of_a_whole_submission_is_limited() -> None:
-    with Sandbox(wall_seconds=1.0).open() as enclosure:
-        run = ran(enclosure, "import time\ntime.sleep(60)")
+    with Sandbox(wall_seconds=1.0).open() as instance:
+        run = ran(instance, "import time\ntime.sleep(60)")
         assert not run.ok
-        assert enclosure.ended == "it took longer than 1 s"
-        with pytest.raises(WarmProcessDied, match="took longer than 1 s"):
-            ran(enclosure, "1 + 1")
+        assert instance.ended == "it took longer than 1 s"
+        with pytest.raises(ForkServerDied, match="took longer than 1 s"):
+            ran(instance, "1 + 1")
 
 
 ALL_REDUCE = """
@@ -105,22 +105,22 @@ time.sleep(HOLD)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_kernel_counts_what_real_ranks_send(ranks: int) -> None:
     nbytes = 8 << 20
-    program = ALL_REDUCE.replace("HOLD", "1.0")  # without control groups processes are counted by samples
-    with Sandbox().open() as enclosure:
-        assert ran(enclosure, program.replace("NUMEL", "1"), ranks).ok
-        before = enclosure.usage().network_bytes
-        run = ran(enclosure, program.replace("NUMEL", str(nbytes // 4)), ranks)
+    program = ALL_REDUCE.replace("HOLD", "1.0")  # without control groups processes are sampled
+    with Sandbox().open() as instance:
+        assert ran(instance, program.replace("NUMEL", "1"), ranks).ok
+        before = instance.usage().network_bytes
+        run = ran(instance, program.replace("NUMEL", str(nbytes // 4)), ranks)
         assert run.ok, run.ranks[0].error
         theory = 2 * (ranks - 1) * nbytes
-        sent = enclosure.usage().network_bytes - before
+        sent = instance.usage().network_bytes - before
         assert theory < sent < 1.05 * theory
-    after = enclosure.usage()
+    after = instance.usage()
     assert after.network_bytes >= before + sent
     assert after.processes >= ranks and after.cpu_seconds > 0 and after.memory_peak_bytes > ranks * nbytes
 
 
 def test_control_groups_of_version_2_are_made_where_memory_is_handed_on(tmp_path: Path) -> None:
-    """A folder laid out as the kernel lays it out: this machine's own may have another version."""
+    """A folder laid out as by the kernel: this machine may have another version."""
     unified, mine = tmp_path / "cgroup", tmp_path / "cgroup" / "site" / "grader"
     mine.mkdir(parents=True)
     for folder, procs, on in ((unified, "", "cpu memory pids"), (mine.parent, "", "memory pids"), (mine, "77\n", "")):
@@ -130,7 +130,7 @@ def test_control_groups_of_version_2_are_made_where_memory_is_handed_on(tmp_path
     mounts = f"30 23 0:26 / {unified} rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
     parents = find(mounts=mounts, own="0::/site/grader\n")
     assert parents is not None and parents.version == 2
-    # the grader is in the innermost itself, so that the kernel would not limit groups below it
+    # the grader itself is in the innermost group, so the kernel would not limit groups below it
     assert parents.folders["memory"] == mine.parent
     group = Cgroup(parents, memory_bytes=1 << 30, processes=50)
     (folder,) = mine.parent.glob(f"labkit-{os.getpid()}-*")

@@ -1,4 +1,4 @@
-"""A site puts something of its own in bubblewrap's place."""
+"""A site's own runner in place of bubblewrap."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from labkit.clusters.local import local
 
 
 class Limited(CommandRunner):
-    """What a container would do is done by a program that all machines have."""
+    """Stands in for a container with a program that all machines have."""
 
     def check(self) -> None:
-        """It always can."""
+        """Always succeed."""
 
     def prefix(self, limits: Limits) -> Sequence[str]:
         return ("prlimit", f"--nofile={limits.processes}", "--")
@@ -36,11 +36,11 @@ def configured(name: str) -> Sandbox:
 
 
 def test_a_site_names_its_runner_and_the_watchdog_keeps_its_books() -> None:
-    with configured("Limited").open() as enclosure:
+    with configured("Limited").open() as instance:
         source = "import os, resource\nprint(os.environ['SITE'], resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-        run = local(1, warm=enclosure.warm).run(Job(source=source, timeout=60))
+        run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=60))
         assert run.ranks[0].output == "ours 321\n"
-    assert enclosure.usage().cpu_seconds > 0
+    assert instance.usage().cpu_seconds > 0
 
 
 def test_a_runner_that_cannot_start_is_no_mark() -> None:
@@ -49,5 +49,5 @@ def test_a_runner_that_cannot_start_is_no_mark() -> None:
 
 
 def test_files_of_this_machine_are_not_counted_as_a_submissions() -> None:
-    """Without a /tmp of its own a submission would be ended for what others have stored there."""
+    """Without its own /tmp, a submission would otherwise be ended for files that others have stored there."""
     assert processes.in_scratch_folders([os.getpid()]) == {}

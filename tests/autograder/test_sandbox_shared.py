@@ -1,4 +1,4 @@
-"""Workers get their sandboxes from one template, that of the process from which they were forked."""
+"""Workers get their sandboxes from one forkserver, that of the process from which they were forked."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import traceback
 import pytest
 
 from autograder.sandbox import Sandbox
-from autograder.sandbox.template import close_all, shared, template
+from autograder.sandbox.forkserver import close_all, sandbox_forkserver, shared
 from labkit.clusters import Job
+from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.virtual import virtual
-from labkit.clusters.warm.processes import descendants
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 
 def _works() -> bool:
-    with Sandbox().open() as enclosure:
-        cluster = virtual(nnodes=1, nproc_per_node=1, ranks="processes", warm=enclosure.warm)
+    with Sandbox().open() as instance:
+        cluster = virtual(nnodes=1, nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
         return cluster.run(Job(source="1 + 1", timeout=60.0)).values == [2]
 
 
 def _in_a_fork(sharing: bool) -> tuple[bool, bool]:
-    """Does a sandbox work there, and was it made without a bubblewrap of the fork's own?"""
+    """Return whether a sandbox works there, and whether it was made without the fork's own bubblewrap."""
     reading, writing = os.pipe()
 
     def fork() -> int:
@@ -52,7 +52,7 @@ def _in_a_fork(sharing: bool) -> tuple[bool, bool]:
 
 
 def test_a_fork_uses_the_template_of_its_parent_where_that_is_wanted() -> None:
-    template().start()
+    sandbox_forkserver().start()
     assert _in_a_fork(sharing=True) == (True, True)
     assert _in_a_fork(sharing=False) == (True, False)
     # neither of them has ended it

@@ -1,4 +1,4 @@
-"""Adding an exercise takes its own files and no change to the lab: sync, check, release and autograde find them."""
+"""A new exercise takes its own files and no change to the lab: sync, check, release and autograde find them."""
 
 from __future__ import annotations
 

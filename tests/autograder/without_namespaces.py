@@ -30,7 +30,7 @@ def main(command: list[str]) -> None:
         (_LOAD, 0, 0, 16),
         (_ANY_BIT, 2, 0, _NEW),
         (_RETURN, 0, 0, _ALLOW),
-        # its flags lie in memory, where no filter sees them; libc then takes clone
+        # its flags lie in memory, invisible to filters; libc then uses clone
         (_RETURN, 0, 0, _ERROR | errno.ENOSYS),
         (_RETURN, 0, 0, _ERROR | errno.EPERM),
     ]

@@ -1,4 +1,4 @@
-"""The benchmark of grading runs and prints what it compared."""
+"""The grading benchmark runs and prints what it compared."""
 
 from __future__ import annotations
 

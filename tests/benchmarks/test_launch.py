@@ -1,4 +1,4 @@
-"""The benchmark of starting ranks runs and prints what it compared."""
+"""The launch benchmark runs and prints what it compared."""
 
 from __future__ import annotations
 

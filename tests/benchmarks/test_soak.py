@@ -1,4 +1,4 @@
-"""Cells that are interrupted at random moments leave nothing behind; `benchmarks/soak.py` does it 500 times."""
+"""Cells interrupted at random moments leave nothing behind; `benchmarks/soak.py` does it 500 times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of solutions beside the library runs, finds equal values, and says where it does not."""
+"""The benchmark of solutions against the library runs, finds equal values, and reports where they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of recording runs and prints each figure."""
+"""The recording benchmark runs and prints each figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right solutions get full marks while other programs take the cores; `benchmarks/under_load.py` judges all of them."""
+"""Correct solutions get full marks under load from other programs; `benchmarks/under_load.py` judges all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autograder.sandbox import Sandbox
 UNDER_LOAD = Path(__file__).parents[2] / "benchmarks" / "under_load.py"
 DRAWN = 3
 CHECKS = "2"
-"""Of each, so that it takes less than a minute."""
+"""Number of checks per exercise, so that it takes less than a minute."""
 
 
 @pytest.mark.alone

@@ -1,4 +1,4 @@
-"""The benchmark of virtual ranks runs and prints each figure beside its peer."""
+"""The benchmark of virtual ranks runs and prints each figure next to its peer."""
 
 from __future__ import annotations
 

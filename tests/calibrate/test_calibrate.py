@@ -13,7 +13,7 @@ import torch
 
 from labkit import virtual
 from labkit.calibrate import examine, machine
-from labkit.calibrate.machine import Machine, Unsuitable
+from labkit.calibrate.machine import Machine, UnsuitableMachine
 from labkit.cli import main
 from labkit.clusters import Job
 from labkit.hardware import topology
@@ -52,7 +52,7 @@ def test_the_file_holds_what_was_measured_and_says_so(preset: Path) -> None:
 
 def test_predictions_take_it(preset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = topology(str(preset))
-    known = COMPONENTS.on(cluster)  # raises for a constant that there is not
+    known = COMPONENTS.on(cluster)  # raises for an unknown constant
     assert all(getattr(known, name) == value for name, value in cluster.constants)
     asked = ["predict", "--model", "mlp-784x512x10", "--cluster", str(preset), "--batch", "64", "--precision", "fp32"]
     assert main(asked) == 0
@@ -108,7 +108,9 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
 
 
 def test_too_little_memory_is_said() -> None:
-    with pytest.raises(Unsuitable, match=r"too little memory: .* free for 64000 ranks, each needs 256; .*--ranks"):
+    with pytest.raises(
+        UnsuitableMachine, match=r"too little memory: .* free for 64000 ranks, each needs 256; .*--ranks"
+    ):
         examine("cpu", 64_000)
 
 
@@ -116,7 +118,7 @@ def test_without_a_gpu_cuda_is_refused() -> None:
     if torch.cuda.is_available():
         assert examine("cuda", 1).device == "cuda"
         return
-    with pytest.raises(Unsuitable, match="torch sees no GPU here"):
+    with pytest.raises(UnsuitableMachine, match="torch sees no GPU here"):
         examine("cuda")
 
 

@@ -1,4 +1,4 @@
-"""Known costs are found again from the times that they make."""
+"""Known costs are recovered from the times that they produce."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_errors_say_on_which_side_the_line_is() -> None:
 
 
 def test_three_costs_are_told_apart() -> None:
-    """As of collectives: a base, hops, and bytes that an all-reduce sends twice."""
+    """As for collectives: a base, hops, and bytes that an all-reduce sends twice."""
     amounts = [(1.0, turns * 3, turns * size) for turns in (1, 2) for size in SIZES]
     times = [50e-6 * base + 7e-6 * hops + 4e-10 * nbytes for base, hops, nbytes in amounts]
     assert fit(amounts, times).costs == pytest.approx((50e-6, 7e-6, 4e-10))
 
 
 def test_no_cost_is_below_0() -> None:
-    """Times that grow faster than a line ask for a negative latency."""
+    """Times that grow faster than a line would give a negative latency."""
     found = line([1.0, 2.0, 4.0], [1.0, 4.0, 16.0], "copies")
     assert found.costs[0] == 0 and found.costs[1] > 0
 

@@ -1,4 +1,4 @@
-"""A cluster with known figures is found again from the times that it takes."""
+"""A cluster with known figures is recovered from the times that it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from labkit.calibrate.machine import Machine
 from labkit.calibrate.preset import build
 from labkit.calibrate.timing import Sample
-from labkit.clusters.virtual.timing import choose
+from labkit.clusters.virtual.nccl_cost_model import choose
 from labkit.hardware import GPUS
 from labkit.predict import FITTED
 from labkit.predict.costs.collectives import Group, Wires
@@ -20,7 +20,7 @@ BASE, GATHER_BASE, HOP, LATENCY, RATE, BUS = 50e-6, 10e-6, 20e-6, 20e-6, 4e9, 1e
 
 
 def times(ranks: int, flops: dict[str, float]) -> list[Sample]:
-    """What a machine with the figures above would be measured at."""
+    """Return what would be measured on a machine with the figures above."""
     made = [
         Sample("product", f"n = {n}", 2.0 * n**3, 1e-6 + 2.0 * n**3 / rate, 0.01, dtype)
         for dtype, rate in flops.items()

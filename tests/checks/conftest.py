@@ -1,4 +1,4 @@
-"""A course of one small exercise, in a tree of its own."""
+"""A course with one small exercise, in its own tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A course of one small exercise in a temporary tree, for tests of what runs rubrics."""
+"""A course with one small exercise in a temporary tree, for tests of code that runs rubrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learners read of values that their code returned to a hidden check: nothing that could hold the inputs."""
+"""How values returned to a hidden check are shown to learners: nothing that could contain the inputs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SECRET = "3141592653"
         (None, "None"),
         (True, "True"),
         (0.123456789, "0.123457"),
-        (10**4000, "a number of more than 12 digits"),
+        (10**4000, "a number with more than 12 digits"),
         (list(range(100)), "[0, 1, 2, 3, 4, 5, 6, 7, ...]"),
         (["all_reduce", "ValueError"], "['all_reduce', 'ValueError']"),
-        (f"the inputs are {SECRET}", "a text"),
-        ([f"x{SECRET}"], "[a text]"),
-        ("", "an empty text"),
-        ({SECRET: SECRET}, "a dict of 1"),
-        ({SECRET}, "a text"),
+        (f"the inputs are {SECRET}", "a string"),
+        ([f"x{SECRET}"], "[a string]"),
+        ("", "an empty string"),
+        ({SECRET: SECRET}, "a dict of length 1"),
+        ({SECRET}, "a string"),
         (SECRET.encode(), "an object that is neither a plain tensor nor a number"),
         (Opaque(f"Type{SECRET}", SECRET), "an object that is neither a plain tensor nor a number"),
         (Fields(f"Type{SECRET}", {"x": SECRET}), "an object that is neither a plain tensor nor a number"),

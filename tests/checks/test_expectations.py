@@ -1,4 +1,4 @@
-"""What a learner reads when a value is not what a check expects."""
+"""What a learner sees when a value is not what a check expects."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_ranks_are_compared_one_by_one_and_wrong_chunks_are_marked() -> None:
     found = failure(expect(seen, "sum", chunks=3).equals, right)
     assert found.expected == "sum: on rank 1: 2 at element 2 of 5"
     assert found.seen == "9 there (2 of 3 ranks are wrong: 1-2)"
-    # chunks of two elements, the last shorter; what is no tensor is wrong in all of them
+    # chunks of two elements, the last shorter; a non-tensor is wrong in all of them
     assert found.picture is not None
     assert found.picture.wrong == [[False] * 3, [False, True, False], [True] * 3]
 

@@ -1,4 +1,4 @@
-"""How a report reads: in a terminal, in a notebook, as data."""
+"""Reports in a terminal, in a notebook, and as data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_text_is_aligned_and_says_all() -> None:
         "skip       time",
         "           no clock here",
         "ring_allreduce: 3 of 5.5 points (your module)",
-        "the same inputs again: --seed 42",
+        "to repeat with the same inputs: --seed 42",
     ]
 
 

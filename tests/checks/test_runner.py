@@ -1,4 +1,4 @@
-"""A rubric on submissions that are right, wrong, or do not end."""
+"""A rubric on submissions that are correct, wrong, or hang."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def pairs(submission, ranks):
     path.write_text(path.read_text() + pairs)
     first, *_, last = judged(SOLUTION.replace("MAX", "MIN")).results
     assert first.look_at == "the operation" and (first.cause, last.cause) == ("", "the largest of all")
-    assert last.look_at == "“the largest of all” first: that fails, too, and this needs it"
+    assert last.look_at == "“the largest of all” first: it fails, too, and this needs it"
     *_, last = judged(SOLUTION.replace("return tensor", "return tensor if tensor.numel() > 2 else tensor + 1")).results
     assert (last.look_at, last.cause, last.earned) == ("the pair", "", 0)
 
@@ -132,7 +132,7 @@ def test_nothing_of_the_submission_is_run_here(tmp_path: Path) -> None:
 
 
 def test_a_check_says_what_it_cannot_be_given() -> None:
-    with pytest.raises(ValueError, match="check judge asks for cluster; there are: submission, ranks, draw"):
+    with pytest.raises(ValueError, match="check judge has unknown parameters cluster; known: submission, ranks, draw"):
 
         @check(points=1, title="x")
         def judge(cluster: object) -> None: ...
@@ -148,7 +148,7 @@ def test_a_rubric_that_is_missing_or_empty(tmp_path: Path) -> None:
 
 
 def test_bad_requests_for_ranks() -> None:
-    with pytest.raises(ValueError, match="no cluster is called 'slurn'"):
+    with pytest.raises(ValueError, match="unknown cluster 'slurn'"):
         Ranks("slurn")
     with pytest.raises(ValueError, match="world_size must be a multiple of nproc_per_node=4, got 6"):
         Ranks()(6, nproc_per_node=4)

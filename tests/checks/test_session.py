@@ -21,7 +21,7 @@ def test_grade_gives_points_and_prints_the_report(capfd: pytest.CaptureFixture[s
     out, err = capfd.readouterr()
     assert "FAIL 0/2   the largest of all" in out
     assert "your module, on virtual ranks" in out
-    # nbgrader gives nothing for a graded cell that writes there
+    # nbgrader gives 0 for a graded cell that writes there
     assert err == ""
 
 
@@ -57,7 +57,7 @@ def test_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_the_shell_checks_what_is_begun_of_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main("phase1_small") == 1
-    assert capsys.readouterr().out.startswith("largest: not begun: run its notebook, or copy templates/phase1_small/")
+    assert capsys.readouterr().out.startswith("largest: not started: run its notebook, or copy templates/phase1_small/")
     exercises.find("largest").save(SOLUTION)
     assert command.main("phase1_small") == 0
     assert capsys.readouterr().out.endswith("\n\nlargest: 3 of 3 points (your module, on virtual ranks)\n")
@@ -67,7 +67,7 @@ def test_the_shell_with_nothing_to_check(capsys: pytest.CaptureFixture[str], cou
     assert command.main("largset") == 2
     assert "did you mean largest?" in capsys.readouterr().err
     assert command.main("largest", cluster="slurn") == 2
-    assert "no cluster is called 'slurn'" in capsys.readouterr().err
+    assert "unknown cluster 'slurn'" in capsys.readouterr().err
     (course / "labkit/checks/visible/phase1_small/largest.py").unlink()
     assert command.main("largest") == 2
     assert "has no checks" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Why a run came to nothing, in words of our own: a rank that failed can put nothing into them."""
+"""Why a run failed, in the lab's own words: a failed rank cannot put any text into them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.checks import Submission
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import RankError, RankResult, Run
 from labkit.clusters.program import NOT_WRITTEN
-from labkit.clusters.standing import Standing, UnderWay
+from labkit.clusters.rank_status import PendingOperation, RankStatus
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -33,15 +33,13 @@ def failed(kind: str, message: str = SECRET, file: str = FILE, line: int = 4, ex
 def test_an_exception_is_named_with_its_rank_and_line() -> None:
     text, why, line = stopped(failed("NotImplementedError"))
     assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
-    assert why == ("On rank 1 of 2. What was called is not implemented for this input, or on these ranks.")
+    assert why == ("On rank 1 of 2. The function called is not implemented for this input, or on these ranks.")
 
 
 def test_a_frozen_object_is_told_from_other_exceptions() -> None:
     text, why, _ = stopped(failed("FrozenInstanceError"))
     assert text == f"FrozenInstanceError at {FILE}, line 4"
-    assert (
-        why == "On rank 1 of 2. Objects of this class are frozen: make a new one, dataclasses.replace(old, name=value)."
-    )
+    assert why == "On rank 1 of 2. Objects of this class are frozen: use dataclasses.replace(old, name=value) instead."
 
 
 def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
@@ -70,12 +68,14 @@ def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
         Run(
             [RankResult(0, exit=None)],
             stopped="timeout after 20 s",
-            standings=[Standing(0, ((f"{SECRET}.py", int(SECRET), SECRET, SECRET),))],
+            statuses=[RankStatus(0, ((f"{SECRET}.py", int(SECRET), SECRET, SECRET),))],
         ),
         Run(
             [RankResult(0, error=RankError("DeadlockError", SECRET))],
-            standings=[
-                Standing(0, under_way=(UnderWay("send", SECRET, SECRET, peer=1, line=SECRET, waited_for=True),))
+            statuses=[
+                RankStatus(
+                    0, under_way=(PendingOperation("send", SECRET, SECRET, peer=1, line=SECRET, waited_for=True),)
+                )
             ],
         ),
     ],
@@ -106,7 +106,7 @@ def test_pythons_own_words_about_a_module_that_it_cannot_read(module: str, words
 
 
 def test_letters_in_pythons_words_are_pythons_own() -> None:
-    """A rank that has seen its inputs could spell them in what looks like a message of Python's."""
+    """A rank that has seen its inputs could spell them out in something that looks like a message of Python's."""
     _, why, _ = stopped(failed("IndentationError", "expected an indented block after the letters abc on line 1"))
     assert "abc" not in why
 
@@ -114,7 +114,7 @@ def test_letters_in_pythons_words_are_pythons_own() -> None:
 def test_a_signal_is_put_into_words() -> None:
     text, why, _ = stopped(Run([RankResult(0), RankResult(1, exit=-signal.SIGSEGV)]))
     assert text == "a rank that ended early"
-    assert why == "Rank 1 was ended by SIGSEGV. It accessed memory that it does not own (segmentation fault)."
+    assert why == "Rank 1 was killed by SIGSEGV. It accessed memory that it does not own (segmentation fault)."
 
 
 def test_a_time_out_says_which_ranks_were_where() -> None:
@@ -122,20 +122,22 @@ def test_a_time_out_says_which_ranks_were_where() -> None:
     run = Run(
         [RankResult(rank, exit=None) for rank in range(3)],
         stopped="timeout after 5 s",
-        standings=[Standing(0, at), Standing(1, at), Standing(2)],
+        statuses=[RankStatus(0, at), RankStatus(1, at), RankStatus(2)],
     )
     text, why, line = stopped(run)
     assert (text, line) == (f"timeout at {FILE}, line 5", 5)
-    assert why == "When the time was up, ranks 0-1 were at line 5; rank 2 had not returned."
+    assert why == "When time ran out, ranks 0-1 were at line 5; rank 2 had not returned."
 
 
 def test_a_deadlock_says_who_waits_for_whom() -> None:
-    standings = [
-        Standing(r, under_way=(UnderWay("send", "send", peer=1 - r, line=f"{FILE}, line 6", waited_for=True),))
+    statuses = [
+        RankStatus(
+            r, under_way=(PendingOperation("send", "send", peer=1 - r, line=f"{FILE}, line 6", waited_for=True),)
+        )
         for r in range(2)
     ]
     ranks = [RankResult(r, error=RankError("DeadlockError", SECRET, ((FILE, 6, "f", ""),)), exit=1) for r in range(2)]
-    text, why, line = stopped(Run(ranks, standings=standings))
+    text, why, line = stopped(Run(ranks, statuses=statuses))
     assert (text, line) == (f"DeadlockError at {FILE}, line 6", 6)
     assert "rank 0 waits in send for rank 1 to receive (line 6)" in why
     assert "Cycle: 0 → 1 → 0. Each of them sends first" in why

@@ -1,4 +1,4 @@
-"""A check tells elements that nobody wrote from wrong results."""
+"""A check distinguishes elements that were never written from wrong results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit.clusters.virtual.uninitialized import marked
 
 
 def judged_ranks(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-    """As the grader's."""
+    """Return ranks like the grader's."""
     options = {"account": False, "trusting": False, **hardware}
     return virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, ranks="processes", **options)
 

@@ -1,4 +1,4 @@
-"""A check's own function on the ranks, beside the module that it is about."""
+"""A check's own function on the ranks, together with the module under test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one_more(tensor: Tensor) -> Tensor:
 
 
 def twice(tensor: Tensor) -> list[Any]:
-    """Use the exercise two times."""
+    """Use the exercise twice."""
     from labkit.exercises import largest
 
     first = largest.largest(tensor)

@@ -1,4 +1,4 @@
-"""Mistakes that look right at first sight: each is shown by a visible check, and not by a hidden one alone."""
+"""Mistakes that look right at first sight: a visible check catches each, not only a hidden one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An error points at the learner's own line, whatever code of others it was raised in."""
+"""An error points at the learner's own line, even if it was raised in library code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between processes, and what must not: bytes here may come from anybody."""
+"""What travels between processes, and what must not: the bytes here are untrusted."""
 
 import collections
 import contextlib
@@ -85,7 +85,7 @@ def test_data_classes_arrive_as_their_fields():
     assert repr(travelled(Point(1, [2]))) == "Point(x=1, y=[2])"
     with pytest.raises(AttributeError):
         _ = found.nothing
-    # who pushes one to ranks is told, for it does not arrive as what it is
+    # pushing one to ranks gives a warning, because its type is lost
     stays = wire.what_stays([Point(1, 2)])
     assert stays is not None and stays.type == "Point"
 

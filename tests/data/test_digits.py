@@ -1,4 +1,4 @@
-"""The digits: the same on every rank, split once and for all."""
+"""The digits: the same on every rank, with a fixed split."""
 
 from __future__ import annotations
 

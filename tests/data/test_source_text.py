@@ -1,4 +1,4 @@
-"""The standard library's text: real modules, each in one part, and pieces of it."""
+"""The standard library's text: real modules, each in one split, and windows of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The solution of activation_checkpointing: beside torch's own, and in whatever graph it stands."""
+"""The solution of activation_checkpointing: compared with torch's own, and in any graph."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_gradients_may_be_asked_for_in_any_way() -> None:
     result = solution.checkpoint(function, x).sum()
     wanted = torch.autograd.grad(function(x).sum(), (x, w))
     calls.clear()
-    for number in (1, 2):  # each backward pass through a graph that is kept computes once
+    for number in (1, 2):  # each backward pass through a retained graph computes once
         assert all(map(torch.equal, torch.autograd.grad(result, (x, w), retain_graph=True), wanted))
         assert len(calls) == number
     assert torch.equal(torch.autograd.grad(result, w)[0], wanted[1])

@@ -1,4 +1,4 @@
-"""The catalogue: which exercises there are, and whose module is under work."""
+"""The catalogue: which exercises exist, and whose module is being worked on."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_module_under_work_can_be_imported() -> None:
 
 
 def test_each_thread_has_the_modules_of_its_own_job() -> None:
-    """Virtual ranks are threads of one process: what one rank's module remembers, another must not see."""
+    """Virtual ranks are threads of one process: a rank must not see the module state of another."""
     seen: dict[int, list[int]] = {}
 
     def rank(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The solution of collectives beside the library, on sizes, shapes, dtypes and operations that are drawn."""
+"""The solution of collectives compared with the library, on random sizes, shapes, dtypes and operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampler beside the library's, and a training that stops anywhere and goes on on any number of ranks."""
+"""The sampler compared with the library's, and training that stops anywhere and resumes on any number of ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_order_is_the_library_s(
 ) -> None:
     size = share * num_replicas + more % num_replicas
     for rank in range(num_replicas):
-        # where the size does not divide, the library repeats some: the whole rounds agree
+        # where the size does not divide, the library repeats samples: the whole rounds agree
         library = DistributedSampler(range(size), num_replicas, rank, shuffle, seed, drop_last=False)
         ours = SOLUTION.ShardedSampler(size, num_replicas, rank, shuffle, seed, drop_last=True)
         for sampler in (library, ours):

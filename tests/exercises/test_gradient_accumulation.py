@@ -1,4 +1,4 @@
-"""The accumulator's solution: however samples are dealt out over microbatches and ranks, a window is one step."""
+"""The accumulator's solution: for any distribution of samples over microbatches and ranks, a window is one step."""
 
 from __future__ import annotations
 

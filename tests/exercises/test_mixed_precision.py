@@ -1,4 +1,4 @@
-"""The solution of mixed_precision beside torch's GradScaler: the same scales, the same gradients, the same weights."""
+"""The solution of mixed_precision compared with torch's GradScaler: the same scales, gradients and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pipeline_parallel: schedules of every size, the best cut, any schedule on ranks, beside the library."""
+"""pipeline_parallel: schedules of every size, the best cut, any schedule on ranks, compared with the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to exercise 01: its means beside the library's, and the ways in which a program can be started."""
+"""Exercise 01: its means compared with the library's, and the ways in which a program can be started."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ cleanup()
 
 
 def started(launched: bool, **variables: str) -> str:
-    """What the script prints, started by hand with these variables."""
+    """Return what the script prints when started by hand with these variables."""
     ours = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(exercises.root())}
     plain = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
     command = [sys.executable, "-c", SCRIPT.format(launched=launched)]

@@ -1,4 +1,4 @@
-"""The ring exercise: what is particular to it; test_rubrics.py has what every exercise must do."""
+"""The ring exercise's special properties; test_rubrics.py covers what applies to every exercise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 EXERCISE = exercises.Exercise("phase3_multi_node/ring_allreduce")
 SOLUTION = EXERCISE.paths["solution"].read_text()
 
-# The library's own functions beside the learner's, on the same inputs; runs on the ranks.
+# The library's own functions next to the learner's, on the same inputs; runs on the ranks.
 BESIDE_THE_LIBRARY = """
 import torch
 import torch.distributed as dist

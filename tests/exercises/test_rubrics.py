@@ -1,4 +1,4 @@
-"""Every exercise: what its solution, its template, its variants and its mutants earn, by both of its rubrics."""
+"""Every exercise: the marks of its solution, template, variants and mutants, by both of its rubrics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ each = pytest.mark.parametrize("name", HIDDEN)
 
 
 def checked(name: str, source: str, cluster: str = "virtual") -> Report:
-    """By the visible checks; the solutions of earlier exercises are there."""
+    """Run the visible checks, with the solutions of earlier exercises."""
     exercise = HIDDEN[name].exercise
     return run_checks(visible_rubric(exercise), Submission(exercise, source, earlier(exercise)), Ranks(cluster))
 
 
 def graded(name: str, source: str, checks: Sequence[str] = (), once: bool = False) -> Report:
-    """By the hidden rubric or some of its checks, as submissions are: in a sandbox, on ranks that are processes."""
+    """Run the hidden rubric or some of its checks as for submissions: in a sandbox, with processes as ranks."""
     exercise = HIDDEN[name].exercise
     with Judge(Sandbox()) as judge:
         return judge.judge(exercise, source, earlier(exercise), checks, once)
@@ -84,7 +84,7 @@ def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
 def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str) -> None:
     rubric = HIDDEN[name]
     checks = judging.telling_checks(rubric, mutant)
-    for once in (True, False):  # what fails by chance, the judge tries again
+    for once in (True, False):  # the judge repeats what may fail by chance
         report = graded(name, MUTANTS[name].text(mutant), checks, once)
         judged = {check: result for check, result in zip(checks, report.results, strict=True) if not result.skipped}
         lost = {check for check, result in judged.items() if not result.passed}
@@ -123,7 +123,7 @@ def test_every_mutant_is_named_and_there(name: str) -> None:
 
 @each
 def test_both_rubrics_are_on_one_scale(name: str) -> None:
-    """Plain nbgrader, without the judge, records what the visible checks gave."""
+    """Plain nbgrader, without the judge, records the marks of the visible checks."""
     visible = visible_rubric(HIDDEN[name].exercise)
     assert visible.points == HIDDEN[name].points
     assert len(visible.hints) >= ENOUGH_HINTS
@@ -131,7 +131,7 @@ def test_both_rubrics_are_on_one_scale(name: str) -> None:
 
 @each
 def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
-    """What it says is what the rubric states, which the tests above compare with a run of each."""
+    """It shows what the rubric states, which the tests above compare with a run of each."""
     section = judging.section(HIDDEN[name])
     assert section in (exercises.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"
 

@@ -1,4 +1,4 @@
-"""The tensor-parallel solution: whatever the sizes and the ranks, values and gradients are the whole layers'."""
+"""The tensor-parallel solution: for all sizes and rank counts, values and gradients equal the whole layers'."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ sum(p.untyped_storage().nbytes() for p in block.parameters())
 def test_a_block_is_the_plain_one(world_size: int, heads: int, width: int) -> None:
     for causal, batch in ((True, 2), (False, 0)):
         for nbytes in ranks(world_size, BLOCK, heads=heads, width=width, causal=causal, batch=batch):
-            # norms, and the biases after a sum, are everywhere
+            # norms, and the biases after a sum, are replicated
             everywhere, cut = 6 * width, 12 * width**2 + 7 * width
             assert nbytes == 4 * (everywhere + cut // world_size)
 

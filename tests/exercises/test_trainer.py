@@ -1,4 +1,4 @@
-"""The trainer's solution: whatever the shares, the reduction and the model, the steps are those of one process."""
+"""The trainer's solution: for any shares, reduction and model, the steps equal those of one process."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_path_names_what_a_message_crosses() -> None:
 
 @pytest.mark.parametrize("name", ["h100-80gb", "b200-180gb", "l4", "rtx-4090"])
 def test_fp8_is_twice_as_quick_as_bf16(name: str) -> None:
-    """With sums in fp32: the RTX 4090's 660.6 TFLOP/s are with sums in fp16, which no training has."""
+    """With sums in fp32: the RTX 4090's 660.6 TFLOP/s are with sums in fp16, which training does not use."""
     gpu = GPUS[name]
     assert gpu.seconds(1e15, 0, "bfloat16") / gpu.seconds(1e15, 0, "float8_e4m3fn") == pytest.approx(2, rel=0.01)
 

@@ -1,4 +1,4 @@
-"""Presets in files, and fields that are replaced by name, from Python, the shell and a notebook."""
+"""Presets in files, and fields replaced by name, from Python, the shell and a notebook."""
 
 from __future__ import annotations
 

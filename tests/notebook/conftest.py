@@ -1,4 +1,4 @@
-"""A real kernel with labkit loaded, as a notebook's front end talks to it."""
+"""A real kernel with labkit loaded, as a notebook's front end uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_client.manager import KernelManager
 
 @dataclass
 class Outputs:
-    """What one cell left behind, in the order of the kernel's messages."""
+    """Outputs of one cell, in the order of the kernel's messages."""
 
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     payload: list[dict[str, Any]] = field(default_factory=list)
@@ -42,13 +42,13 @@ class Outputs:
 
     @property
     def live(self) -> list[dict[str, Any]]:
-        """What the display of a run showed, one state after the other."""
+        """Successive states of a run's display."""
         states = [c["data"].get("state", {}) for kind, c in self.messages if kind in ("comm_open", "comm_msg")]
         return [state["shown"] for state in states if "shown" in state]
 
     @property
     def error(self) -> str:
-        """What is shown of an error, without colours."""
+        """The displayed error, without colours."""
         shown = ("\n".join(c["traceback"]) for kind, c in self.messages if kind == "error")
         return re.sub(r"\x1b\[[0-9;]*m", "", next(shown, ""))
 
@@ -58,7 +58,7 @@ class Outputs:
 
 
 class Kernel:
-    """Runs cells. `watched`: as JupyterLab asks for them, with somebody there; else as nbclient does."""
+    """Runs cells. `watched`: as JupyterLab requests them, with a viewer; else as nbclient does."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager, self._client = manager, client
@@ -81,13 +81,13 @@ class Kernel:
             if kind != "status":
                 outputs.messages.append((kind, content))
         reply = self._client.get_shell_msg(timeout=280)
-        while reply["parent_header"].get("msg_id") != request:  # one that came late, to an earlier question
+        while reply["parent_header"].get("msg_id") != request:  # a late reply to an earlier request
             reply = self._client.get_shell_msg(timeout=280)
         outputs.payload = reply["content"].get("payload", [])
         return outputs
 
     def wait_for_display(self, request: str, text: str) -> None:
-        """Return once the running cell shows `text`; raises `queue.Empty` when it does not within a minute."""
+        """Return once the running cell shows `text`; raises `queue.Empty` if it does not within a minute."""
         while True:
             message = self._client.get_iopub_msg(timeout=280)
             content = message["content"]

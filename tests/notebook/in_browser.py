@@ -21,7 +21,7 @@ FLAGS += ["--no-first-run", "--disable-sync"]
 
 @contextmanager
 def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
-    """A notebook of `cells`, open in JupyterLab, whose files are kept in `folder`."""
+    """A notebook of `cells`, open in JupyterLab, with its files in `folder`."""
     needs_packages("chromium")
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=kernel)
@@ -67,9 +67,10 @@ def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def run(page: Page, number: int) -> Locator:
-    """Run a cell and return it at once.
+    """Start a cell and return it at once.
 
-    On a busy machine JupyterLab shows a notebook before it takes keys, so they are pressed until it has taken them.
+    On a busy machine JupyterLab shows a notebook before it accepts keys, and loses cells that are run while it connects
+    to the kernel, so keys are pressed until the kernel has the cell.
     """
     cell = page.locator(".jp-CodeCell").nth(number)
     for _ in range(10):
@@ -79,8 +80,20 @@ def run(page: Page, number: int) -> Locator:
             expect(cell.locator(".jp-InputPrompt")).not_to_have_text("[ ]:", timeout=6_000)
         except AssertionError:
             continue
-        return cell
+        if kernel_has(page, cell):
+            return cell
     raise AssertionError(f"cell {number} did not begin to run: {cell.locator('.jp-InputPrompt').inner_text()}")
+
+
+def kernel_has(page: Page, cell: Locator) -> bool:
+    """Has the kernel begun with a cell that waits for it? Not when the kernel stays idle for ten seconds."""
+    kernels = f"{page.url.partition('/lab')[0]}/api/kernels"
+    for _ in range(20):
+        waits = cell.locator(".jp-InputPrompt").inner_text().strip() == "[*]:"
+        if not waits or any(kernel["execution_state"] != "idle" for kernel in page.request.get(kernels).json()):
+            return True
+        page.wait_for_timeout(500)
+    return False
 
 
 def ended(cell: Locator) -> None:

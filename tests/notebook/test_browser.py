@@ -58,7 +58,7 @@ def test_what_a_learner_sees(page: Page) -> None:
     expect(cell.locator(".widget-readout")).to_have_text("1")
     expect(picture).not_to_have_attribute("src", first or "")
 
-    # a report: columns stand beside each other
+    # a report: columns are side by side
     cell = run(page, 4)
     ended(cell)
     item = cell.locator("[role=listitem]").first
@@ -69,7 +69,7 @@ def test_what_a_learner_sees(page: Page) -> None:
     assert boxes[0] and boxes[1] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
     expect(item).to_contain_text("every rank ends with the sum of all ranks")
 
-    # sliders over a prediction: a new picture; what cannot be in words, above the picture that was there
+    # sliders over a prediction: a new picture; for invalid values a message above the previous picture
     cell = run(page, 5)
     ended(cell)
     picture = cell.locator("svg[aria-label^='time of a step']")

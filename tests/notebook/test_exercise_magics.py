@@ -42,7 +42,7 @@ def test_what_the_contract_still_wants_is_named(kernel):
 
 def test_a_module_that_raises_when_imported_is_saved_and_that_is_said(kernel):
     outputs = kernel.run("%%exercise ring_allreduce\nrate = 1 / 0")
-    assert outputs.stdout.startswith("saved as workspace/phase3_multi_node/ring_allreduce.py, but it fails when")
+    assert outputs.stdout.startswith("saved as workspace/phase3_multi_node/ring_allreduce.py, but importing it fails")
     assert "ZeroDivisionError" in outputs.error
 
 
@@ -99,7 +99,7 @@ def test_reset_keeps_what_was_written_and_offers_the_template(kernel):
     (cell,) = [p for p in outputs.payload if p["source"] == "set_next_input"]
     assert cell["text"].startswith("%%exercise phase3_multi_node/ring_allreduce\n")
     assert "NotImplementedError" in cell["text"] and "BEGIN SOLUTION" not in cell["text"]
-    assert "there was no version of yours" in kernel.run("%reset_exercise ring_allreduce").stdout
+    assert "you had no saved version" in kernel.run("%reset_exercise ring_allreduce").stdout
     (report, *_) = kernel.run("%check ring_allreduce").displays
     assert "0 of 25 points (the template" in report["text/plain"]
 
@@ -112,7 +112,7 @@ def test_solution_is_shown_only_where_it_is_released(kernel, tmp_path):
     (released / "ring_allreduce.py").write_text(RING.source("template")[0])
     kernel.run(f"os.environ['LABKIT_ROOT'] = {str(tmp_path)!r}")
     try:
-        assert "is not released here" in kernel.run("%solution ring_allreduce").stderr
+        assert "has not been released" in kernel.run("%solution ring_allreduce").stderr
     finally:
         kernel.run("del os.environ['LABKIT_ROOT']")
 
@@ -120,10 +120,7 @@ def test_solution_is_shown_only_where_it_is_released(kernel, tmp_path):
 @pytest.mark.parametrize("magic", ["%check", "%hint", "%solution", "%reset_exercise", "%%exercise"])
 def test_an_unknown_exercise_is_answered_with_near_ones(kernel, magic):
     outputs = kernel.run(f"{magic} ring_allreduc" + "\nx = 1" * magic.startswith("%%"))
-    assert outputs.stderr == (
-        "UsageError: no exercise is called 'ring_allreduc'; "
-        "did you mean ring_allreduce or phase3_multi_node/ring_allreduce?\n"
-    )
+    assert outputs.stderr == ("UsageError: no exercise is called 'ring_allreduc'; did you mean ring_allreduce?\n")
 
 
 def test_a_missing_name_is_answered_too(kernel):

@@ -1,4 +1,4 @@
-"""What is shown of failed runs, from results made by hand: kinds of failure that are hard to provoke."""
+"""Display of failed runs, from results made by hand: kinds of failure that are hard to provoke."""
 
 import re
 

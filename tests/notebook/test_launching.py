@@ -61,7 +61,7 @@ os.environ["WORLD_SIZE"]"""
     outputs = kernel.run(cell)
     assert outputs.result == "[0-1] '2'"
     assert outputs.stdout == "note: restarted once because a node joined, with 2 nodes and 2 ranks\n"
-    assert "say how many" in kernel.run("%cluster virtual -n gpu").stderr
+    assert "give a number" in kernel.run("%cluster virtual -n gpu").stderr
     kernel.run("%cluster local --nproc-per-node 2")
 
 
@@ -112,7 +112,7 @@ def test_a_file_is_overwritten_only_when_that_is_said(kernel, folder: Path) -> N
 
 def test_the_command_for_several_nodes_and_for_slurm(kernel, folder: Path) -> None:
     shown = kernel.run("%%torchrun --nnodes 1:2 -n gpu --print-command\n1").stdout
-    assert "# on each of 1:2 nodes; HOST is the name of one of them, the same for all." in shown
+    assert "# run on each of 1:2 nodes; HOST is the name of one of them, the same on all." in shown
     number = kernel.run("1").messages[0][1]["execution_count"] - 1
     assert shown.splitlines()[-1] == (
         "torchrun --nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --rdzv-id=a-cell "
@@ -127,10 +127,12 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
     import argparse
 
     from labkit.clusters.slurm.cluster import SlurmCluster
-    from labkit.clusters.slurm.script import Asked
+    from labkit.clusters.slurm.script import ResourceRequest
     from labkit.notebook import launching
 
-    asked = Asked(nnodes=2, nproc_per_node=4, cpus_per_task=3, partition="gpu", sbatch_options=("--reservation=a b",))
+    asked = ResourceRequest(
+        nnodes=2, nproc_per_node=4, cpus_per_task=3, partition="gpu", sbatch_options=("--reservation=a b",)
+    )
     cluster = SlurmCluster(asked, 0.0, sys.executable, None, None)
     options = argparse.Namespace(
         save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False
@@ -146,13 +148,13 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
 @pytest.mark.parametrize(
     ("options", "answer"),
     [
-        ("--rdzv-endpoint host:1", "--rdzv-endpoint: where a cell's ranks meet is the cluster's business"),
-        ("--master-addr 10.0.0.1", "where a cell's ranks meet is the cluster's business"),
-        ("--log-dir x", "what every rank prints is shown, and kept in a file of its own anyway"),
-        ("--rdzv-backend etcd", "ranks of a cell meet by c10d, got 'etcd'"),
-        ("--nnodes 3:2", "MIN:MAX is needed"),
-        ("--nnodes 0:2", "a whole number from 1 up is needed, got '0'"),
-        ("-n tpu", "a whole number from 1 up is needed, got 'tpu'"),
+        ("--rdzv-endpoint host:1", "--rdzv-endpoint: the cluster sets up the rendezvous of a cell's ranks"),
+        ("--master-addr 10.0.0.1", "the cluster sets up the rendezvous of a cell's ranks"),
+        ("--log-dir x", "each rank's output is always shown and saved in its own file"),
+        ("--rdzv-backend etcd", "ranks of a cell use the c10d rendezvous, got 'etcd'"),
+        ("--nnodes 3:2", "expected MIN:MAX"),
+        ("--nnodes 0:2", "expected a whole number of at least 1, got '0'"),
+        ("-n tpu", "expected a whole number of at least 1, got 'tpu'"),
         ("--max-restarts -1", "a whole number"),
     ],
 )

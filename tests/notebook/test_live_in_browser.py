@@ -7,6 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from in_browser import ended, opened, run
+from nbformat import NotebookNode
+from nbformat.reader import NotJSONError
 from playwright.sync_api import Page, expect
 
 CELLS = [
@@ -36,7 +38,7 @@ def test_stop_is_an_interrupt_of_the_cell_and_ends_run_all(page: Page) -> None:
     cell = page.locator(".jp-CodeCell").nth(1)
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-    # what a rank prints is text
+    # rank output is shown as text
     expect(cell.locator(".labkit-live .lines")).to_contain_text("<b>begun</b>")
     expect(cell.locator(".labkit-live .state")).to_contain_text("2 ranks running")
     cell.get_by_role("button", name="Stop").click()
@@ -49,22 +51,30 @@ def test_stop_is_an_interrupt_of_the_cell_and_ends_run_all(page: Page) -> None:
     expect(page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea-output")).to_have_count(0)
 
 
+def saved_outputs(cell: int) -> list[NotebookNode]:
+    """Outputs of a cell in the notebook's file, none while JupyterLab is writing it."""
+    try:
+        return nbformat.read(FOLDER[0] / "cells.ipynb", as_version=4).cells[cell].outputs
+    except NotJSONError:
+        return []
+
+
 def test_a_page_that_is_opened_again_shows_the_run_and_what_it_left(page: Page) -> None:
     cell = run(page, 3)
     expect(cell.locator(".lines")).to_contain_text("step 3")
-    while not nbformat.read(FOLDER[0] / "cells.ipynb", as_version=4).cells[3].outputs:
-        page.wait_for_timeout(100)  # JupyterLab writes the file whenever it comes to it
+    while not saved_outputs(3):
+        page.wait_for_timeout(100)  # JupyterLab saves the file at some later time
     address = page.url.split("?")[0]
     page.goto("about:blank")
     page.wait_for_timeout(1000)
     page.goto(address)
     cell = page.locator(".jp-CodeCell").nth(3)
-    # the job has gone on, and is seen to
+    # the job has continued, visibly
     expect(cell.locator(".state")).to_contain_text("2 ranks running")
     expect(cell.locator(".lines")).to_contain_text(re.compile(r"\[0-1\]\s*step 0"))
     expect(cell.get_by_role("button", name="Stop")).to_be_visible()
     (FOLDER[0] / "go").touch()
-    # what it leaves is what every cell leaves: plain outputs
+    # it leaves what every cell leaves: plain outputs
     ended(cell)
     outputs = cell.locator(".jp-OutputArea-output")
     expect(outputs).to_have_count(2)
@@ -79,7 +89,7 @@ def test_a_flood_leaves_the_page_quick(page: Page) -> None:
     most = 0
     while cell.locator(".jp-InputPrompt").inner_text() == "[*]:":
         most = max(most, cell.locator(".labkit-live .row").count())
-        # the page answers: this would wait for its turn in the page's own thread
+        # the page responds: this would wait in the page's own thread
         page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
     ended(cell)
     assert most < 200
@@ -100,6 +110,6 @@ def test_when_the_kernel_ends_in_the_midst_the_page_and_the_notebook_say_so(page
     outputs = cell.locator(".jp-OutputArea-output")
     expect(outputs.first).to_have_text("[0-1] <b>begun</b>")
     expect(outputs.last).to_contain_text(
-        re.compile(r"The kernel has ended, and the ranks with it; their lines are in workspace/logs/\d{4}")
+        re.compile(r"The kernel has ended, and the ranks with it; their output is in workspace/logs/\d{4}")
     )
     expect(cell.get_by_role("button", name="Stop")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""Sliders over a prediction: what they show follows from `predict`, and what cannot be says why."""
+"""Sliders over a prediction: they show results of `predict`, and the reason for invalid values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_answer_is_the_prediction() -> None:
     assert made == predict(model("gpt-1.3b"), plan, topology("dgx-a100", nnodes=2))
     grows, stays = studies.values()
     assert [point.gpus for point in grows] == [8 << power for power in range(11)]
-    # 8 samples on each of 2 nodes: 16 nodes have one for each rank, 32 have not
+    # 8 samples on each of 2 nodes: 16 nodes have one for each rank, 32 do not
     assert [point.gpus for point in stays] == [8, 16, 32, 64, 128]
     of_these = [point.step_seconds for points in studies.values() for point in points if point.gpus == 16]
     assert of_these == [made.step_seconds] * 2

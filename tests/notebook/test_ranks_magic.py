@@ -15,7 +15,7 @@ x = torch.full((2,), float(rank))"""
 
 @pytest.fixture
 def ranks(kernel):
-    """Three live ranks, fresh."""
+    """Three fresh live ranks."""
     kernel.run("%cluster local --nproc-per-node 3")
     kernel.run("%ranks restart")
     assert kernel.run(SETUP).error == ""
@@ -31,7 +31,7 @@ def test_without_a_choice_two_ranks_start_and_say_so(kernel):
         assert kernel.run(line).stderr == "UsageError: there are no live ranks yet: the first %%ranks starts them\n"
     outputs = kernel.run("%%ranks\nprint('hello')\nimport os\nint(os.environ['WORLD_SIZE'])")
     assert outputs.stdout == (
-        "local: 2 processes on this machine (nothing else was chosen with %cluster)\n[0-1] hello\n"
+        "local: 2 processes on this machine (the default; %cluster chooses another)\n[0-1] hello\n"
     )
     assert outputs.result == "[0-1] 2"
 
@@ -40,7 +40,7 @@ def test_another_cluster_means_new_ranks_and_is_told(kernel):
     kernel.run("%%ranks\nx = 1")
     kernel.run("%cluster local --nproc-per-node 3")
     outputs = kernel.run("%%ranks\n'x' in globals()")
-    assert outputs.stdout == "the cluster has changed: new ranks start, and what the 2 before held is gone\n"
+    assert outputs.stdout == "the cluster has changed: new ranks start; variables of the 2 old ones are lost\n"
     assert outputs.result == "[0-2] False"
     assert kernel.run("%%ranks\n'x' in globals()").stdout == ""
 
@@ -54,27 +54,27 @@ def test_the_cells_of_the_handbook_run_as_they_stand(kernel):
     assert [(o.error, o.stderr) for o in outputs] == [("", "")] * len(cells) and len(cells) >= 2
     assert outputs[1].result == "[0] 0.0\n[2] 4.0"
     assert kernel.run("%%ranks  # 'one' more\n1").result == "[0-3] 1", "-n is kept, and a comment is one"
-    assert kernel.run("%ranks restart  # with what?").stdout == "4 ranks started, with nothing defined yet\n"
-    assert kernel.run("%ranks restart -n 3").stdout == "3 ranks started, with nothing defined yet\n"
+    assert kernel.run("%ranks restart  # with what?").stdout == "4 ranks started, without any variables yet\n"
+    assert kernel.run("%ranks restart -n 3").stdout == "3 ranks started, without any variables yet\n"
     assert kernel.run("%%torchrun -n 1   # alone\n1").result == "[0] 1"
 
 
 def test_names_of_the_notebook_are_told(ranks):
     ranks.run("lr, f = 0.1, open\nimport numpy as np, json\nfrom json import dumps\nmodel = object()")
-    said = "try: lr is a variable of the notebook, not of the ranks: define it in this cell"
+    said = "try: lr is defined in the notebook, not on the ranks: define it in this cell"
     shown = ranks.run("%%ranks\nlr * 2").error.splitlines()
     assert f"{said}, or %ranks push lr, or %%ranks --push lr" in shown
     assert said in ranks.run("%%torchrun -n 1\nlr * 2").error.splitlines()
-    assert ranks.run("%%ranks\nmodel").error.endswith("not of the ranks: define it in this cell")
+    assert ranks.run("%%ranks\nmodel").error.endswith("not on the ranks: define it in this cell")
     for name, line in {"np": "import numpy as np", "json": "import json", "dumps": "from json import dumps"}.items():
-        assert f"try: {line} in this cell: ranks have names" in ranks.run(f"%%ranks\n{name}").error
+        assert f"try: {line} in this cell: ranks do not share" in ranks.run(f"%%ranks\n{name}").error
     assert "try: this cell is plain Python" in ranks.run("%%ranks\ndisplay(1)").error
-    assert "await works in an async function" in ranks.run("%%ranks\nawait f()").error
+    assert "use await in an async function" in ranks.run("%%ranks\nawait f()").error
 
 
 def test_a_rank_without_a_screen_says_so_once(ranks):
     outputs = ranks.run("%%ranks\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.show()")
-    said = "a rank has no screen: plot in the notebook from what comes back; plt.savefig() works"
+    said = "ranks have no display: return the data and plot it in the notebook; plt.savefig() works"
     assert (outputs.stdout + outputs.stderr).count(said) == 1
 
 
@@ -134,7 +134,7 @@ def test_interrupting_leaves_the_ranks_well(ranks):
     ranks.manager.interrupt_kernel()
     outputs = ranks.collect(request)
     lines = outputs.error.splitlines()
-    assert lines[0] == "KeyboardInterrupt: 3 ranks interrupted; what they hold is kept"
+    assert lines[0] == "KeyboardInterrupt: 3 ranks interrupted; their variables are kept"
     assert re.fullmatch(r"\[0\] +Cell In\[\d+\], line 5: time.sleep\(300\) +in no operation", lines[1])
     assert re.fullmatch(r"\[1-2\] +Cell In\[\d+\], line 4: dist.barrier\(\) +waits in barrier .*", lines[2])
     number = re.findall(r"In\[(\d+)\]", outputs.error)[0]
@@ -148,7 +148,7 @@ def test_interrupting_leaves_the_ranks_well(ranks):
 def test_a_time_out_says_where_each_rank_was(ranks):
     error = ranks.run("%%ranks --timeout 0.5\nif rank == 2:\n    time.sleep(60)\ndist.barrier()").error
     assert error.splitlines()[0] == "RankFailed: timeout after 0.5 s"
-    assert "line 4: dist.barrier()" in error and "rank 2 is not in it: it is at line 3: time.sleep(60)" in error
+    assert "line 4: dist.barrier()" in error and "rank 2 is missing: it is at line 3: time.sleep(60)" in error
     assert ranks.run("%%ranks\nx[0].item() == rank").result == "[0-2] True"
 
 
@@ -164,7 +164,7 @@ def test_status_shows_who_lives_and_restart_begins_afresh(ranks):
     refused = ranks.run("%%ranks\nrank")
     assert refused.error == "" and "%ranks restart starts all ranks afresh" in refused.stderr
     assert ranks.run("%%ranks --ranks 0,2\nrank").result == "[0] 0\n[2] 2"
-    assert ranks.run("%ranks restart").stdout == "3 ranks started, with nothing defined yet\n"
+    assert ranks.run("%ranks restart").stdout == "3 ranks started, without any variables yet\n"
     assert ranks.run("%%ranks\n'rank' in globals()").result == "[0-2] False"
 
 
@@ -187,8 +187,8 @@ def test_what_threads_print_between_cells_is_shown(ranks):
 
 def test_ranks_end_with_stop_and_with_the_kernel(ranks):
     process = psutil.Process(ranks.manager.provisioner.process.pid)
-    (warm,) = process.children()
-    running = warm.children(recursive=True)
+    (forkserver,) = process.children()
+    running = forkserver.children(recursive=True)
     assert len(running) == 4, "a supervisor and three ranks"
     assert ranks.run("%ranks stop").stdout == "the ranks have ended\n"
     assert ranks.run("%ranks stop").stdout == "there were no live ranks\n"
@@ -200,14 +200,14 @@ def test_ranks_end_with_stop_and_with_the_kernel(ranks):
     ("cell", "answer"),
     [
         ("%%ranks --ranks 7\n1", "there is no rank 7: ranks are 0 to 2"),
-        ("%%ranks --ranks a\n1", "%%ranks: --ranks: ranks such as 0,2 or 0-3 are needed, got 'a'"),
-        ("%%ranks --push a-b\n1", "%%ranks: --push: a variable's name is needed, got 'a-b'"),
-        ("%%ranks -x 2\n1", "there is no option -x; there are:"),
-        ("%%ranks -n 2\n1", "3 ranks are live already: %ranks restart -n 2 starts others"),
+        ("%%ranks --ranks a\n1", "%%ranks: --ranks: expected ranks such as 0,2 or 0-3, got 'a'"),
+        ("%%ranks --push a-b\n1", "%%ranks: --push: expected the name of a variable, got 'a-b'"),
+        ("%%ranks -x 2\n1", "unknown option -x; available:"),
+        ("%%ranks -n 2\n1", "3 ranks already live: use %ranks restart -n 2 to replace them"),
         ("%ranks push x -n 2", "%ranks push: -n is for %ranks restart -n 2"),
         ("%ranks begin", "%ranks: action: invalid choice: 'begin'"),
-        ("%ranks push", "%ranks push: name what is to be sent"),
-        ("%ranks stop now", "%ranks stop: 'now' is one argument too many"),
+        ("%ranks push", "%ranks push: a variable is missing"),
+        ("%ranks stop now", "%ranks stop: unexpected argument 'now'"),
     ],
 )
 def test_what_cannot_be_is_answered_in_one_line(ranks, cell, answer):
@@ -226,7 +226,7 @@ def test_the_same_cells_run_on_virtual_ranks_that_stay(kernel):
     request = kernel.start("%%ranks\nprint('begun')\nwhile True: pass", watched=True)
     kernel.wait_for_display(request, "begun")
     kernel.manager.interrupt_kernel()
-    assert kernel.collect(request).error.startswith("KeyboardInterrupt: 3 ranks interrupted; what they hold is kept")
+    assert kernel.collect(request).error.startswith("KeyboardInterrupt: 3 ranks interrupted; their variables are kept")
     assert kernel.run("%%ranks\nrank").result == "[0] 0\n[1] 1\n[2] 2"
 
 

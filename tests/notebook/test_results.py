@@ -1,4 +1,4 @@
-"""Values of ranks in few lines."""
+"""Compact display of the ranks' values."""
 
 import numpy as np
 import torch

@@ -17,10 +17,10 @@ def cluster(request, kernel):
 # first in this file: nothing has been chosen yet
 def test_without_a_choice_cells_run_on_two_processes_and_say_so(kernel):
     assert kernel.run("%cluster").stdout == (
-        "local: 2 processes on this machine (nothing else was chosen with %cluster)\n"
+        "local: 2 processes on this machine (the default; %cluster chooses another)\n"
     )
     outputs = kernel.run("%%torchrun\nimport os\nint(os.environ['WORLD_SIZE'])")
-    assert "nothing else was chosen" in outputs.stdout
+    assert "(the default; " in outputs.stdout
     assert outputs.result == "[0-1] 2"
 
 
@@ -138,9 +138,9 @@ dist.barrier()"""
     assert lines[0] == "RankFailed: hang: no output and no progress for 1 s"
     assert lines[3] == (
         "barrier #1 of the group 0-2: ranks 0-1 wait in it at line 6, "
-        "rank 2 is not in it: it is at line 5: time.sleep(60)"
+        "rank 2 is missing: it is at line 5: time.sleep(60)"
     )
-    assert lines[4].startswith("try: look why rank 2 does not get beyond Cell In[")
+    assert lines[4].startswith("try: find out why rank 2 does not get past Cell In[")
     short = cell.replace("60", "2.5")
     assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout 1 --on-hang wait")).result == "[0-2] 'done'"
     assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout off")).result == "[0-2] 'done'"
@@ -167,18 +167,18 @@ def test_death_by_signal_and_exit_codes_are_named(kernel):
 @pytest.mark.parametrize(
     ("cell", "answer"),
     [
-        ("%%torchrun -n 0\n1", "%%torchrun: -n/--nproc-per-node: a whole number from 1 up is needed, got '0'"),
-        ("%%torchrun -n x\n1", "%%torchrun: -n/--nproc-per-node: a whole number from 1 up is needed, got 'x'"),
-        ("%%torchrun --timeout -1\n1", "%%torchrun: --timeout: a number of seconds above 0 is needed, got '-1'"),
-        ("%%torchrun -o 2\n1", "%%torchrun: -o/--output: a variable's name is needed, got '2'"),
-        ("%%torchrun --nprocs-per-node 2\n1", "there is no option --nprocs-per-node; did you mean --nproc-per-node?"),
-        ("%%torchrun 4\n1", "%%torchrun: '4' is one argument too many"),
-        ("%cluster virtul", "%cluster: 'virtul' is no kind of cluster; did you mean %cluster virtual?"),
+        ("%%torchrun -n 0\n1", "%%torchrun: -n/--nproc-per-node: expected a whole number of at least 1, got '0'"),
+        ("%%torchrun -n x\n1", "%%torchrun: -n/--nproc-per-node: expected a whole number of at least 1, got 'x'"),
+        ("%%torchrun --timeout -1\n1", "%%torchrun: --timeout: expected a number of seconds above 0, got '-1'"),
+        ("%%torchrun -o 2\n1", "%%torchrun: -o/--output: expected the name of a variable, got '2'"),
+        ("%%torchrun --nprocs-per-node 2\n1", "unknown option --nprocs-per-node; did you mean --nproc-per-node?"),
+        ("%%torchrun 4\n1", "%%torchrun: unexpected argument '4'"),
+        ("%cluster virtul", "%cluster: unknown kind of cluster 'virtul'; did you mean %cluster virtual?"),
         ("%cluster dgx-a100", "did you mean %cluster virtual dgx-a100?"),
         ("%cluster virtual dgx", "unknown preset 'dgx'"),
-        ("%cluster local --fake", "--fake is no option of local clusters"),
+        ("%cluster local --fake", "--fake is not an option of local clusters"),
         ("%cluster virtual --gpu a100", "unknown gpu 'a100'; did you mean a100-80gb"),
-        ("%cluster local --gpu t4", "%cluster: --gpu is no option of local clusters"),
+        ("%cluster local --gpu t4", "%cluster: --gpu is not an option of local clusters"),
         ("%cluster local --backend mpi", "backend must be one of gloo, nccl, got 'mpi'"),
         ("%cluster virtual -n 9999", "9999 ranks, at most 1024 are possible"),
         ("%cluster 'virtual", "%cluster: no closing quotation"),
@@ -214,8 +214,8 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     request = kernel.start("%%torchrun\nimport time\nprint('begun', flush=True)\ntime.sleep(300)", watched=True)
     process = psutil.Process(kernel.manager.provisioner.process.pid)
     kernel.wait_for_display(request, "begun")
-    (warm,) = process.children()
-    running = warm.children(recursive=True)
+    (forkserver,) = process.children()
+    running = forkserver.children(recursive=True)
     assert len(running) == 4, "a supervisor and three ranks"
     kernel.manager.interrupt_kernel()
     outputs = kernel.collect(request)
@@ -223,10 +223,10 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     assert told == "KeyboardInterrupt: 3 ranks stopped"
     assert len(places) == 1 and re.match(r"\[0-2\]  Cell In\[\d+\], line 4: time.sleep\(300\)", places[0])
     assert outputs.stdout == "[0-2] begun\n"
-    # what is kept for a page that is opened later is what an open one shows
+    # the stored output for pages opened later is what an open page shows
     assert_kept_as_shown(kernel, outputs)
     _, alive = psutil.wait_procs(running, timeout=60)
-    assert not alive and process.children() == [warm], "only the warm process is left"
+    assert not alive and process.children() == [forkserver], "only the forkserver is left"
     assert kernel.run("%%torchrun\n7").result == "[0-2] 7"
 
 
@@ -244,7 +244,7 @@ def test_a_silent_cell_is_shown_as_running_and_says_where_its_lines_will_be(kern
     outputs = kernel.run("%%torchrun -n 2\nimport time\ntime.sleep(2)", watched=True)
     assert outputs.live and all(shown["state"].startswith("2 ranks running") for shown in outputs.live)
     (display,) = outputs.displays
-    assert display["text/plain"].endswith(f"ends before that, they are in {outputs.live[0]['logs']}.")
+    assert display["text/plain"].endswith(f"ends before that, it is in {outputs.live[0]['logs']}.")
     assert kernel.run("%runs").stdout.splitlines()[-1].endswith("nothing was printed")
 
 
@@ -276,7 +276,7 @@ def test_floods_are_cut_and_say_so(kernel):
     lines = outputs.stdout.splitlines()
     assert lines[0] == "[0] 0" and lines[-2] == "[0] 29999"
     assert lines[-1].startswith("[0] xxx") and lines[-1].endswith("x…")
-    assert "... 29,641 more lines; `%runs` names the files" in outputs.stdout
+    assert "... 29,641 more lines; `%runs` lists the files" in outputs.stdout
     assert kernel.run("len(run.ranks[0].output), len((run.logs / 'rank0.log').read_text())").result == (
         "(1168891, 1168891)"
     )
@@ -288,18 +288,18 @@ def test_past_runs_are_listed_and_shown_again(kernel):
     failed = kernel.run("%%torchrun -n 2\n1 / 0")
     number = well.messages[0][1]["execution_count"]
     *_, first, second = kernel.run("%runs").stdout.splitlines()
-    assert re.fullmatch(rf"In\[{number}\] +3 ranks +\S+ s +ended well +\S+logs/\d{{4}}", first)
+    assert re.fullmatch(rf"In\[{number}\] +3 ranks +\S+ s +succeeded +\S+logs/\d{{4}}", first)
     assert f"In[{number + 1}]" in second and "ZeroDivisionError on every rank" in second
     again = kernel.run(f"%runs {number}")
     assert again.stdout == well.stdout == "[0-2] hello\n"
     assert again.displays == [{"text/plain": well.result}] == [{"text/plain": "[0-1] 0\n[2] 1"}]
     assert "ZeroDivisionError" in failed.error and "ZeroDivisionError" in kernel.run(f"%runs {number + 1}").stdout
-    assert "no run of cell 7000 is known" in kernel.run("%runs 7000").stderr
+    assert "cell 7000 has no known run" in kernel.run("%runs 7000").stderr
 
 
 def test_help_and_tab(kernel):
     page = kernel.run("%%torchrun?").payload[0]["data"]["text/plain"]
-    assert "--nproc-per-node" in page and "ranks on each node" in page
+    assert "--nproc-per-node" in page and "ranks per node" in page
     assert "--nproc-per-node" in kernel.complete("%%torchrun --np")
     assert {"dgx-a100", "dgx-h100"} <= set(kernel.complete("%cluster virtual dgx"))
     assert kernel.complete("%check ring_") == ["ring_allreduce"]

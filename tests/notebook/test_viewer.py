@@ -1,4 +1,4 @@
-"""The zoomable timeline in JupyterLab: what is drawn, and how it answers to wheel, mouse and keys."""
+"""The zoomable timeline in JupyterLab: what is drawn, and how it responds to wheel, mouse and keys."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from labkit.plots import palette
 from labkit.trace import Kind
 
-# 64 ranks and 10,240 events: computing, a ring, an all-reduce, in 40 steps of 1 ms
+# 64 ranks and 10,240 events: compute, a ring, an all-reduce, in 40 steps of 1 ms
 TRACE = """
 from labkit import Run
 from labkit.trace import Event, Kind, Trace
@@ -48,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 class Shown:
-    """A viewer on the page: its canvas, and what it says of itself."""
+    """A viewer on the page: its canvas, and its reported state."""
 
     def __init__(self, page: Page, cell: Locator) -> None:
         self.page = page
@@ -76,7 +76,7 @@ class Shown:
         self.page.mouse.move(box["x"] + GUTTER + share * (box["width"] - GUTTER - RIGHT), box["y"] + TOP + y)
 
     def pixels(self) -> np.ndarray:
-        """The canvas, also where JupyterLab shows something over it."""
+        """The canvas, even where JupyterLab shows something over it."""
         url = self.canvas.evaluate("canvas => canvas.toDataURL('image/png')")
         return np.array(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGB"))
 
@@ -90,7 +90,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     ended(cell)
     shown = Shown(page, cell)
 
-    # the whole run at first, every kind in its colour; bars are as many as can be told apart
+    # first the whole run, every kind in its colour; only as many bars as can be distinguished
     assert (shown.number("from"), shown.span) == (0.0, pytest.approx(0.0399))
     assert {kind: shown.share_of(palette.KIND[kind]) > 0.02 for kind in Kind} == {
         Kind.COMPUTE: True, Kind.SEND: True, Kind.RECEIVE: False, Kind.COLLECTIVE: True,
@@ -101,7 +101,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     label = shown.canvas.get_attribute("aria-label") or ""
     assert label.startswith("Timeline of 64 ranks, modelled. 39.9 ms from first to last event")
 
-    # the wheel zooms around the pointer: what it points at stays there
+    # the wheel zooms around the pointer: the time under it stays there
     shown.point(0.25, 300)
     page.wait_for_timeout(600)  # longer than the gesture that brought the viewer here
     for _ in range(7):
@@ -111,7 +111,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     # few messages are left, so they have arrows
     assert shown.number("arrows") > 0 and shown.number("bars") < 1000
 
-    # dragging moves, and the arrow keys do, without leaving the cell
+    # dragging moves, and so do the arrow keys, without leaving the cell
     before = shown.number("from")
     page.mouse.down()
     shown.point(0.35, 300)

@@ -1,4 +1,4 @@
-"""What travels to the zoomable timeline, and what a reader without a kernel sees in its place."""
+"""Data sent to the zoomable timeline, and what a reader without a kernel sees instead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TYPES = {"f64": "<f8", "i32": "<i4", "u32": "<u4"}
 
 
 def unpacked(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As viewer.js takes it in."""
+    """Unpack the data as viewer.js does."""
     about, data = packed(trace)
     raw, offset, columns = zlib.decompress(data), 0, {}
     for name, form, length in about["layout"]:
         columns[name] = np.frombuffer(raw, TYPES[form], length, offset)
-        # a typed array of a page may begin only at a multiple of its elements' size
+        # a typed array in JavaScript must begin at a multiple of its elements' size
         assert offset % columns[name].itemsize == 0
         offset += columns[name].nbytes
     assert offset == len(raw)

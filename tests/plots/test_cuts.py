@@ -1,4 +1,4 @@
-"""The picture of two matrices that are cut: every rank has its columns of the one and the same rows of the other."""
+"""The plot of two split matrices: every rank has its columns of the first and the same rows of the second."""
 
 from __future__ import annotations
 

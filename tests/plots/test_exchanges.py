@@ -1,4 +1,4 @@
-"""The lattice of rounds holds what the schedule says; schedules reach everybody in the rounds that they should."""
+"""The grid of rounds shows the schedule; schedules reach all ranks in the right number of rounds."""
 
 from __future__ import annotations
 

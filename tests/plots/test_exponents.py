@@ -1,4 +1,4 @@
-"""The picture of what 16 bits hold: every number is counted once, under what rounding makes of it."""
+"""The plot of the 16-bit range: every number is counted once, by what rounding does to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours stay apart for colour-blind readers, measured on a model of what they see."""
+"""Colours remain distinguishable for colour-blind readers, measured with a model of their vision."""
 
 from itertools import combinations
 
@@ -47,6 +47,6 @@ def lab(colour: str, matrix: np.ndarray) -> np.ndarray:
 )
 def test_colours_that_meet_in_one_picture_are_far_apart(colours: list[str], blindness: str) -> None:
     seen = [lab(colour, BLINDNESS[blindness]) for colour in colours]
-    # about 2 can just be told apart side by side; 10 is plain at a glance
+    # about 2 is just noticeable side by side; 10 is obvious at a glance
     for (a, first), (b, second) in combinations(zip(colours, seen, strict=True), 2):
         assert np.linalg.norm(first - second) > 10, (a, b)

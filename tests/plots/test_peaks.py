@@ -1,4 +1,4 @@
-"""The picture of peaks: a bar for each run, as high as what its fullest rank held."""
+"""The plot of peaks: a bar for each run, as high as its fullest rank's memory."""
 
 from __future__ import annotations
 

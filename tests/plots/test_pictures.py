@@ -1,4 +1,4 @@
-"""What the pictures hold: bars, arrows, labels, words. How they look was judged by eye."""
+"""Contents of plots: bars, arrows, labels, texts. Their appearance was reviewed by eye."""
 
 import io
 
@@ -43,7 +43,7 @@ def ring(world_size: int, compute: float = 0.0) -> Trace:
 
 
 def incast(world_size: int) -> Trace:
-    """Everybody sends 1 MiB to rank 0, which takes them one after the other, 1 s each."""
+    """Every other rank sends 1 MiB to rank 0, which receives them one after the other, 1 s each."""
     events = []
     for rank in range(1, world_size):
         events.append(Event(rank, Kind.SEND, "send", 0.0, float(rank), 2**20, peer=0))
@@ -52,7 +52,7 @@ def incast(world_size: int) -> Trace:
 
 
 def bars(picture: Picture) -> dict[str, int]:
-    """How many bars of each kind a timeline has."""
+    """Return the number of bars of each kind in a timeline."""
     found = picture.axes[0].findobj(PolyCollection)
     return {c.get_label(): len(c.get_paths()) for c in found if c.get_label() != "idle"}
 
@@ -167,7 +167,7 @@ def test_a_curve_that_another_one_hides_is_larger() -> None:
     lines = curves([*same, Curve("other", steps, [9.0, 4.0, 3.0])], x="ranks", y="s").axes[0].lines
     sizes = [line.get_markersize() for line in lines]
     assert sizes[0] > sizes[1] > sizes[2] == sizes[3]
-    # what a linear axis cannot tell apart, a logarithmic one can
+    # a logarithmic axis separates what a linear one cannot
     near = [Curve("a", steps, [9.0, 0.1, 0.01]), Curve("b", steps, [9.0, 0.1, 0.03])]
     for log, larger in (("x", True), ("xy", False)):
         first, second = curves(near, x="ranks", y="s", log=log).axes[0].lines
@@ -246,7 +246,7 @@ def test_bubbles_by_rank_and_by_stage() -> None:
 
 
 def filled() -> Trace:
-    """Ranks 0 and 1 alike, with a peak for an instant; rank 2 with parameters alone."""
+    """Ranks 0 and 1 alike, with a momentary peak; rank 2 with parameters only."""
     held = [(rank, 0.0, Category.PARAMETER, 4_000_000) for rank in range(3)]
     for rank in (0, 1):
         held += [(rank, 0.5, Category.ACTIVATION, 6_000_000), (rank, 0.50001, Category.ACTIVATION, 0)]
@@ -261,7 +261,7 @@ def test_memory_has_a_panel_for_ranks_that_are_alike_and_the_line_of_capacity() 
     words = [text.get_text() for text in picture.legends[0].get_texts()]
     assert words == ["capacity 16 MB", "activations", "parameters"]
     assert "ranks 0-1 hold at most 10 MB: parameters 4 MB, activations 6 MB; rank 2 holds" in picture.alt
-    # a GPU that is nearly empty has its capacity in words
+    # for a nearly empty GPU, the capacity is given in words
     far = memory(filled(), capacity=80e9)
     assert not far.axes[0].lines and "far above" in far.legends[0].get_texts()[0].get_text()
     assert texts(memory(Trace(2))) == {"memory was not counted"}

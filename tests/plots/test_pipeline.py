@@ -1,4 +1,4 @@
-"""The picture of a pipeline's schedule: blocks, their numbers, the bubble, what is kept."""
+"""The plot of a pipeline's schedule: blocks, their numbers, the bubble, what is kept."""
 
 from __future__ import annotations
 

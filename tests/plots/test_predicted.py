@@ -1,4 +1,4 @@
-"""What pictures of predictions hold: widths of bars, marks, lines, words. How they look was judged by eye."""
+"""Contents of plots of predictions: widths of bars, marks, lines, texts. Their appearance was reviewed by eye."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_step_is_stacked_by_term_and_ends_where_it_ends() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["kept", "recomputed"]
     assert "predicted" in axes.get_xlabel()
     assert {"forward", "backward", "recomputation", "tensor parallel", "bubble"} < {*labels(picture)}
-    # terms of a kind have its colour, and differ by their hatch
+    # terms of a kind share its colour and differ in hatch
     looks = [(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_width()]
     assert len({*looks}) == len(labels(picture)) > len({colour for colour, _ in looks})
 
@@ -107,7 +107,7 @@ def test_nothing_to_draw_is_said(draw: object) -> None:
 
 
 def rectangles(shown: str) -> list[dict[str, float]]:
-    """For each picture of `live`, the widths of its bars by colour."""
+    """Return the widths of bars by colour for each picture of `live`."""
     found = []
     for svg in re.findall(r"<svg.*?</svg>", shown):
         bars: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The picture of how ranks find each other."""
+"""The plot of how ranks find each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labkit.plots import Picture, rendezvous
 
 
 def drawn(picture: Picture) -> tuple[int, int, set[str]]:
-    """Messages, connections, texts."""
+    """Return the number of messages, the number of connections, and the texts."""
     axes = picture.axes[0]
     kinds = [type(patch) for patch in axes.patches]
     return kinds.count(FancyArrowPatch), kinds.count(Arc), {text.get_text() for text in axes.texts}

@@ -1,4 +1,4 @@
-"""The picture of memory against segments: the chosen run's areas, and every run's peak."""
+"""The plot of memory against segments: the chosen run's areas, and every run's peak."""
 
 from __future__ import annotations
 

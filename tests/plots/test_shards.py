@@ -1,4 +1,4 @@
-"""The picture of shards: every sample is written where it is dealt to."""
+"""The plot of shards: every sample is shown on the rank that gets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`./lab test` is several runs of pytest; what they count is kept in a folder, so that the last one can sum it up."""
+"""`./lab test` consists of several pytest runs; their counts are kept in a folder for the last one to add up."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TypeVar
 
 Row = TypeVar("Row")
-# taken out of the environment: pytest runs that tests start count for themselves
+# removed from the environment: pytest runs started by tests count separately
 FOLDER = os.environ.pop("LAB_TEST_RUNS", None)
-"""Where earlier runs left their counts; None where this run is the only one."""
+"""Folder for counts of earlier runs; None where this run is the only one."""
 
 
 class EarlierRuns:
-    """What earlier runs have counted under one name."""
+    """Counts of earlier runs under one name."""
 
     def __init__(self, name: str) -> None:
         self._file = Path(FOLDER, name) if FOLDER else None
 
     def joined_by(self, rows: list[Row]) -> list[Row]:
-        """Keep this run's rows for later ones; return them after those of all runs before."""
+        """Save this run's rows for later ones; return them after those of all runs before."""
         if self._file is None:
             return rows
         before = self._file.read_text().splitlines() if self._file.exists() else []

@@ -1,8 +1,8 @@
-"""What runs beside what under pytest-xdist's `--dist loadgroup`.
+"""Grouping of tests under pytest-xdist's `--dist loadgroup`.
 
 The tests of one module stay together, since they share what is slow to start: a kernel, a Slurm, a graded class. Those
-of `tests/exercises` share nothing and are dealt one by one. Tests with the marker `alone` look at the whole machine or
-load it on purpose: `./lab test` runs them by themselves.
+of `tests/exercises` share nothing and are distributed individually. Tests with the marker `alone` look at the whole
+machine or load it on purpose: `./lab test` runs them separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Not by pytest-xdist's own marker, which pytest 9.2 does not let it read."""
+    """Replaces pytest-xdist's own marker, which pytest 9.2 does not let it read."""
     if config.getoption("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -36,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def group(path: Path) -> str:
-    """Name of the tests that a module's tests run with, on one worker; empty where each may run by itself."""
+    """Return the worker group of a module's tests; empty where each may run by itself."""
     if any(path.is_relative_to(folder) for folder in DEALT_ONE_BY_ONE):
         return ""
     return next((folder for folder in ONE_GROUP if path.is_relative_to(folder)), str(path))

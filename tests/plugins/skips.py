@@ -11,7 +11,7 @@ import pytest
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 EXPECTED_SKIPS = ("needs a GPU",)
-"""Beginnings of the reasons for which a test may be skipped in CI, which has no such thing."""
+"""Prefixes of skip reasons that are allowed in CI, for hardware it does not have."""
 EXPECTED_ON_A_BARE_MACHINE = ("needs system packages", "needs root")
 """The same with `--bare`; the run without it has both."""
 

@@ -47,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def by_folder(rows: list[Row]) -> str:
-    """Seconds, number of tests and folder, the slowest folder first, and their sums."""
+    """Return seconds, number of tests and folder, the slowest folder first, and their sums."""
     seconds: Counter[str] = Counter()
     tests: dict[str, set[str]] = {}
     for test, duration in rows:
@@ -59,7 +59,7 @@ def by_folder(rows: list[Row]) -> str:
 
 
 def slowest(rows: list[Row]) -> str:
-    """Seconds and node id of each of the slowest tests, with their set-up and tear-down."""
+    """Return seconds and node id of each of the slowest tests, with their set-up and tear-down."""
     seconds: Counter[str] = Counter()
     for test, duration in rows:
         seconds[test] += duration

@@ -1,6 +1,6 @@
 """Tests that need a system package are skipped where it is missing, and a closing line counts them.
 
-`needs_packages("chromium")`, in a test or in a fixture, is the one way to ask for system packages.
+`needs_packages("chromium")`, in a test or in a fixture, is the only way to require system packages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PROGRAMS = {
     "slurmctld": ("slurmctld",),
     "slurmd": ("slurmd",),
 }
-"""What each of Debian's packages brings: one of these programs is enough."""
+"""Programs of each Debian package: one of them suffices."""
 FOLDERS = ("/usr/sbin", "/sbin")
-"""Where programs are looked for besides PATH: Debian has daemons there."""
+"""Folders searched besides PATH: Debian has daemons there."""
 REASON = "needs system packages: "
 _skipped = pytest.StashKey[list[str]]()
 _earlier = pytest.StashKey[EarlierRuns]()
@@ -38,13 +38,13 @@ def needs_packages(*packages: str) -> None:
 
 
 def program(package: str) -> str | None:
-    """Path of the package's program, None where it is not installed."""
+    """Return the path of the package's program, None where it is not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS])
     return next((found for name in PROGRAMS[package] if (found := shutil.which(name, path=path))), None)
 
 
 def closing_line(skipped: list[str]) -> str:
-    """How many tests were skipped, by the packages that they need."""
+    """Return how many tests were skipped, by the packages that they need."""
     counts = Counter(skipped).most_common()
     parts = [f"{count} {'test' if count == 1 else 'tests'} ({packages})" for packages, count in counts]
     return f"skipped for want of system packages: {', '.join(parts)}"

@@ -1,7 +1,7 @@
-"""Predictions against runs on virtual ranks: closed forms here, every operator and message there, no timing in common.
+"""Predictions against runs on virtual ranks: closed forms against every operator and message, no shared timing.
 
 The cases are those of benchmarks/predict_beside_virtual.py at 8 ranks, with fewer steps and layers; the benchmark has 8
-to 64 ranks. Predictions are made under what the virtual cluster states of itself, none of it fitted.
+to 64 ranks. Predictions use the virtual cluster's own figures, none of them fitted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_step_time_and_memory_agree(name: str) -> None:
 
 
 def test_the_program_trains_alike_in_every_layout() -> None:
-    """The same losses, with numbers, as on one rank: what is held beside predictions is a right program."""
+    """The same losses, with numbers, as on one rank: predictions are compared with a correct program."""
     small = {"layers": 2, "heads": 4, "width": 32, "vocab": 64, "sequence": 16}
     layouts = [
         beside.Case("one", ranks=1, microbatch=4, **small),

@@ -1,4 +1,4 @@
-"""Convolutions: what they cost on a GPU, against runs that no constant was fitted to and against what must hold."""
+"""Convolutions: their cost on a GPU, against runs that no constant was fitted to and against known properties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_convolution_reads_its_input_once_whatever_its_kernel() -> None:
 
 
 def test_gradients_of_weights_fill_the_gpu() -> None:
-    """Few weights, many places: the inner dimension is cut until all multiprocessors work."""
+    """Few weights, many places: the inner dimension is split until all multiprocessors work."""
     a100 = Processor(GPUS["a100-80gb"], "bfloat16", COMPONENTS)
     layer = Convolution(64, 64, 3, 56).product(256)
     inputs, weights = backward_seconds((layer,), a100)

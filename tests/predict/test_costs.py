@@ -30,7 +30,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_a_ring_sends_what_a_ring_must() -> None:
-    """2(n-1)/n of the bytes for an all-reduce, (n-1)/n for its halves, at the slowest link on the way."""
+    """2(n-1)/n of the bytes for an all-reduce, (n-1)/n for its halves, at the slowest link on the path."""
     link = Link("round", 100.0, 0.0, "made up")
     wires = Wires(topology("dgx-a100", nnodes=4, intra_node=link, inter_node=Link("net", 10.0, 0.0, "made up")), PLAIN)
     inside, across = group(8, 1, wires.cluster), group(32, 1, wires.cluster)
@@ -38,7 +38,7 @@ def test_a_ring_sends_what_a_ring_must() -> None:
     assert wires.all_gather(1e9, inside) == wires.reduce_scatter(1e9, inside) == pytest.approx(7 / 8 * 0.01)
     # 8 cards of 10 GB/s carry the one ring of a node's 8 ranks
     assert wires.all_reduce(1e9, across) == pytest.approx(2 * 31 / 32 / 80)
-    # 8 rings, each with one rank a node, have one card each
+    # 8 rings, each with one rank per node, have one card each
     assert wires.all_reduce(1e9, group(4, 8, wires.cluster)) == pytest.approx(2 * 3 / 4 / 10)
     assert wires.all_reduce(1e9, Group(1, 1)) == 0
 
@@ -50,7 +50,7 @@ def test_cards_are_shared_by_the_gpus_of_a_node() -> None:
 
 
 def test_published_all_reduces_are_met() -> None:
-    """nccl-tests of one node, 16 MB and more; the two sources of A100 differ by up to a fifth from each other."""
+    """nccl-tests of one node, 16 MB and more; the two sources for A100 differ by up to a fifth."""
     errors = []
     with (TESTS / "clusters/virtual/published_all_reduce.csv").open() as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
@@ -117,8 +117,7 @@ def test_equal_stages_idle_as_their_papers_say(schedule: str, chunks: int, idle:
 
 
 def test_bubbles_are_those_that_zero_bubbles_authors_computed() -> None:
-    """arXiv 2401.10241, table 5, 1F1B: 14.6B on 16 stages, their profiled stages; ours are equal and send for
-    nothing."""
+    """arXiv 2401.10241, table 5, 1F1B: 14.6B on 16 stages, their profiled stages; ours are equal, sending is free."""
     for microbatches, rate in ((48, 0.2552), (64, 0.2082), (128, 0.1251)):
         plan = Plan(batch=microbatches, pipeline=16)
         idle = idle_seconds(plan, [(1.0, 1.0, 1.0)] * 16)
@@ -142,7 +141,7 @@ def test_layers_make_way_for_the_head() -> None:
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6)])
 def test_model_states_are_those_of_zeros_figure_1(zero: int, gigabytes: float) -> None:
-    """7.5 billion parameters on 64 ranks, Adam in mixed precision: 2 + 2 + 12 bytes a parameter."""
+    """7.5 billion parameters on 64 ranks, Adam in mixed precision: 2 + 2 + 12 bytes per parameter."""
     plan = Plan(batch=64, data=64, zero=zero)
     assert sum(states(plan, 7.5e9)) / 1e9 == pytest.approx(gigabytes, rel=0.003)
 
@@ -164,7 +163,7 @@ def test_fsdp_shards_all_states() -> None:
 def test_activations_of_the_first_stage_are_those_of_korthikantis_figure_1(
     name: str, layout: tuple[int, ...], none: float, selective: float
 ) -> None:
-    """arXiv 2205.05198, GiB a GPU at tensor parallelism 8."""
+    """arXiv 2205.05198, GiB per GPU at tensor parallelism 8."""
     layers, width, heads, batch, pipeline, chunks, micro = layout
     gpt = Transformer(name, layers, width, heads, 51_200, 2048, tied=True, dropout=True)
     for recompute, spread, expected in (("none", False, none), ("selective", True, selective)):

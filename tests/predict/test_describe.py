@@ -1,4 +1,4 @@
-"""Descriptions of models against known answers: published parameter counts, FLOPs and bytes of activations."""
+"""Model descriptions against known answers: published parameter counts, FLOPs and bytes of activations."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_flops_follow_megatrons_equation() -> None:
     ("name", "billions"),
     [
         ("vgg16", 15.47),
-        ("resnet50", 4.089),  # torchvision, image of 224 x 224; a multiplication and an addition are one
+        ("resnet50", 4.089),  # torchvision, image of 224 x 224; a multiply-add counts as one
         ("resnet101", 7.801),
         ("resnet152", 11.514),
         ("vit-b16", 17.564),
@@ -131,7 +131,7 @@ def test_whole_trainings_take_the_published_flops(name: str, tokens: float, flop
 
 
 class Passes(TorchDispatchMode):
-    """Adds up what operators read and write, but for views, products and attention in one kernel."""
+    """Adds up the bytes that operators read and write, except views, products and fused attention."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -147,7 +147,7 @@ class Passes(TorchDispatchMode):
 
 
 def test_passes_over_memory_are_those_of_eager_torch() -> None:
-    """Each operator of one layer, counted; large enough that the parameters' own bytes do not matter."""
+    """Each operator of one layer, counted; large enough for the parameters' own bytes to be negligible."""
     gpt = Transformer("gpt", 1, 256, 4, 50, 1024)
     with FakeTensorMode():
         block = GPT(GPTConfig(1, 4, 256, 50, 1024)).blocks[0]
@@ -158,7 +158,7 @@ def test_passes_over_memory_are_those_of_eager_torch() -> None:
             y.backward(torch.empty_like(y))
     described = gpt.block(8, flash=True, fusion="none", nbytes=4)
     assert described.forward_bytes == pytest.approx(forward.nbytes, rel=0.02)
-    # a norm's scale and shift are made in a pass of their own on GPUs, which reads twice
+    # on GPUs a norm's scale and shift gradients are a separate pass, which reads twice
     assert described.backward_bytes == pytest.approx(backward.nbytes + 2 * x.nbytes, rel=0.02)
 
 
@@ -171,14 +171,14 @@ def test_passes_of_a_loss_are_those_of_its_operators() -> None:
             loss = nn.functional.cross_entropy(logits.float(), targets)
         with Passes() as backward:
             loss.backward()
-        with torch.no_grad(), Passes() as in_place:  # as Megatron's of a split vocabulary
+        with torch.no_grad(), Passes() as in_place:  # as in Megatron's split vocabulary
             work = logits.float()
             work.sub_(work.max(-1, keepdim=True).values).exp_()
             work.div_(work.sum(-1, keepdim=True))
         with torch.no_grad(), Passes() as gradients:
             work.mul_(0.5).to(torch.bfloat16)
     logit = tokens * vocab
-    # nll_loss is given all logarithms, and reads one of each row forward, only their shape backward
+    # nll_loss is given all logarithms, and reads one per row forward, only their shape backward
     eager = [passes.nbytes / logit - 4 for passes in (forward, backward)]
     assert eager == pytest.approx(LOSS_PASSES["eager"], rel=0.05)
     assert [passes.nbytes / logit for passes in (in_place, gradients)] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Memory against answers worked out by hand, formulas and figures of papers, and peaks that were published."""
+"""Memory against answers worked out by hand, formulas and figures of papers, and published peaks."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_one_rank_holds_what_is_counted_by_hand() -> None:
     ("loss", "each", "hole"), [("fused", 4, 0), ("in place", 6, 0), ("copied", 8, 2), ("eager", 12, 2)]
 )
 def test_a_loss_that_keeps_copies_holds_each_logit_several_times(loss: str, each: int, hole: int) -> None:
-    """fused: in 16 bits, and its gradient. Of copies, the 16-bit logits are gone by then, but their place in
-    the allocator's blocks stays empty."""
+    """fused: in 16 bits, and its gradient. With copies, the 16-bit logits are freed by then, but their place in the
+    allocator's blocks stays empty."""
     made = tiny(loss=loss)
     assert made.moment == "loss"
     assert made.logits == each * LOGITS
@@ -62,7 +62,7 @@ def test_a_loss_that_keeps_copies_holds_each_logit_several_times(loss: str, each
 
 
 def test_a_hole_counts_where_another_moment_is_the_peak() -> None:
-    """Allocated, the backward is more; with the hole of the 16-bit logits, the allocator's blocks are the loss's."""
+    """Allocated bytes peak in the backward; with the hole of the 16-bit logits, the allocator's blocks in the loss."""
     made = _stages(replace(TINY, vocab=9), loss="copied")[0]
     backward, loss, hole = 8 * 2 * (32 + 8), 8 * 8 * 9, 2 * 8 * 9
     assert loss < backward < loss + hole
@@ -116,7 +116,7 @@ def test_weights_that_wait_keep_inputs_and_gradients() -> None:
 
 
 def test_gradients_in_fp32_beside_autograds_own_and_buckets() -> None:
-    """nanotron: 4 bytes summed up, 2 in DDP's buckets, 2 that autograd makes before they are added."""
+    """nanotron: 4 bytes accumulated, 2 in DDP's buckets, 2 that autograd makes before they are added."""
     alone = tiny(gradients="fp32", gradient_copies=True)
     assert alone.gradients == 4 * ALL
     assert alone.moment == "loss", "activations are more than its gradients"
@@ -196,8 +196,8 @@ def test_a_layer_keeps_what_korthikantis_table_2_says(options: dict[str, Any], s
 
 
 def test_korthikantis_figures_are_met() -> None:
-    """States at 18 bytes a parameter (figure 1, 2 %), activations beside tensor parallelism alone (figure 7, 1.2 points
-    of them; of full recomputation the figure leaves out the masks behind the embedding, which 64 stages see)."""
+    """States at 18 bytes per parameter (figure 1, 2 %), activations with tensor parallelism alone (figure 7, 1.2
+    points; for full recomputation the figure leaves out the masks after the embedding, which 64 stages hold)."""
     compared = 0
     with (MEASURED / "seqpar_2205_05198.csv").open() as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
@@ -230,7 +230,7 @@ def test_korthikantis_figures_are_met() -> None:
     ("source", "tensor"), [("zero_bubble_2401_10241", None), ("torchtitan", None), ("ultrascale_nanotron", 1)]
 )
 def test_published_peaks_are_met(source: str, tensor: int | None) -> None:
-    """7 %, without a fitted constant. In nanotron's sweep those rows of which nothing that matters is unknown."""
+    """7 %, without a fitted constant. In nanotron's sweep only rows with all relevant inputs known."""
     found = [row for row in rows(source) if row.gib and tensor in (None, row.plan["tensor"])]
     signed = [gib(row)[0] / (row.gib or 1) - 1 for row in found]
     print(f"{source}: {len(signed)} rows, {statistics.mean(map(abs, signed)):.1%}, bias {statistics.mean(signed):+.1%}")

@@ -1,4 +1,4 @@
-"""What layers and losses are predicted to hold, against real tensors on this CPU."""
+"""Predicted memory of layers and losses, against real tensors on this CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.predict.costs.memory import logit_bytes
 
 
 class Block(nn.Module):
-    """A transformer's layer as torch writes it, in bf16."""
+    """A transformer layer as written in torch, in bf16."""
 
     def __init__(self, shape: Transformer) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 def saved_bytes(run: Callable[[], Tensor], module: nn.Module) -> int:
-    """Bytes of the tensors that autograd saves, without parameters, each storage once."""
+    """Return bytes of the tensors that autograd saves, without parameters, each storage once."""
     own = {one.untyped_storage().data_ptr() for one in module.parameters()}
     seen: dict[int, int] = {}
 
@@ -58,7 +58,7 @@ def saved_bytes(run: Callable[[], Tensor], module: nn.Module) -> int:
 
 
 def peak_bytes(run: Callable[[], None]) -> int:
-    """The most that is allocated at once on this CPU, by the profiler's record."""
+    """Return the peak allocation on this CPU, by the profiler's record."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
     held = most = 0
@@ -71,8 +71,9 @@ def peak_bytes(run: Callable[[], None]) -> int:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_layer_keeps_what_autograd_saves(gated: bool) -> None:
-    """Real tensors in bf16 on this CPU: all that a layer saves but two statistics of each norm; and what its backward
-    holds besides, by the difference of two batches, so that weights' gradients and scratch of the CPU cancel."""
+    """Real tensors in bf16 on this CPU: all that a layer saves except two statistics of each norm; and what its
+    backward holds besides, by the difference of two batches, so that weight gradients and scratch memory of the CPU
+    cancel."""
     shape = Transformer("real", 1, 64, 4, 100, 256, 2 if gated else None, 160 if gated else 256, gated=gated)
     block = Block(shape)
     widest = []
@@ -82,7 +83,7 @@ def test_a_layer_keeps_what_autograd_saves(gated: bool) -> None:
         kept = saved_bytes(lambda inputs=inputs: block(inputs), block)  # type: ignore[misc]
         assert kept == shape.activation_bytes(batch, flash=True) + 2 * 2 * 2 * batch * 256
         peak = peak_bytes(lambda inputs=inputs, outer=outer: block(inputs).backward(outer))  # type: ignore[misc]
-        widest.append(peak - kept + 2 * outer.numel())  # the gradient that comes in stands outside
+        widest.append(peak - kept + 2 * outer.numel())  # the incoming gradient is outside the layer
     assert widest[1] - widest[0] == pytest.approx(shape.backward_bytes(8, flash=True), rel=0.1)
 
 

@@ -1,4 +1,4 @@
-"""Whole predictions: what they say, that they follow from their parts, and that nothing is ignored."""
+"""Whole predictions: their content, that they follow from their parts, and that no input is ignored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_terms_add_up_and_say_where_they_are_from() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_explained_numbers_give_the_terms(recompute: str) -> None:
-    """A learner who multiplies what stands in a formula gets what stands before it."""
+    """Multiplying the factors in a formula gives the number in front of it."""
     made = predict(model("gpt-39b"), Plan(1536, 4, 32, 8, 2, recompute=recompute, overlap=False), a100(512))  # type: ignore[arg-type]
     formulas = {term.name: term.formula for term in made.terms}
     once = math.prod(numbers(formulas["forward"])) / 1e3
@@ -85,7 +85,7 @@ def test_recomputation_trades_time_for_memory() -> None:
 
 
 def test_recomputation_that_stops_early_leaves_out_a_layers_last_product() -> None:
-    """h x 4h of the 4h + 8h that a layer's products are: a third of them, and nothing else changes."""
+    """h x 4h of the 4h + 8h of a layer's products: a third of them, and nothing else changes."""
     plan = Plan(32, 4, 8, recompute="full")
     whole, early = (predict(model("gpt-6.7b"), replace(plan, early_stop=stop), a100(8)) for stop in (False, True))
     assert 0.65 < early.seconds("recomputation") / whole.seconds("recomputation") < 0.78
@@ -130,7 +130,7 @@ def test_overlap_and_compression_hide_gradients() -> None:
     ],
 )
 def test_where_launches_are_waited_for_less_computing_is_never_slower(name: str, plan: Plan) -> None:
-    """Traffic and weights' gradients go on while the GPU waits for the host; what is done again is launched again."""
+    """Traffic and weight gradients proceed while the GPU waits for the host; recomputation is launched again."""
     made = predict(model(name), plan, a100(64))
     assert made.seconds("launches") > 0.1 * made.step_seconds
     quick = {"gpu.memory_gb_per_s": 4000.0, "gpu.fp32_tflops": 40.0, "gpu.tf32_tflops": 300.0}
@@ -178,7 +178,7 @@ def test_unknown_inputs_stay_ranges() -> None:
 
 
 def test_the_best_of_a_range_of_whole_numbers_may_lie_inside() -> None:
-    """Small microbatches compute badly, large ones leave the pipeline idle."""
+    """Small microbatches compute inefficiently, large ones leave the pipeline idle."""
     plan = {"batch": 256, "data": 2, "tensor": 4, "pipeline": 4, "recompute": "full", "microbatch": Range(1, 32)}
     made = predict_range(model("gpt-1.3b"), plan, a100(32))
     assert len(made.cases) == 6, "powers of two: others do not divide the batch"
@@ -213,7 +213,7 @@ def test_both_ends_of_a_tensor_parallel_model_add_up_once() -> None:
 
 
 def test_eager_gradients_are_added_up_in_memory() -> None:
-    """16-bit, a microbatch after the first reads two and writes one; with Megatron's kernels the product does it."""
+    """16-bit, each microbatch after the first reads two and writes one; with Megatron's kernels the product does it."""
     gpt = model("gpt-1.3b")
 
     def backward(fusion: str, microbatches: int, zero: int = 0) -> float:

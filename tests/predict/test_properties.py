@@ -1,4 +1,4 @@
-"""What must hold of every prediction, whatever the model, the plan and the number of GPUs: drawn at random."""
+"""Properties of every prediction, for random models, plans and numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POWERS = (1, 2, 4, 8, 16)
 
 @dataclass
 class Case:
-    """What is asked: a model, fields of a plan, and a preset."""
+    """One input: a model, fields of a plan, and a preset."""
 
     model: str
     plan: dict[str, Any]
@@ -45,7 +45,7 @@ def cluster(preset: str, gpus: int) -> Topology:
 
 @st.composite
 def anything(draw: st.DrawFn) -> Case:
-    """Plans that mostly contradict themselves, on 1 GPU to millions."""
+    """Mostly contradictory plans, on 1 GPU to millions."""
     plan = {name: draw(st.sampled_from(POWERS)) for name in ("tensor", "pipeline", "context", "expert", "microbatch")}
     plan |= draw(SOME)
     plan |= {"zero": draw(st.integers(0, 3)), "chunks": draw(st.integers(1, 3)), "data": 2 ** draw(st.integers(0, 13))}
@@ -55,7 +55,7 @@ def anything(draw: st.DrawFn) -> Case:
 
 @st.composite
 def possible(draw: st.DrawFn) -> Case:
-    """Plans that hold together, on 1 to 131,072 GPUs; twice the data ranks would suit them too."""
+    """Consistent plans, on 1 to 131,072 GPUs; twice the data ranks would suit them too."""
     name, preset = draw(st.sampled_from(NAMES)), draw(st.sampled_from(PRESETS))
     described = model(name)
     plan: dict[str, Any] = {

@@ -52,7 +52,7 @@ def test_a_checkpoint_holds_each_parameter_once_however_many_ranks_have_it() -> 
 
 
 def test_checkpoints_are_written_at_youngs_interval_with_dalys_correction() -> None:
-    """Daly 2006: where a checkpoint is short beside the time between failures, Young's square root is left."""
+    """Daly 2006: where a checkpoint is short compared with the time between failures, Young's square root remains."""
     cost, mean = 1.0, 1e6
     assert checkpoint_interval(cost, mean) == pytest.approx(math.sqrt(2 * cost * mean), rel=1e-3)
     assert checkpoint_interval(300, 24 * 3600) == pytest.approx(7000.0, rel=0.01), "sqrt gives 7200, Daly about 7000"

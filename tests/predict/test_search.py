@@ -1,4 +1,4 @@
-"""The best layout: all are tried, and each that is out says why; `labkit predict` at the shell."""
+"""The best layout: all are tried, and each rejected one has a reason; `labkit predict` at the shell."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_command_is_readable_at_80_columns(
     assert main([*arguments.split(), "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    # what decides and was not asked for is said; a term's second line stands below its first
+    # decisive defaults are shown; a term's second line is below its first
     assert "  bf16, attention flash2, fusion kernels" in lines
     at = next(number for number, line in enumerate(lines) if "tensor parallel: all-reduces" in line)
     assert lines[at + 1].startswith(" " * 15)

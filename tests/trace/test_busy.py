@@ -1,4 +1,4 @@
-"""Overlap and bubbles of traces whose answer is known."""
+"""Overlap and bubbles of traces with known answers."""
 
 import pytest
 from traces import collective, compute, gpipe, message, trace

@@ -1,4 +1,4 @@
-"""The critical path of traces whose answer is known."""
+"""The critical path of traces with known answers."""
 
 from itertools import pairwise
 
@@ -54,7 +54,7 @@ def test_messages_queue_at_the_port_of_one_rank() -> None:
     path = critical_path(incast)
     assert [(s.start, s.end, s.event.peer) for s in path.steps if s.event] == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
     assert path.communication == 3.0
-    # and three from rank 0, each a second in its port and half a second on its way
+    # and three from rank 0, each a second in its port and half a second in transit
     fan_out = trace(4, *(message(0, rank, 0.0, 0.0, rank + 0.5, rank, left=float(rank)) for rank in (1, 2, 3)))
     path = critical_path(fan_out)
     assert [(s.rank, s.start, s.end) for s in path.steps] == [(0, 0.0, 1.0), (0, 1.0, 2.0), (3, 2.0, 3.5)]

@@ -1,4 +1,4 @@
-"""Sends and receives of real traces find each other, on modelled and on measured ranks."""
+"""Sends and receives of real traces are matched, on modelled and on measured ranks."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from labkit import Job, local, virtual
 from labkit.clusters import Cluster
 from labkit.trace.messages import messages
 
-# rank 1 takes the second message first; rank 2 only looks on
+# rank 1 takes the second message first; rank 2 does not communicate
 PROGRAM = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

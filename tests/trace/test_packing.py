@@ -1,4 +1,4 @@
-"""A trace comes out of its bytes as it went in; bytes that are no trace are refused, whatever is wrong with them."""
+"""A trace survives packing and unpacking unchanged; invalid bytes are refused, whatever is wrong with them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_merged_and_moved_it_is_as_a_trace_of_plain_events() -> None:
 
 
 def _forged(change: Any) -> bytes:
-    """TRACE's bytes with another head."""
+    """Return TRACE's bytes with another header."""
     data = pack(TRACE)
     (length,) = struct.unpack_from("<Q", data)
     head = json.loads(data[8 : 8 + length])

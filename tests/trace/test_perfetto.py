@@ -1,4 +1,4 @@
-"""The Perfetto file follows the trace-event format: what a viewer needs to draw every slice and every arrow."""
+"""The Perfetto file follows the trace-event format: everything a viewer needs to draw slices and arrows."""
 
 import json
 from collections import defaultdict
@@ -47,10 +47,10 @@ METADATA["thread_sort_index"] = "sort_index"
 
 
 def validate(document: dict) -> None:
-    """Everything that the trace-event format asks of the phases which the lab writes, and nothing else is in the file.
+    """Check the trace-event format's requirements for the phases that the lab writes, and that there are no others.
 
     Google, "Trace Event Format" (2016): fields by phase, flows that are bound, counters of numbers, metadata by name;
-    and what Perfetto's importer drops: slices of one track that cross, arrows that no slice holds, flows back in time.
+    and what Perfetto's importer drops: crossing slices of one track, arrows outside any slice, flows back in time.
     """
     assert document["displayTimeUnit"] in ("ms", "ns")
     json.dumps(document, allow_nan=False)
@@ -206,7 +206,7 @@ events = st.builds(
 @given(st.lists(events, max_size=40))
 def test_the_file_of_any_trace_follows_the_format(drawn: list[Event]) -> None:
     rows = trace_events(Trace(3, sorted(drawn, key=lambda e: e.start)))
-    # a receive that ends before its send began is no trace of anything: its arrow may miss the slice
+    # a receive that ends before its send began is invalid: its arrow may miss the slice
     rows = [row for row in rows if row["ph"] not in ("s", "f")]
     validate({"traceEvents": rows, "displayTimeUnit": "ns"})
 

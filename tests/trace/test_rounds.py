@@ -1,4 +1,4 @@
-"""Rounds are counted right where they are known: chains, servers, exchanges."""
+"""Round counts of known cases: chains, servers, exchanges."""
 
 from traces import message, trace
 

@@ -1,4 +1,4 @@
-"""A trace's figures, and its plain form, which is taken in only when it is a trace in every detail."""
+"""A trace's figures, and its plain form, which is accepted only if every detail is valid."""
 
 from __future__ import annotations
 

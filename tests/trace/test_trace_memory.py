@@ -27,7 +27,7 @@ TRACE = Trace(
 def test_the_peak_is_that_of_the_sum_not_of_each_category() -> None:
     assert TRACE.peak_memory(0) == 160
     held = {category: nbytes for category, nbytes in TRACE.peak_by_category(0).items() if nbytes}
-    # the first moment that reaches it: 100 + 20 + 40; later 100 + 40 + 20 is as much
+    # the first moment at the peak: 100 + 20 + 40; later 100 + 40 + 20 is as much
     assert held == {Category.PARAMETER: 100, Category.ACTIVATION: 20, Category.GRADIENT: 40}
     assert TRACE.peak_memory(1) == 7
 

@@ -1,4 +1,4 @@
-"""Traces made by hand, whose critical path, overlap and bubble are known on paper."""
+"""Traces made by hand, with known critical path, overlap and bubble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def compute(rank: int, start: float, end: float, operators: int = 1) -> Event:
 def message(
     source: int, destination: int, sent: float, received: float, end: float, number: int, left: float | None = None
 ) -> list[Event]:
-    """A message asked for at `sent` and at `received`, there at `end`; `left`: when the sender was rid of it."""
+    """A message posted at `sent` and at `received`, delivered at `end`; `left`: when the sender was done with it."""
     return [
         Event(source, Kind.SEND, "isend", sent, end if left is None else left, 8, destination, "0", number),
         Event(destination, Kind.RECEIVE, "irecv", received, end, 8, source, "0", number),

@@ -1,7 +1,7 @@
-"""Hidden rubric of collectives: 20 points, 10 for the right values and 10 for how they come about.
+"""Hidden rubric of collectives: 20 points, 10 for correct values and 10 for the communication pattern.
 
-What is judged is what the ranks returned and the messages that they sent; no check reads source text. A value earns
-its points only when it was made of the learner's own messages: in most runs one of them is altered on its way.
+It judges what the ranks return and the messages that they send; no check reads source text. A value earns its points
+only if it was computed from the learner's own messages: in most runs one of them is altered in transit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from labkit.trace.rounds import rounds
 ALL_REDUCES = ("all_reduce_naive", "all_reduce_tree", "all_reduce_recursive_doubling")
 LINK = "ethernet-10g"
 HEADERS = 1.1
-"""TCP's own bytes on the kernel's counter: below 1 % of megabytes on an idle machine, 5.1 % seen on a busy one."""
+"""Allowance for TCP's own bytes: below 1 % of megabytes on an idle machine, 5.1 % measured on a busy one."""
 SLACK = 1.4
-"""Of the formula's time. Who waits for a round longer than it takes has twice the time."""
+"""Factor over the formula's time. Waiting for a round longer than it takes doubles the time."""
 FORBIDDEN = {
     "torch.distributed.all_gather",
     "torch.distributed.all_gather_into_tensor",
@@ -54,20 +54,20 @@ FORBIDDEN = {
     "*._allgather_base",
     "*._reduce_scatter_base",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
 def own_messages(run: Run) -> None:
-    """Nothing that the library offers as a collective took part."""
+    """Check that no collective of the library was used."""
     called = sorted({event.operation for event in run.trace.collectives()})
     expect(called, "library collectives called", look_at="only sends and receives are allowed").equals([])
 
 
 def made_of_messages(run: Run, rank: int, wanted: list[Tensor | None], what: str) -> None:
-    """As `expect(run.values).equals(wanted)` in a run in which the first message from `rank` was altered; None: any.
+    """Check `run.values` against `wanted`, for a run in which the first message from `rank` was altered; None: any.
 
-    Of what the values were made does not show in them: ranks might have met in a file. But what was made of that
-    message has 1 more in some places, on another rank at least.
+    The values do not show how they were computed: ranks might have communicated through a file. But whatever was
+    computed from the altered message is larger by 1 in some places, on another rank at least.
     """
     carried = [
         v == w + 1 if isinstance(v, Tensor) and w is not None and v.shape == w.shape else None
@@ -82,7 +82,7 @@ def made_of_messages(run: Run, rank: int, wanted: list[Tensor | None], what: str
 
 
 def all_reduced(ranks: Ranks, function: Reference, draw: Draw, inputs: list[Tensor]) -> Run:
-    """Run an all-reduce on `inputs`, one for each rank, and expect the sum on every rank, made of messages."""
+    """Run an all-reduce on `inputs`, one for each rank; expect on every rank the sum, computed from messages."""
     world_size, rank = len(inputs), draw.randrange(len(inputs))
     run = ranks(world_size, alteration=Alteration(rank, inputs[0].dtype)).call(function, inputs)
     made_of_messages(run, rank, [summed(inputs)] * world_size, function.name)
@@ -97,7 +97,7 @@ def summed(inputs: list[Tensor]) -> Tensor:
 
 
 def depth(world_size: int) -> int:
-    """The base-2 logarithm, rounded up."""
+    """Return the base-2 logarithm, rounded up."""
     return (world_size - 1).bit_length()
 
 
@@ -219,7 +219,7 @@ def in_place(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ):
         own_messages(run)
         for result in run.ranks:
-            # where it lies is read by the judge; that it is the same object is the rank's word
+            # the judge reads the memory location; object identity is reported by the rank
             expect(result.returned_argument, "index of the argument that the returned object is").equals(0)
             expect(result.arguments[0], "the tensor that was given").equals(result.value if wanted is None else wanted)
 
@@ -266,7 +266,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(result.error.type if result.error else "no error", f"a bad {name} raises").equals("ValueError")
             expect(result.error.message if result.error else "", "message").contains(name)
         expect(sum(run.trace.messages_sent(rank) for rank in range(3)), "messages sent").equals(0)
-    # a tensor with strides may be refused or handled, but not be left half reduced
+    # a strided tensor may be refused or handled, but not left half reduced
     run = ranks(3).attempt(
         submission.all_reduce_recursive_doubling, lambda rank: Args(transposed(good[rank].view(3, 4)))
     )
@@ -277,11 +277,11 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(result.arguments[0], "the strided tensor").equals(summed(good).view(3, 4).t())
 
 
-# How they come about --------------------------------------------------------------------------------------------------
+# Communication pattern ------------------------------------------------------------------------------------------------
 
 
 def tree_runs(submission: Submission, ranks: Ranks, draw: Draw, world_size: int) -> list[tuple[str, Run, int]]:
-    """A broadcast and a reduce at a root that is drawn, and an all-reduce, with how many trees each is."""
+    """Run a broadcast and a reduce at a random root, and an all-reduce; return the number of trees of each."""
     inputs, root = draw.tensors(world_size, 64), draw.randrange(1, world_size)
     altered = (root + draw.randrange(1, world_size)) % world_size
     given = [Args(tensor, root) for tensor in inputs]

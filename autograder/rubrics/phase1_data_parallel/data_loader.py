@@ -1,8 +1,8 @@
 """Hidden rubric of data_loader: 24 points, 19 for the sampler and 5 for the loader.
 
-No check knows the order of an epoch: any one will do that is the same on every rank. What is compared is what ranks
-say with each other, with other numbers of ranks, and before with after a stop. The functions before the checks run on
-the ranks, beside the learner's module.
+No check knows the order of an epoch: any order is correct if it is the same on every rank. Checks compare ranks with
+each other, different numbers of ranks, and before with after a stop. The functions before the checks run on the ranks,
+together with the learner's module.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from labkit.checks import Args, Draw, Ranks, Submission, check, expect
 from labkit.trace import Trace
 
 FORBIDDEN = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
-"""What `labkit integrity` points at wherever it is named; it costs no marks by itself."""
+"""Names that `labkit integrity` reports; using them costs no marks by itself."""
 
 
 def leg(
     size: int, num_replicas: int, rank: int, epoch: int, steps: int | None, state: str | None, options: dict[str, Any]
 ) -> list[Any]:
-    """One replica's part of an epoch, from its beginning or from `state`: samples, state after `steps`, length."""
+    """Return one replica's part of an epoch, from the start or from `state`: samples, state after `steps`, length."""
     import itertools
     import json
 
@@ -37,7 +37,7 @@ def leg(
 
 
 def all_replicas(size: int, plan: list[tuple[int, int]], options: dict[str, Any]) -> list[list[list[Any]]]:
-    """Whole epochs, `(num_replicas, epoch)` each, of all replicas one after the other."""
+    """Return whole epochs, `(num_replicas, epoch)` each, of all replicas one after the other."""
     return [[leg(size, count, rank, epoch, None, None, options) for rank in range(count)] for count, epoch in plan]
 
 
@@ -56,7 +56,7 @@ class Leg(NamedTuple):
 
 
 def here(submission: Submission, ranks: Ranks, size: int, *plan: tuple[int, int], **options: Any) -> list[Leg]:
-    """Whole epochs, `(num_replicas, epoch)` each: all replicas in one process, since none of them stops."""
+    """Run whole epochs, `(num_replicas, epoch)` each: all replicas in one process, since none of them stops."""
     run = ranks(1).call(submission.used_by(all_replicas, leg), [Args(size, list(plan), options)])
     return [Leg.of(found, run.trace) for found in run.values[0]]
 
@@ -64,9 +64,9 @@ def here(submission: Submission, ranks: Ranks, size: int, *plan: tuple[int, int]
 def trained(
     submission: Submission, ranks: Ranks, size: int, *plan: tuple[int, int, int | None], **options: Any
 ) -> list[Leg]:
-    """Legs of one training, `(num_replicas, epoch, samples that each rank takes)`, each on processes of its own.
+    """Run legs of one training, `(num_replicas, epoch, samples that each rank takes)`, each on its own processes.
 
-    Rank 0's state goes from one leg to the next through this process: a file would carry no more than that.
+    Rank 0's state goes from one leg to the next through this process, which carries no more than a file would.
     """
     legs: list[Leg] = []
     for count, epoch, steps in plan:
@@ -83,7 +83,7 @@ def flat(shares: list[list[int]]) -> list[int]:
 
 
 def in_turn(shares: list[list[int]]) -> list[int]:
-    """What the ranks have, one from each in turn."""
+    """Interleave the ranks' samples, one from each in turn."""
     return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
 
 
@@ -107,7 +107,7 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> list[Any]:
-    """A rank's samples where its own random numbers are like no other's; and whether these stay what they were."""
+    """Return a rank's samples under its own random seed, and whether its random state is unchanged."""
     import random
 
     import numpy
@@ -178,7 +178,7 @@ def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(len(set(orders[:4])), "different orders of four epochs").equals(4)
     expect(orders[4:] == orders[:4], "the same epochs once more have the same orders").equals(True)
     expect([sorted(order) == list(range(size)) for order in orders], "complete").equals([True] * 8)
-    # some make the seed of an epoch by adding them up, as the library does
+    # some add epoch and seed, as the library does
     other = here(submission, ranks, size, (count, numbers[0]), seed=seed + 1000)
     expect(tuple(in_turn(other[0].samples)) in orders, "another seed has one of these orders").equals(False)
 
@@ -226,7 +226,7 @@ def drop_last(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(len(missing), "different sets of samples that four epochs left out").at_least(2)
 
 
-# Stopping and going on ------------------------------------------------------------------------------------------------
+# Stopping and resuming ------------------------------------------------------------------------------------------------
 
 
 @check(
@@ -270,7 +270,7 @@ def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def at_the_ends(size: int, num_replicas: int) -> list[Any]:
-    """How many samples an epoch has after states from its beginning and its end, and the iterations that follow."""
+    """Return the number of samples after states from the start and the end of an epoch, and the next iterations."""
     import json
 
     from labkit.exercises import data_loader
@@ -310,9 +310,9 @@ def ends(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def read_too_far(size: int, num_replicas: int, cases: list[tuple[int, int]]) -> list[Any]:
-    """Is the state after `taken` samples of `given` that of a sampler which gave no more? And the samples left at last.
+    """Return whether the state after `taken` of `given` samples is as if no more had been read; then the samples left.
 
-    Each case goes on from the state of the one before.
+    Each case continues from the state of the previous one.
     """
     import itertools
 
@@ -356,7 +356,7 @@ def read_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def refusals(device: str) -> list[list[str]]:
-    """What is raised for each bad argument; first, that good ones are taken."""
+    """Return the error for each bad argument, after checking that good ones are accepted."""
     from labkit.exercises import data_loader
 
     make, prefetch = data_loader.ShardedSampler, data_loader.PrefetchLoader
@@ -396,7 +396,7 @@ def bad_arguments(submission: Submission, ranks: Ranks) -> None:
 
 
 def python_memory(size: int, num_replicas: int) -> list[int]:
-    """Bytes that Python's own objects take at most at the start of an epoch; and how many samples it has."""
+    """Return the peak bytes of Python objects at the start of an epoch, and its number of samples."""
     import itertools
     import tracemalloc
 
@@ -420,7 +420,7 @@ def share_in_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.randrange(150_000, 200_000)
     peak, samples = ranks(1).call(submission.used_by(python_memory), [Args(size, 10)]).values[0]
     expect(samples, "samples of the first three").equals(3)
-    # a list of all has 40 bytes for each; an array of all, 8
+    # a list of all samples takes 40 bytes for each; an array, 8
     expect(peak, "bytes at the start of an epoch").at_most(20 * size)
 
 
@@ -428,7 +428,7 @@ def share_in_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def prefetched(numbers: list[int], fails_after: int | None, factor: int) -> dict[str, Any]:
-    """What comes out of a loader, in two epochs, or that it does not come."""
+    """Return a loader's batches in two epochs, or that they do not arrive."""
     import threading
 
     import torch
@@ -463,7 +463,7 @@ def prefetched(numbers: list[int], fails_after: int | None, factor: int) -> dict
             found["devices"] += [images.device.type, rest["label"][0].device.type]
             break
 
-    # for who waits for what will not come
+    # for loaders that wait for something that never comes
     user = threading.Thread(target=use, daemon=True)
     user.start()
     user.join(5)
@@ -498,9 +498,9 @@ def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def held(factor: int, batches: int, patience: float) -> dict[str, Any]:
-    """What a loader is asked for, and when; its first batch is held, then it is left.
+    """Record what a loader reads and when; its first batch is held, then the iteration is abandoned.
 
-    patience: seconds for which the loader waits, before the last batch that may lie ready, for the first to be held.
+    patience: seconds that the loader waits, before the last batch that may be ready, for the first one to be held.
     """
     import threading
 
@@ -515,7 +515,7 @@ def held(factor: int, batches: int, patience: float) -> dict[str, Any]:
         def __iter__(self) -> Any:
             for number in range(batches):
                 if number == factor:
-                    # who must read on before the first batch is handed over reads too early
+                    # reading on before the first batch is handed over is too early
                     holding.wait(patience)
                 read.append(holding.is_set())
                 if len(read) == 1 + factor:

@@ -1,8 +1,8 @@
-"""Hidden rubric of process_group: 25 points, for what the functions return and for the collectives that they call.
+"""Hidden rubric of process_group: 25 points, for return values and for the collectives that are called.
 
-Who went first is read from the judge's clock; how many collectives there were, and who joined and left which process
-group with which backend, from its trace. No check reads source text. The plain functions run on the ranks: each uses
-the learner's module as a training script would.
+The judge's clock shows who went first; its trace shows how many collectives there were, and who joined and left which
+process group with which backend. No check reads source text. The plain functions run on the ranks: each uses the
+learner's module as a training script would.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def environment(draw: Draw) -> dict[str, str | None]:
-    """As torchrun might set it for one rank."""
+    """Return an environment as torchrun might set it for one rank."""
     world_size = draw.randrange(9, 500)
     texts = draw.randrange(8, world_size), world_size, draw.randrange(8), "node-0", draw.randrange(2000, 60000)
     return {name: str(text) for name, text in zip((*NUMBERS, *ADDRESS), texts, strict=True)}
 
 
 def reads(cases: list[tuple[dict[str, str | None], dict[str, Any]]]) -> Any:
-    """What from_env makes of each environment, None being a variable that is not there, and with these options."""
+    """Return from_env's result for each environment, where None means unset, with these options."""
     import os
 
     from labkit.exercises import process_group
@@ -48,7 +48,7 @@ def reads(cases: list[tuple[dict[str, str | None], dict[str, Any]]]) -> Any:
 
 
 def read(submission: Submission, ranks: Ranks, cases: list[tuple[dict[str, str | None], dict[str, Any]]]) -> list[Any]:
-    """What became of each case, on a rank of its own."""
+    """Return the result of each case, each on its own rank."""
     found = ranks(1).call(submission.used_by(reads, joined=False), [Args(cases)]).values[0]
     expect(len(found) if isinstance(found, list) else found, "results").equals(len(cases))
     return list(found)
@@ -95,7 +95,7 @@ def no_number(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def joins(backend: str, number: float) -> Any:
-    """Set up as a training script does, and add up a number over all ranks."""
+    """Set up as a training script does, and sum a number over all ranks."""
     import torch
     import torch.distributed as dist
 
@@ -109,9 +109,9 @@ def joins(backend: str, number: float) -> Any:
 
 
 def in_groups(run: Run, backends: list[str], left: bool = False) -> None:
-    """Each rank joined one group of all ranks after the other, with these backends, and called one all_reduce in each.
+    """Check that each rank joined these groups of all ranks in turn, with these backends and one all_reduce in each.
 
-    left: they left each group before they joined the next one, and the last one, too.
+    left: whether they left each group before they joined the next one, and the last one too.
     """
     everybody = tuple(range(run.trace.world_size))
     for rank in everybody:
@@ -180,7 +180,7 @@ def cleanup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def joins_again(changes: list[dict[str, int]], number: float) -> Any:
-    """Set up twice, then with configs that do not suit; what these raise, and a sum over the group that stands."""
+    """Set up twice, then with unsuitable configs; return the errors, and a sum over the existing group."""
     import dataclasses
 
     import torch
@@ -217,7 +217,7 @@ def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def takes_turns(turn: Any, fails: bool, group: Any = None) -> str:
-    """What became of this rank's block under rank_zero_first."""
+    """Return the result of this rank's block under rank_zero_first."""
     from labkit.exercises import process_group
 
     try:
@@ -231,14 +231,14 @@ def takes_turns(turn: Any, fails: bool, group: Any = None) -> str:
 
 
 def turns(run: Run, rank: int) -> tuple[float, float]:
-    """From when to when the judge's clock has this rank's block."""
+    """Return the start and end of this rank's block by the judge's clock."""
     found = [event for event in run.trace.of(rank, Kind.COMPUTE) if event.operation == "turn"]
     expect(len(found), f"how often the block ran on rank {rank}").equals(1)
     return found[0].start, found[0].end
 
 
 def in_order(run: Run, members: list[int]) -> None:
-    """The first member's block before the others', and those at the same time."""
+    """Check that the first member's block comes before the others', and those run at the same time."""
     ended, others = turns(run, members[0])[1], [turns(run, rank) for rank in members[1:]]
     expect(min(start for start, _ in others) >= ended, "the others begin when rank 0 has ended").equals(True)
     together = max(start for start, _ in others) < min(end for _, end in others)
@@ -293,7 +293,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def agree(run: Run, names: list[str], wanted: list[list[float]]) -> None:
-    """Each rank returned these metrics, as plain floats."""
+    """Check that each rank returned these metrics, as plain floats."""
     seen = []
     for value in run.values:
         right = type(value) is dict and set(value) == set(names) and all(type(v) is float for v in value.values())
@@ -373,7 +373,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def works_alone(metrics: dict[str, float]) -> Any:
-    """What a script does that was started without torchrun."""
+    """Do what a script does that was started without torchrun."""
     from labkit.exercises import process_group as pg
 
     turns = 0
@@ -393,7 +393,7 @@ def alone(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def whole_script(number: float) -> Any:
-    """A training script's frame. Ranks meet at an address, in the opposite order: only there they may have it."""
+    """The frame of a training script. Ranks rendezvous at an address in reverse order, which only an address allows."""
     import dataclasses
     import os
 

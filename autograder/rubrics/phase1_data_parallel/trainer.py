@@ -1,8 +1,8 @@
-"""Hidden rubric of trainer: 25 points, 15 for the step that one process takes and 10 for how it comes about.
+"""Hidden rubric of trainer: 25 points, 15 for the result of a step and 10 for the communication pattern.
 
-A step is compared with what torch does here, in one process, with all ranks' samples. Whoever gathers the batch has the
-right values, too. So there are that many samples that gradients are small beside them, and ranks may tell each other
-what gradients take. (What the model says it saw is the rank's word; it makes for plainer feedback.)
+A step is compared with torch in one process with all ranks' samples. Gathering the batch would give the right values
+too. So there are enough samples for gradients to be small beside them, and ranks may exchange only as many bytes as
+gradients take. (The rank itself reports what the model saw; this makes feedback plainer.)
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LINK = "ethernet-10g"
 FEATURES, CLASSES = 5, 3
 REDUCTIONS = ("per_parameter", "flat", "gather_scatter", "tree")
 ROWS = 400
-"""Samples for one of those that a check deals out."""
+"""Number of samples for each unit of a share."""
 CLOSE = 1e-4
-"""Float32, a few steps of Adam; sums over ranks may come in any order."""
+"""Tolerance for float32 and a few steps of Adam; sums over ranks may come in any order."""
 SLACK = 1.5
-"""For a tree whose ranks do more than they must between two messages."""
+"""Allowance for a tree whose ranks do more than necessary between two messages."""
 FORBIDDEN = {
     "torch.nn.parallel.DataParallel",
     "torch.nn.parallel.DistributedDataParallel",
@@ -36,7 +36,7 @@ FORBIDDEN = {
     "torch.distributed.fsdp.FullyShardedDataParallel",
     "torch.distributed.optim.ZeroRedundancyOptimizer",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -45,7 +45,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def net(kind: str, hidden: int, dtype: str, features: int = 5) -> nn.Module:
-    """A small classifier; an `odd` one has parameters that are frozen, tied, never used and not always used."""
+    """A small classifier; an `odd` one has frozen, tied, unused and sometimes used parameters."""
     import torch
     from torch import nn
 
@@ -78,7 +78,7 @@ def net(kind: str, hidden: int, dtype: str, features: int = 5) -> nn.Module:
 
 
 def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Adam's step is not linear in the gradient; weight decay moves whatever has one."""
+    """Adam's step is not linear in the gradient; weight decay moves every parameter that has a gradient."""
     import torch
 
     if name == "adam":
@@ -134,7 +134,7 @@ def trained(
 
 
 def misused(case: str, mark: Any) -> str:
-    """On a rank: what a wrong argument raises; `mark` is called before."""
+    """On a rank: return the error for a wrong argument; `mark` is called first."""
     import torch
     from torch import nn
 
@@ -158,7 +158,7 @@ def misused(case: str, mark: Any) -> str:
 
 
 def rates(cases: list[list[Any]]) -> list[float]:
-    """On a rank: learning rates."""
+    """On a rank: return learning rates."""
     from labkit.exercises import trainer
 
     return [
@@ -167,13 +167,13 @@ def rates(cases: list[list[Any]]) -> list[float]:
     ]
 
 
-# What one process does ------------------------------------------------------------------------------------------------
+# Reference in one process ---------------------------------------------------------------------------------------------
 
 
 def state(
     draw: Draw, kind: str = "plain", hidden: int = 7, dtype: str = "float32", features: int = FEATURES
 ) -> list[Tensor]:
-    """Values of a net's parameters and buffers; the buffer last."""
+    """Return values of a net's parameters and buffers, the buffer last."""
     model = net(kind, hidden, dtype, features)
     return [draw.tensor(tuple(t.shape)).to(t.dtype) / 16 for t in (*model.parameters(), *model.buffers())]
 
@@ -181,13 +181,13 @@ def state(
 def apart(
     draw: Draw, world_size: int, kind: str = "plain", hidden: int = 7, dtype: str = "float32"
 ) -> list[list[Tensor]]:
-    """Values for each rank: weights are its own, the buffer is everybody's."""
+    """Return values for each rank: different weights, the same buffer."""
     found = [state(draw, kind, hidden, dtype) for _ in range(world_size)]
     return [[*values[:-1], found[0][-1]] for values in found]
 
 
 def batch(draw: Draw, share: int, dtype: str = "float32", features: int = FEATURES) -> Batch:
-    """`share` times `ROWS` samples. Inputs are from -2 to 2, in as many digits as they have, so nothing packs them."""
+    """Return `share` times `ROWS` samples. Inputs from -2 to 2 use all their digits, so they cannot be compressed."""
     generator = torch.Generator().manual_seed(draw.getrandbits(62))
     inputs = 4 * torch.rand((share * ROWS, features), generator=generator) - 2
     return inputs.to(getattr(torch, dtype)), torch.randint(CLASSES, (len(inputs),), generator=generator)
@@ -223,7 +223,7 @@ class Whole:
 
 
 def compared(run: Run, whole: Whole, members: Sequence[int], rel: float = CLOSE) -> None:
-    """Every rank of `members` has the weights and the losses of the whole."""
+    """Check that every rank of `members` has the reference's weights and losses."""
     for number, wanted in enumerate(whole.state):
         seen = [run.values[rank]["state"][number] for rank in members]
         expect(seen, "a weight after the last step").close_to([wanted] * len(members), rel=rel)
@@ -233,7 +233,7 @@ LOOK = "each rank computes with its own samples, and only gradients travel"
 
 
 def own_samples(run: Run, batches: Sequence[Sequence[Batch]]) -> None:
-    """Each rank's model saw its own samples, once; so it says."""
+    """Check that each rank's model reports that it saw its own samples, once."""
     for rank, value in enumerate(run.values):
         sizes = [len(parts[rank][1]) for parts in batches]
         seen = [size for size in value["seen"] if size]
@@ -243,9 +243,10 @@ def own_samples(run: Run, batches: Sequence[Sequence[Batch]]) -> None:
 
 
 def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
-    """Ranks told each other no more than gradients: `steps` times, and once at the start, there and back.
+    """Check that ranks exchanged no more bytes than gradients: `steps` times, and once at the start, in both
+    directions.
 
-    Each tensor may travel by itself, with a flag of its own.
+    Each tensor may be sent separately, with its own flag.
     """
     size = max(4, weights[0].element_size())
     once = sum(tensor.numel() * size + 2 * (size + SIGNAL_BYTES) for tensor in weights)
@@ -267,7 +268,7 @@ def like_one_process(
     rel: float = CLOSE,
     **hardware: Any,
 ) -> tuple[Run, Whole]:
-    """Train on ranks with `shares[step][rank]` samples each, and expect what one process gets."""
+    """Train on ranks with `shares[step][rank]` samples each, and expect the result of one process."""
     world_size = len(shares[0])
     weights = apart(draw, world_size, kind, hidden, dtype)
     batches = [[batch(draw, size, dtype) for size in sizes] for sizes in shares]
@@ -288,7 +289,7 @@ def like_one_process(
 
 
 def by_step(run: Run, rank: int) -> list[list[Event]]:
-    """What a rank sent and which collectives it called in each of its steps."""
+    """Return a rank's messages and collectives in each of its steps."""
     steps: list[list[Event]] = []
     for event in sorted(run.trace.of(rank), key=lambda event: event.start):
         if event.kind is Kind.COMPUTE and event.operation == "step":
@@ -299,7 +300,7 @@ def by_step(run: Run, rank: int) -> list[list[Event]]:
 
 
 def numel(weights: Whole) -> int:
-    """Of the parameters: all of the state but the buffer."""
+    """Return the number of parameter elements: all of the state except the buffer."""
     return sum(tensor.numel() for tensor in weights.state[:-1])
 
 
@@ -359,7 +360,7 @@ def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 4])
     weights = apart(draw, world_size, "odd")
     batches = [[batch(draw, size) for size in unequal(draw, world_size)] for _ in range(3)]
-    for parts in batches[:2]:  # where the first input is below 0, the branch is not used: on one rank, then on all
+    for parts in batches[:2]:  # with a negative first input the branch is not used: on one rank, then on all
         for inputs, _ in parts[1:] if parts is batches[0] else parts:
             inputs[:, 0] = -1.0
         if parts is batches[0]:
@@ -447,7 +448,7 @@ def learning_rate(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(error.type if error else "no error", "a size of 0, or a step below 0, raises").equals("ValueError")
 
 
-# How they come about --------------------------------------------------------------------------------------------------
+# Communication pattern ------------------------------------------------------------------------------------------------
 
 
 @check(points=3, title="flat: one collective in each step, no larger than it must be", look_at="what travels beside it")
@@ -529,7 +530,7 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    # so many features that a rank's samples take more than the gradients
+    # so many features that a rank's samples take more bytes than the gradients
     world_size, features, hidden = 3, 200, draw.randrange(200, 250)
     weights = state(draw, hidden=hidden, features=features)
     shares = draw.sample([4, 6, 8, 10], world_size)
@@ -550,6 +551,6 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     compared(run, whole, range(world_size))
     own_samples(run, batches)
     nbytes = 4 * (numel(whole) + hidden)
-    # an all-reduce for each step, and one at the start at most
+    # an all-reduce for each step, and at most one at the start
     wanted = (1 + len(batches)) * 2 * (world_size - 1) * nbytes
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)

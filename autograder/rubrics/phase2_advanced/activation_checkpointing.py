@@ -1,11 +1,10 @@
-"""Hidden rubric of activation_checkpointing: 25 points, 13 for values and 12 for what they cost.
+"""Hidden rubric of activation_checkpointing: 25 points, 13 for values and 12 for cost.
 
-The functions that are checkpointed add a number, which is another one by the time of the backward pass: results are
-those of the first number, gradients those of the second one, for whoever computes again what the backward pass needs.
-To call the function again and use what the first call saved gives other gradients. Each call does work that the judge
-charges and notes.
-Memory is what the ranks' accounts say, exact and their own word; the kernel's count of the same run confirms it, where
-what must not be held is more than `HOARD`. Whether a check looks at memory cannot be told from a tensor's size.
+The checkpointed functions add a number that changes before the backward pass: if the backward pass recomputes what it
+needs, results use the first number and gradients the second one. Calling the function again but using what the first
+call saved gives other gradients. Each call does work that the judge charges and records.
+Memory comes from the ranks' own accounts, which are exact; the kernel's count of the same run confirms it where the
+memory that must not be held exceeds `HOARD`. A tensor's size does not reveal whether a check measures memory.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from labkit.clusters import Run
 from labkit.trace import Kind
 
 CLOSE = 1e-5
-"""Float32; the judge's processor may multiply in another order."""
+"""Tolerance for float32; the judge's processor may multiply in another order."""
 BLOCK = 128
 """Float32 elements of a block of memory: tensors of whole blocks are counted to the byte."""
 SLACK = 0.2
-"""Tensors: what is small beside those that are counted."""
+"""Allowance, in tensors, for what is small beside those that are counted."""
 HOARD = 40 << 20
-"""Bytes of all that is saved where memory is measured."""
+"""Bytes of all saved tensors where memory is measured."""
 NOISE = 16 << 20
-"""Bytes that the kernel may count beside tensors."""
+"""Allowance for bytes that the kernel counts beside tensors."""
 AGAIN = "what the backward pass gets: tensors of the first call, or those that the second call makes"
-"""A hint: functions read a number that has changed by then."""
+"""Hint: functions read a number that has changed by then."""
 MANY = range(64 << 10, 256 << 10)
 """Elements of a tensor where memory is measured; elsewhere a tensor has as many, or a few."""
 FORBIDDEN = {
@@ -40,7 +39,7 @@ FORBIDDEN = {
     "torch.utils.checkpoint.checkpoint_sequential",
     "torch.autograd.graph.save_on_cpu",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
 # What runs on the ranks, and here with plain calls --------------------------------------------------------------------
@@ -49,9 +48,9 @@ FORBIDDEN = {
 def computed(
     checkpoint: Any, case: str, x: Any, y: Any, w: Any, seed: int, shift: Any, later: float, mark: Any, inner_mark: Any
 ) -> Any:
-    """What a case computes when its functions are called by `checkpoint`: results, and the gradients that there are.
+    """Compute a case with its functions called by `checkpoint`; return results and existing gradients.
 
-    shift: a list of the number that functions add; it becomes `later` before the backward pass.
+    shift: a list with the number that functions add; it becomes `later` before the backward pass.
     """
     import torch
 
@@ -114,11 +113,11 @@ def called(*args: Any) -> Any:
 
 
 def held(way: str, x: Any, count: int, segments: int, depth: int, rounds: int, shifts: list[float], mark: Any) -> Any:
-    """On a rank: `count` functions, each `depth` times tanh, forward and backward, `rounds` times.
+    """On a rank: run `count` functions, each `depth` times tanh, forward and backward, `rounds` times.
 
     shifts: what each function adds before its first tanh, in the forward pass and in the backward pass. Returns the
-    gradient of the last round, and tensors held beside `x`: after the forward pass, after the backward
-    pass, at most, and where the backward pass of a function comes to its last tanh.
+    gradient of the last round, and the tensors held beside `x`: after the forward pass, after the backward pass, at
+    peak, and where the backward pass of a function reaches its last tanh.
     """
     from contextlib import nullcontext
 
@@ -165,7 +164,7 @@ def held(way: str, x: Any, count: int, segments: int, depth: int, rounds: int, s
 
 
 def in_segments(segments: Any, x: Any, shifts: list[float], *marks: Any) -> Any:
-    """On a rank: functions each of which has a mark of its own; the result and the gradient, or the error.
+    """On a rank: run functions with one mark each; return the result and the gradient, or the error.
 
     shifts: what each function adds, in the forward pass and in the backward pass.
     """
@@ -191,8 +190,8 @@ def in_segments(segments: Any, x: Any, shifts: list[float], *marks: Any) -> Any:
 
 
 def offloaded(x: Any, w: Any) -> Any:
-    """On a rank: gradients of a function under offload_activations, whose argument is overwritten before the backward
-    pass; what that got; memory of a linear layer whose weight is large, at most, in weights."""
+    """On a rank: return gradients of a function under offload_activations whose argument is overwritten before the
+    backward pass; what the backward pass received; peak memory of a linear layer with a large weight, in weights."""
     import torch
 
     import labkit
@@ -232,7 +231,7 @@ def offloaded(x: Any, w: Any) -> Any:
 
 
 def misused(x: Any, mark: Any) -> Any:
-    """On a rank: what becomes of wrong arguments, of an argument changed in place, and of a second backward pass."""
+    """On a rank: try wrong arguments, an argument changed in place, and a second backward pass; return the results."""
     import torch
 
     from labkit.exercises import activation_checkpointing
@@ -270,7 +269,7 @@ def misused(x: Any, mark: Any) -> Any:
 
 
 def without_gradients(x: Any, mark: Any) -> Any:
-    """On a rank: a checkpointed function under no_grad."""
+    """On a rank: run a checkpointed function under no_grad."""
     import torch
 
     from labkit.exercises import activation_checkpointing
@@ -284,8 +283,8 @@ def without_gradients(x: Any, mark: Any) -> Any:
 
 
 def parallel(x: Any, weights: Any, shifts: list[float], group: Any, mark: Any) -> Any:
-    """On a rank: blocks of a tensor-parallel model, one after the other: each rank has some columns of a block's first
-    weight and these rows of its second, and the ranks add up before the result is squared, and in the backward pass.
+    """On a rank: run blocks of a tensor-parallel model in sequence. Each rank has some columns of a block's first
+    weight and the same rows of its second; the ranks all-reduce before the result is squared, and in the backward pass.
 
     shifts: what a block adds to its product, in the forward pass and in the backward pass.
     """
@@ -333,12 +332,12 @@ def parallel(x: Any, weights: Any, shifts: list[float], group: Any, mark: Any) -
     return [x.grad, *(weight.grad for pair in weights for weight in pair)]
 
 
-# What is expected -----------------------------------------------------------------------------------------------------
+# Reference ------------------------------------------------------------------------------------------------------------
 
 
 def replayed(shift: list[float], later: float) -> Callable[..., Any]:
-    """What `checkpoint` computes where `shift` becomes `later` before the backward pass: of the first call the results
-    and the random numbers, of the second one the gradients."""
+    """Return the reference for `checkpoint` where `shift` becomes `later` before the backward pass: results and random
+    numbers of the first call, gradients of the second one."""
 
     def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
         now, state = shift[0], torch.get_rng_state()
@@ -361,21 +360,21 @@ def with_gradient_of(first: Tensor, second: Tensor) -> Tensor:
 
 
 def shifted(draw: Draw) -> list[float]:
-    """What functions add, in the forward pass and in the backward pass."""
+    """Return what functions add, in the forward pass and in the backward pass."""
     return [draw.choice([-0.5, 0.5]) + draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)]
 
 
 def elements(draw: Draw, few: int) -> int:
-    """About how many a tensor has: `few`, or as many as where memory is measured."""
+    """Return the size of a tensor: `few`, or as large as where memory is measured."""
     return draw.choice([few, draw.choice(MANY)])
 
 
 def nothing() -> None:
-    """In place of a mark, here."""
+    """Stands in for a mark, here."""
 
 
 def calls(run: Run, rank: int = 0) -> list[str]:
-    """The marks of one rank in the order of its calls, as the judge charged them."""
+    """Return the marks of one rank in the order of its calls, as charged by the judge."""
     marks = [event for event in run.trace.of(rank, Kind.COMPUTE) if event.operation.startswith("call")]
     return [event.operation.removeprefix("call ") for event in sorted(marks, key=lambda event: event.start)]
 
@@ -389,8 +388,8 @@ def like_plain_calls(
     dtype: torch.dtype = torch.float32,
     rel: float = CLOSE,
 ) -> dict[str, int]:
-    """Compare a case with plain calls, and how often functions were called: at least once more than in the forward
-    pass, where `forward` says how often they are. Returns how often."""
+    """Compare a case with plain calls, and the number of calls of each function: at least once more than in the forward
+    pass, for which `forward` gives the number. Returns the numbers."""
     width = draw.randrange(5, 12)
     rows = elements(draw, width * draw.randrange(3, 9)) // width
     sizes = [(rows, width), (rows, width), (width, width)]
@@ -417,13 +416,13 @@ def like_plain_calls(
 
 
 def tensor(draw: Draw, numel: int) -> Tensor:
-    """Of whole blocks of memory, from -1 to 1."""
+    """Return a tensor of whole blocks of memory, from -1 to 1."""
     return draw.tensor(BLOCK * max(1, numel // BLOCK)) / 8
 
 
 def tanh_gradient(x: Tensor, parts: list[int], depth: int, shifts: list[float], again: int) -> Tensor:
-    """Of functions that each add a number and are `depth` times tanh, in parts of so many; the first `again` parts are
-    computed again, with the second of `shifts`."""
+    """Return the gradient of functions that each add a number and are `depth` times tanh, in parts of the given sizes;
+    the first `again` parts are recomputed with the second of `shifts`."""
     leaf = x.clone().requires_grad_()
     y, shift = leaf, shifts[:1]
     for number, count in enumerate(parts):
@@ -439,8 +438,8 @@ def tanh_gradient(x: Tensor, parts: list[int], depth: int, shifts: list[float], 
     return torch.autograd.grad(y.sum(), leaf)[0]
 
 
-class Held(NamedTuple):
-    """What a run held, in tensors: by the rank's word, and at most as the kernel has it."""
+class HeldMemory(NamedTuple):
+    """Memory held by a run, in tensors: as reported by the rank, and the kernel's maximum."""
 
     after_forward: float
     after_backward: float
@@ -448,7 +447,7 @@ class Held(NamedTuple):
     late: float
     """At the last tanh of a function's backward pass."""
     measured: float
-    """All memory of the run, less `NOISE`."""
+    """All memory of the run, minus `NOISE`."""
 
 
 def counted(
@@ -460,11 +459,11 @@ def counted(
     depth: int,
     rounds: int = 1,
     segments: int = 0,
-) -> Held:
-    """Checkpoint parts of so many functions each, or all but the last of `segments`, and expect the gradient."""
+) -> HeldMemory:
+    """Checkpoint parts of the given sizes, or all but the last of `segments`, and expect the gradient."""
     count, shifts, again = sum(parts), shifted(draw), len(parts)
     if segments:
-        # the last one may be computed again, too: another check is about that
+        # the last one may be recomputed too: another check covers that
         way, shifts, again = "sequential", shifts[:1] * 2, again - 1
     else:
         way = "checkpoint"
@@ -475,10 +474,10 @@ def counted(
     expect(value["grad"], "gradient", look_at=AGAIN).close_to(wanted, rel=CLOSE)
     called_again = len(calls(run)) - rounds * count
     expect(called_again, "functions that were called again").at_least(rounds * sum(parts[:again]))
-    # what is sent is held by somebody else
+    # tensors that are sent are held elsewhere
     expect(run.trace.bytes_told(), "bytes sent").equals(0)
     after_forward, after_backward, most, late = value["tensors"]
-    return Held(after_forward, after_backward, most, late, (nbytes - NOISE) / x.nbytes)
+    return HeldMemory(after_forward, after_backward, most, late, (nbytes - NOISE) / x.nbytes)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -558,7 +557,7 @@ def offload(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(value["most"], "memory of a linear layer beside its weight, in weights", look_at="parameters").at_most(SLACK)
 
 
-# What they cost -------------------------------------------------------------------------------------------------------
+# Cost -----------------------------------------------------------------------------------------------------------------
 
 
 @check(points=2, title="each call is computed again exactly once", look_at="unpack: what is there already")
@@ -601,7 +600,7 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth, x = draw.randrange(2, 4), draw.randrange(4, 7), tensor(draw, draw.choice(MANY))
-    # what a round leaves behind the next ones hold, too
+    # leftovers of a round add up over the next ones
     rounds = math.ceil(HOARD / (count * depth * x.nbytes))
     found = counted(submission, ranks, draw, x, [1] * count, depth, rounds)
     expect(found.after_backward, "tensors held after the backward pass (a gradient)").at_most(1 + SLACK)
@@ -718,7 +717,7 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def sines(x: Tensor, cuts: list[list[int]], shifts: list[float]) -> list[Tensor]:
-    """Result and gradient of functions in these segments, in one process."""
+    """Return result and gradient of functions in these segments, in one process."""
     leaf = x.clone().requires_grad_()
     y, shift = leaf, shifts[:1]
     for part in cuts:
@@ -736,17 +735,17 @@ _Weights = list[list[Tensor]]
 
 
 def _weights(draw: Draw, widths: list[int]) -> _Weights:
-    """Of blocks: (4, width) and (width, 4)."""
+    """Return weights of blocks: (4, width) and (width, 4)."""
     return [[draw.tensor((4, 6 * width)) / 8, draw.tensor((6 * width, 4)) / 8] for width in widths]
 
 
 def _share(weights: _Weights, place: int, size: int) -> _Weights:
-    """Columns of the first, rows of the second: those of one of `size` ranks."""
+    """Return columns of the first, rows of the second weights: those of one of `size` ranks."""
     return [[up.chunk(size, 1)[place].contiguous(), down.chunk(size, 0)[place].contiguous()] for up, down in weights]
 
 
 def _parallel_gradients(x: Tensor, weights: _Weights, shifts: list[float]) -> tuple[Tensor, _Weights]:
-    """Of the whole model, in one process."""
+    """Return gradients of the whole model, in one process."""
     shift = shifts[:1]
 
     def block(t: Tensor, up: Tensor, down: Tensor) -> Tensor:

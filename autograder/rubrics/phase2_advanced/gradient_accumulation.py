@@ -1,9 +1,9 @@
-"""Hidden rubric of gradient_accumulation: 25 points, 19 for the step of the whole window and 6 for what it takes.
+"""Hidden rubric of gradient_accumulation: 25 points, 19 for the step of a window and 6 for communication and memory.
 
-A window is compared with what torch does here, in one process, with all its samples in one batch. Each rank computes
-its losses by itself; the learner's code sees nothing of other ranks but what comes by messages.
-Memory is what the ranks' accounts say, and the kernel's count of the same run confirms it, where the activations of
-the whole window are `HOARD` or more. Whether a check looks at memory cannot be told from the size of the net.
+A window is compared with torch in one process with all its samples in one batch. Each rank computes its losses by
+itself; the learner's code learns about other ranks only by messages.
+Memory comes from the ranks' own accounts, and the kernel's count of the same run confirms it where the activations of
+the whole window take `HOARD` or more. The size of the net does not reveal whether a check measures memory.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from labkit.trace import Event, Kind
 
 FEATURES, CLASSES = 5, 3
 CLOSE = 1e-4
-"""Float32, a few steps of Adam; sums may come in any order."""
+"""Tolerance for float32, a few steps of Adam; sums may come in any order."""
 HOARD = 48 << 20
 """Bytes of a rank's activations of all microbatches, where memory is measured."""
 NOISE = 16 << 20
-"""Bytes that the kernel may count for each rank beside its tensors."""
+"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
 WIDE = range(12_000, 30_000)
-"""Hidden numbers of a net where memory is measured; elsewhere it has as many, or a few."""
+"""Hidden sizes of a net where memory is measured; elsewhere it is as wide, or a few wide."""
 FORBIDDEN = {
     "torch.nn.parallel.DataParallel",
     "torch.nn.parallel.DistributedDataParallel",
     "torch.distributed.fsdp.fully_shard",
     "torch.distributed.fsdp.FullyShardedDataParallel",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 Batch = tuple[Tensor, Tensor]
 Shares = Sequence[Sequence[int]]
-"""Of a window: for each rank the samples of its microbatches."""
+"""Samples of each rank's microbatches in a window."""
 Window = list[list[Batch]]
-"""For each rank its microbatches."""
+"""Microbatches of each rank."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
 def net(kind: str, hidden: int, dtype: str) -> nn.Module:
-    """A small classifier; an `odd` one has parameters that are frozen, tied, never used and not always used."""
+    """A small classifier; an `odd` one has frozen, tied, unused and sometimes used parameters."""
     import torch
     from torch import nn
 
@@ -76,7 +76,7 @@ def net(kind: str, hidden: int, dtype: str) -> nn.Module:
 
 
 def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Adam's step is not linear in the gradient; weight decay moves whatever has one."""
+    """Adam's step is not linear in the gradient; weight decay moves every parameter that has a gradient."""
     import torch
 
     if name == "adam":
@@ -102,8 +102,8 @@ def accumulated(
 ) -> Any:
     """On a rank: `backward` and `step` for each microbatch, then flushes; `mark` is called before each and at the end.
 
-    empty: what becomes of a microbatch without samples, whose loss is NaN; it may be handed over with 0 samples.
-    scales: for each microbatch a factor of its loss.
+    empty: treatment of a microbatch without samples, whose loss is NaN; it may be passed with 0 samples.
+    scales: a factor of the loss for each microbatch.
     """
     import torch
 
@@ -149,7 +149,7 @@ def accumulated(
 
 
 def one_window(weights: list[Tensor], microbatches: list[Batch]) -> Any:
-    """On a rank: one window of these microbatches; the weights afterwards."""
+    """On a rank: run one window of these microbatches; return the weights."""
     import torch
 
     from labkit.exercises import gradient_accumulation
@@ -167,7 +167,7 @@ def one_window(weights: list[Tensor], microbatches: list[Batch]) -> Any:
 
 
 def misused(cases: list[str]) -> list[str]:
-    """On a rank: what each wrong argument raises."""
+    """On a rank: return the error for each wrong argument."""
     import torch
     from torch import nn
 
@@ -193,18 +193,18 @@ def misused(cases: list[str]) -> list[str]:
     return found
 
 
-# What one process does ------------------------------------------------------------------------------------------------
+# Reference in one process ---------------------------------------------------------------------------------------------
 
 
 def state(draw: Draw, kind: str = "plain", hidden: int = 7, dtype: str = "float32") -> list[Tensor]:
-    """Values of a net's parameters. The output of a wide net is as large as that of another."""
+    """Return values of a net's parameters. The output of a wide net is as large as that of another."""
     parameters = list(net(kind, hidden, dtype).parameters())
     values = [draw.tensor(tuple(p.shape)).to(p.dtype) / 16 for p in parameters]
     return [v / max(1, v.shape[-1] / 50) ** 0.5 for v in values]
 
 
 def hidden_of(draw: Draw, few: int) -> int:
-    """How wide a net is: `few`, or as wide as where memory is measured."""
+    """Return the width of a net: `few`, or as wide as where memory is measured."""
     return draw.choice([few, draw.choice(WIDE)])
 
 
@@ -236,7 +236,7 @@ class Whole:
                 tensor.copy_(values)
         step_of = optimizer_of(optimizer, model)
         self.norms = []
-        """Of the gradients, before they were clipped."""
+        """Norms of the gradients before clipping."""
         for window in windows:
             step_of.zero_grad()
             inputs, targets = (torch.cat(column) for column in zip(*chain(*window), strict=True))
@@ -248,14 +248,14 @@ class Whole:
 
 
 def compared(run: Run, wanted: Sequence[Tensor], members: Sequence[int], rel: float = CLOSE) -> None:
-    """Every rank of `members` has these weights."""
+    """Check that every rank of `members` has these weights."""
     for number, values in enumerate(wanted):
         seen = [run.values[rank]["state"][number] for rank in members]
         expect(seen, "a weight after the last window").close_to([values] * len(members), rel=rel)
 
 
 def given_to(weights: list[Tensor], windows: Sequence[Window], steps: int, rank: int, **how: Any) -> Args:
-    """What one rank is given: its microbatches of all windows, one after the other."""
+    """Return one rank's arguments: its microbatches of all windows, one after the other."""
     return Args(weights, [one for window in windows for one in window[rank]], steps, **how)
 
 
@@ -274,7 +274,7 @@ def like_one_process(
     rel: float = CLOSE,
     **how: Any,
 ) -> tuple[Run, Whole]:
-    """Accumulate windows with `shares[window][rank][microbatch]` samples, and expect what one process gets."""
+    """Accumulate windows with `shares[window][rank][microbatch]` samples, and expect the result of one process."""
     weights = state(draw, kind, hidden, dtype)
     windows = [window_of(draw, one, dtype) for one in shares]
     world_size = len(shares[0])
@@ -289,7 +289,7 @@ def like_one_process(
 
 
 def by_step(run: Run, rank: int) -> list[list[Event]]:
-    """What a rank sent and which collectives it called for each microbatch and in each flush."""
+    """Return a rank's messages and collectives for each microbatch and in each flush."""
     steps: list[list[Event]] = []
     for event in sorted(run.trace.of(rank), key=lambda event: event.start):
         if event.kind is Kind.COMPUTE and event.operation == "step":
@@ -412,7 +412,7 @@ def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, steps = draw.choice([2, 3]), 2
     weights = state(draw, "odd")
     three = [window_of(draw, equal(draw, world_size, steps)) for _ in range(3)]
-    # where the first input is below 0, the branch is not used: but for one microbatch of one rank, then nowhere
+    # with a negative first input the branch is not used: except for one microbatch of one rank, then nowhere
     for inputs, _ in (one for window in three[:2] for mine in window for one in mine):
         inputs[:, 0] = -1.0
     three[0][draw.randrange(world_size)][draw.randrange(steps)][0][:, 0] = 1.0
@@ -452,7 +452,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(error, "message").contains(case)
 
 
-# What they take -------------------------------------------------------------------------------------------------------
+# Communication and memory ---------------------------------------------------------------------------------------------
 
 
 @check(
@@ -493,12 +493,12 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         run, nbytes = ranks(world_size, account=True).measured(submission.used_by(one_window, net, optimizer_of), given)
         compared(run, Whole(weights, [one], optimizer="sgd").state, range(world_size))
         for rank in range(world_size):
-            # what is sent is held by somebody else
+            # tensors that are sent are held elsewhere
             expect(run.trace.messages_sent(rank), f"messages in a window of {steps}").equals(0)
         peaks.append(max(run.trace.peak_memory(rank) for rank in range(world_size)))
     expect(peaks[0], "peak bytes with a window of 2").at_least(1)
     expect(peaks[1], f"peak bytes with a window of {steps}, {peaks[0]} with one of 2").at_most(1.1 * peaks[0])
-    # what arrives, the net, its gradients, the message, what travels of it; a microbatch's activations and gradients
+    # received data, the net, its gradients, the message, its copy in transit; a microbatch's activations and gradients
     limit = 7 * 36 * hidden + 3 * activations
     what = f"bytes that a rank holds at most with a window of {steps}, by the kernel's count"
     expect(nbytes / world_size - NOISE, what).at_most(limit)
@@ -513,7 +513,7 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, steps, hidden = 3, 3, draw.choice(WIDE[len(WIDE) // 2 :])
     weights = state(draw, hidden=hidden)
-    # one window: steps that large make of the next one's logits what rounding likes
+    # one window: after steps that large, the next one's logits would be sensitive to rounding
     one = window_of(draw, unequal(draw, world_size, 2))
     how = {"optimizer": "sgd", "flushes": 1, "strided": True}
     given = [given_to(weights, [one], steps, rank, **how) for rank in range(world_size)]

@@ -1,8 +1,8 @@
-"""Hidden rubric of mixed_precision: 25 points, 12 for the scaler and the masters alone and 13 for steps made of them.
+"""Hidden rubric of mixed_precision: 25 points, 12 for scaler and masters alone and 13 for steps that combine them.
 
-A step is compared with what torch does here in float32, in one process, with all ranks' samples. Whoever gathers the
-batch has the right values, too: so there are that many samples that gradients are small beside them, and ranks may tell
-each other what gradients take. Where a number must be exact, the model is one weight and its samples are powers of two.
+A step is compared with torch in float32, in one process, with all ranks' samples. Gathering the batch would give the
+right values too: so there are enough samples for gradients to be small beside them, and ranks may exchange only as many
+bytes as gradients take. Where a number must be exact, the model is one weight and its samples are powers of two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from labkit.trace import SIGNAL_BYTES, Event, Kind
 
 FEATURES, CLASSES = 5, 3
 ROWS = 400
-"""Samples of the net for one of those that a check deals out."""
+"""Number of samples of the net for each unit of a share."""
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 CLOSE = {"float16": 0.05, "bfloat16": 0.1, "float32": 1e-3}
-"""How far masters may be from float32's weights after a few steps, of the way that these have gone."""
+"""Tolerance of masters against float32's weights after a few steps, relative to the distance that these moved."""
 FORBIDDEN = {"torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.nn.parallel.DistributedDataParallel"}
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -34,7 +34,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def history(settings: list[float], interval: int, overflows: list[bool], restored: int = 0) -> Any:
-    """On a rank: the scale after each step. After `restored` steps a new scaler goes on from the old one's state."""
+    """On a rank: return the scale after each step. After `restored` steps a new scaler resumes from the saved state."""
     from labkit.exercises import mixed_precision
 
     scaler = mixed_precision.DynamicLossScaler(*settings, interval)
@@ -49,7 +49,7 @@ def history(settings: list[float], interval: int, overflows: list[bool], restore
 
 
 def unscaled(scale: float, gradients: list[Any], group: Any = None, mark: Any = None) -> Any:
-    """On a rank: divide these gradients by the scale; None is a parameter without one. What it says, and they."""
+    """On a rank: divide gradients by the scale; None means a parameter without one. Return the flag and gradients."""
     import torch
 
     from labkit.exercises import mixed_precision
@@ -67,7 +67,7 @@ def unscaled(scale: float, gradients: list[Any], group: Any = None, mark: Any = 
 
 
 def optimizer_of(name: str, groups: list[Any]) -> torch.optim.Optimizer:
-    """Adam's step is not linear in the gradient; momentum is a state that a skipped step must leave alone."""
+    """Adam's step is not linear in the gradient; momentum is a state that a skipped step must not change."""
     import torch
 
     if name == "adam":
@@ -76,7 +76,7 @@ def optimizer_of(name: str, groups: list[Any]) -> torch.optim.Optimizer:
 
 
 def mastered(weights: list[Tensor], frozen: int, gradients: list[list[Any]], optimizer: str) -> Any:
-    """On a rank: updates of these weights, in two groups, of which the second learns twice as fast."""
+    """On a rank: update these weights in two groups, the second with twice the learning rate."""
     import torch
 
     from labkit.exercises import mixed_precision
@@ -103,7 +103,7 @@ def mastered(weights: list[Tensor], frozen: int, gradients: list[list[Any]], opt
 
 
 def net(kind: str, hidden: int, features: int = 5) -> nn.Module:
-    """One weight, or a small classifier whose parameters are also tied, frozen, never used and not always used."""
+    """One weight, or a small classifier that also has tied, frozen, unused and sometimes used parameters."""
     import torch
     from torch import nn
 
@@ -146,8 +146,8 @@ def trained(
 ) -> Any:
     """On a rank: train one weight, or the net, from `weights`; `mark` is called before each step and after all.
 
-    scale: 0 for no scaler. factor: of the loss of the one weight, and the inverse of its learning rate. kept: the dtype
-    of the model's weights, where it is not `dtype`. After `restored` steps all goes on from a checkpoint.
+    scale: 0 for no scaler. factor: factor of the one weight's loss, and inverse of its learning rate. kept: dtype of
+    the model's weights if it is not `dtype`. After `restored` steps training resumes from a checkpoint.
     """
     import torch
 
@@ -219,7 +219,7 @@ def trained(
 
 
 def misused(cases: list[str], mark: Any) -> list[str]:
-    """On a rank: what wrong arguments raise; `mark` is called before each."""
+    """On a rank: return the errors for wrong arguments; `mark` is called before each."""
     import torch
     from torch import nn
 
@@ -251,11 +251,11 @@ def misused(cases: list[str], mark: Any) -> list[str]:
     return said
 
 
-# What is right --------------------------------------------------------------------------------------------------------
+# Reference ------------------------------------------------------------------------------------------------------------
 
 
 def scales_of(settings: Sequence[float], interval: int, overflows: Sequence[bool]) -> list[float]:
-    """The scale after each step, by the contract."""
+    """Return the scale after each step, by the contract."""
     scale, growth, backoff = settings
     found, fine = [], 0
     for overflow in overflows:
@@ -269,15 +269,15 @@ def scales_of(settings: Sequence[float], interval: int, overflows: Sequence[bool
 
 
 def state(draw: Draw, hidden: int = 6, features: int = FEATURES) -> list[Tensor]:
-    """Values of a net's parameters that all dtypes hold."""
+    """Return values of a net's parameters that all dtypes represent exactly."""
     shapes = [tuple(parameter.shape) for parameter in net("net", hidden, features).parameters()]
     return [draw.tensor(shape) / (16 if features < 100 else 128) for shape in shapes]
 
 
 def batch(draw: Draw, share: int, features: int = FEATURES) -> Batch:
-    """`share` times `ROWS` samples of the net. Inputs are from -2 to 2, in as many digits as they have.
+    """Return `share` times `ROWS` samples of the net. Inputs from -2 to 2 use all their digits.
 
-    Two thirds are of the first class: else the mean gradient of so many would be next to nothing.
+    Two thirds are of the first class: otherwise the mean gradient of so many would be close to zero.
     """
     generator = torch.Generator().manual_seed(draw.getrandbits(62))
     inputs = 4 * torch.rand((share * ROWS, features), generator=generator) - 2
@@ -285,15 +285,15 @@ def batch(draw: Draw, share: int, features: int = FEATURES) -> Batch:
 
 
 def ones(values: Sequence[float], size: int = 2) -> list[Batch]:
-    """For each rank samples of one weight."""
+    """Return samples of one weight for each rank."""
     return [(torch.full((size, 1), value), torch.zeros(size)) for value in values]
 
 
 def whole(
     weights: list[Tensor], batches: Sequence[Sequence[Batch]], optimizer: str, max_norm: float | None
 ) -> tuple[list[Tensor], Tensor]:
-    """A net's weights after steps of one process in float32, on the samples of all ranks, `batches[step][rank]`; and
-    the losses of each rank's samples in each step, NaN where there are none."""
+    """Return a net's weights after steps of one process in float32 on the samples of all ranks, `batches[step][rank]`,
+    and the losses of each rank's samples in each step, NaN where there are none."""
     model = net("net", len(weights[0]), batches[0][0][0].shape[1])
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), weights, strict=True):
@@ -325,7 +325,7 @@ def like_one_process(
     compare_losses: bool = False,
     **options: Any,
 ) -> Run:
-    """Train the net on ranks with `shares[step][rank]` samples each, and expect what one process gets in float32."""
+    """Train the net on ranks with `shares[step][rank]` samples each; expect the result of one process in float32."""
     weights = state(draw, hidden, features)
     batches = [[batch(draw, size, features) for size in sizes] for sizes in shares]
     options |= {"optimizer": optimizer, "max_norm": max_norm, "features": features}
@@ -358,8 +358,8 @@ def like_one_process(
 
 
 def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
-    """In each step ranks told each other no more than gradients in float32, there and back; what the model saw is their
-    own word. Each tensor may travel by itself, with a flag of its own."""
+    """Check that in each step ranks exchanged no more bytes than gradients in float32, in both directions. The rank
+    itself reports what the model saw. Each tensor may be sent separately, with its own flag."""
     once = sum(tensor.numel() * 4 + 2 * (4 + SIGNAL_BYTES) for tensor in weights)
     hint = "each rank computes with its own samples, and only gradients travel"
     told = run.trace.bytes_told()
@@ -367,7 +367,7 @@ def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
 
 
 def by_step(run: Run, rank: int) -> list[list[Event]]:
-    """The messages and collectives of `rank` between its marks."""
+    """Return the messages and collectives of `rank` between its marks."""
     steps: list[list[Event]] = []
     for event in run.trace.of(rank):
         if event.kind is Kind.COMPUTE and event.operation == "step":
@@ -388,7 +388,7 @@ def scale_history(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for _ in range(2):
         interval = draw.randrange(3, 6)
         settings = [2.0 ** draw.randrange(0, 20), draw.choice([2.0, 3.0, 1.5]), draw.choice([0.5, 0.25, 0.3])]
-        # a streak that is cut short, two that are not, one after the other, then whatever comes
+        # an interrupted streak, two complete ones in a row, then random ones
         fixed = [0] * (interval - 1) + [1] + [0] * (2 * interval) + [0, 1, 1]
         overflows = [bool(one) for one in fixed] + [draw.random() < 0.2 for _ in range(25)]
         (scales,) = ranks(1).call(call, [Args(settings, interval, overflows)]).values
@@ -553,12 +553,12 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
     skipped(run, [True, True, False, True], [scale, 2 * scale, scale, scale])
     only_gradients(run, len(parts), weights)
-    # with a scale of 2 the gradient is above 65504, no rank's part of it is
+    # with a scale of 2 the summed gradient exceeds 65504, but no rank's part does
     one, over = ones([1.0] * world_size), ones([0.75 * 65504] * world_size)
     given = [Args([torch.ones(1, 1)], [one[r], over[r], one[r]], scale=2.0) for r in range(world_size)]
     run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
     skipped(run, [True, False, True], [2.0, 1.0, 1.0])
-    # in two groups: an overflow in one of them is not the other's
+    # in two groups: an overflow in one must not affect the other
     over, pair = ones([1.0, 65504.0, 1.0]), group_of([0, 2])
     given = [
         Args([torch.ones(1, 1)], [one[r], over[r]], scale=2.0, group=group_of([1]) if r == 1 else pair)
@@ -572,7 +572,7 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def skipped(run: Run, stepped: list[bool], scales: list[float]) -> None:
-    """Every rank has taken these steps and no others, and had these scales after them."""
+    """Check that every rank took exactly these steps, with these scales after them."""
     for rank, value in enumerate(run.values):
         expect(value["stepped"], f"steps taken on rank {rank}").equals(stepped)
         expect([float(one) for one in value["scales"]], f"scale after each step on rank {rank}").equals(scales)
@@ -625,10 +625,10 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    # so many features that a rank's samples take more than the gradients
+    # so many features that a rank's samples take more bytes than the gradients
     world_size, features, hidden = 2, 200, draw.randrange(300, 350)
     shares = [[8, 10], [6, 8]]
-    # gradients have norms from 0.02 on, and are divided by a scale of 8: clipping always has the last word
+    # gradients have norms from 0.02 on, and are divided by a scale of 8: clipping always applies
     run: Any = like_one_process(
         submission, ranks.processes(world_size), draw, shares, hidden=hidden, features=features, max_norm=0.001
     )

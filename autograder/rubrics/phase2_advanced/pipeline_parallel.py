@@ -1,9 +1,8 @@
 """Hidden rubric of pipeline_parallel: 25 points, 13 for stages, schedules and values, 12 for odd cases and costs.
 
-Loss and gradients are compared with what one process gets here. A rank is handed its own stages' weights and no
-others', and in most runs the first activation that leaves the first stage is altered on its way: what is right then was
-made of the ranks' messages. When a rank computes is read from the trace: its stages' forwards and backwards are work of
-a known cost.
+Loss and gradients are compared with those of one process. A rank gets only its own stages' weights, and in most runs
+the first activation that leaves the first stage is altered in transit: so correct results must come from the ranks'
+messages. The trace shows when a rank computes: its stages' forwards and backwards are work of a known cost.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from labkit.trace import Kind
 
 WIDTH = 6
 CLOSE = 1e-4
-"""Float32, a few layers; parts of a batch may be added up in any order."""
+"""Tolerance for float32, a few layers; parts of a batch may be summed in any order."""
 LINK = "ib-hdr"
 FORWARD, BACKWARD = 0.001, 0.002
 """Seconds of a whole rank's layers, for one microbatch."""
 HOARD = 16 << 20
 """Bytes of a rank's activations of all microbatches, where memory is measured."""
 NOISE = 16 << 20
-"""Bytes that the kernel may count for each rank beside its tensors."""
+"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
 FORM = 256
-"""Bytes that a message may have beside its tensor, to say what it is."""
+"""Bytes that a message may have beside its tensor, for its metadata."""
 FORBIDDEN = {
     "torch.distributed.pipelining",
     "torch.distributed.pipelining.Schedule1F1B",
@@ -52,14 +51,14 @@ FORBIDDEN = {
     "torch.distributed.pipelining.ScheduleInterleaved1F1B",
     "torch.distributed.pipelining.PipelineStage",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
 def layer(weight: Tensor, trained: bool, forward: Any, backward: Any) -> Any:
-    """One stage: tanh of a product, or rows of `weight` for whole numbers. `forward` and `backward` take their time."""
+    """One stage: tanh of a product, or rows of `weight` for integers. `forward` and `backward` charge their time."""
     import torch
     from torch import nn
 
@@ -102,7 +101,7 @@ def piped(
     forward: Any = None,
     backward: Any = None,
 ) -> Any:
-    """On a rank: stages with these weights, one batch through them and back, by a schedule's rows or its name."""
+    """On a rank: run one batch forward and backward through stages with these weights, by a schedule's rows or name."""
     import torch.distributed as dist
 
     from labkit.exercises import pipeline_parallel as pp
@@ -127,8 +126,8 @@ def piped(
 
 
 def cut(cases: list[tuple[list[float], int, list[list[int]] | None]]) -> list[list[list[int]]]:
-    """On a rank, for each case: the numbers of each stage's layers. A case is what layers cost, and a number of stages;
-    or, in place of costs, the sizes of linear layers, to be balanced by their parameters.
+    """On a rank, for each case: return the layer numbers of each stage. A case is the layers' costs and a number of
+    stages; or, in place of costs, the sizes of linear layers, to be balanced by their parameters.
     """
     from torch import nn
 
@@ -144,14 +143,14 @@ def cut(cases: list[tuple[list[float], int, list[list[int]] | None]]) -> list[li
 
 
 def drawn(cases: list[tuple[str, int, int, int]]) -> Any:
-    """On a rank: schedules as plain rows."""
+    """On a rank: return schedules as plain rows."""
     from labkit.exercises import pipeline_parallel as pp
 
     return [[list(action) for action in pp.get_pipeline_schedule(*case)] for case in cases]
 
 
 def misused(cases: list[str]) -> list[str]:
-    """On a rank of two: what each of these wrong arguments raises."""
+    """On a rank of two: return the error for each of these wrong arguments."""
     import torch.distributed as dist
     from torch import nn
 
@@ -188,11 +187,11 @@ def misused(cases: list[str]) -> list[str]:
     return found
 
 
-# What is known here ---------------------------------------------------------------------------------------------------
+# Reference ------------------------------------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):
-    """Of a schedule: what a stage does, counted over all ranks and chunks."""
+    """One action of a stage in a schedule, counted over all ranks and chunks."""
 
     op: str
     stage: int
@@ -207,7 +206,7 @@ def needs(step: Step, count: int) -> list[Step]:
 
 
 def at_random(draw: Draw, ranks: int, chunks: int, microbatches: int) -> list[list[Any]]:
-    """Rows of a schedule in which ranks do, or do not do, whatever is possible."""
+    """Return rows of a random valid schedule, in which ranks may also idle."""
     count, slot, done = ranks * chunks, 0, dict[Step, int]()
     left = {Step(op, g, k) for op in ("forward", "backward") for g in range(count) for k in range(microbatches)}
     rows: list[list[Any]] = []
@@ -225,7 +224,7 @@ def at_random(draw: Draw, ranks: int, chunks: int, microbatches: int) -> list[li
 
 
 class Whole:
-    """What one process gets: the loss, and a gradient or None for each stage.
+    """Result of one process: the loss, and a gradient or None for each stage.
 
     altered: rows that get 1 added after the first stage.
     """
@@ -264,9 +263,9 @@ def like_one_process(
     call: Callable[[Reference, Inputs], Run] | None = None,
     **hardware: Any,
 ) -> Run:
-    """One batch by this schedule on the ranks, and expect the loss and the gradients of one process.
+    """Run one batch by this schedule on the ranks, and expect the loss and the gradients of one process.
 
-    call: makes the run; without it virtual ranks of this hardware do.
+    call: makes the run; by default virtual ranks of this hardware do.
     """
     inside = members or list(range(world_size))
     size = len(inside)
@@ -327,7 +326,7 @@ def own_messages(run: Run) -> None:
 
 
 def in_flight(run: Run, rank: int) -> int:
-    """How many microbatches had come forward and not gone back at most, as the trace has it."""
+    """Return the maximum number of microbatches between forward and backward, by the trace."""
     waiting = most = 0
     for event in sorted(run.trace.of(rank, Kind.COMPUTE), key=lambda event: event.start):
         waiting += {"forward": 1, "backward": -1}.get(event.operation, 0)
@@ -336,7 +335,7 @@ def in_flight(run: Run, rank: int) -> int:
 
 
 def schedules(submission: Submission, ranks: Ranks, cases: list[tuple[str, int, int, int]]) -> list[list[list[Any]]]:
-    """Schedules of the submission, once each is known to be possible: name, ranks, microbatches, chunks."""
+    """Return the submission's schedules after checking that each is valid: name, ranks, microbatches, chunks."""
     (found,) = ranks(1).call(submission.used_by(drawn), [Args(cases)]).values
     for rows, (name, stages, microbatches, chunks) in zip(found, cases, strict=True):
         what = f"{name} of {stages} ranks with {chunks} chunks, {microbatches} microbatches: "
@@ -373,7 +372,7 @@ def slots(rows: list[list[Any]]) -> int:
 
 @check(points=3, title="stages: no cut has a cheaper dearest stage", look_at="split_into_stages: all places for a cut")
 def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    # in the first, stages of as many layers are not equal in cost, nor is it right to fill up from the left
+    # in the first case, neither stages of equal length nor filling up from the left is optimal
     given = [[1.0, 1.0, 1.0, 1.0, 9.0, 5.0], [float(draw.choice([0, 1, 2, 5, 9])) for _ in range(8)]]
     given += [[float(draw.randrange(1, 30)) for _ in range(draw.choice([7, 9]))] for _ in range(2)]
     sizes = [[draw.choice([1, 2, 8]), draw.choice([1, 3, 9])] for _ in range(5)] + [[30, 30]]
@@ -495,7 +494,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(sum(run.trace.messages_sent(rank) for rank in range(2)), "messages sent").equals(0)
 
 
-# What it costs --------------------------------------------------------------------------------------------------------
+# Cost -----------------------------------------------------------------------------------------------------------------
 
 
 @check(
@@ -520,7 +519,7 @@ def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for rank in range(p):
             expect(in_flight(run, rank), f"microbatches in flight on rank {rank}").at_most(p - rank)
             neighbours = 1 if rank in (0, p - 1) else 2
-            # what is sent beside is held by somebody else
+            # additional data that is sent is held elsewhere
             most = neighbours * m * activation + 2 * m * FORM
             expect(run.trace.bytes_sent(rank), f"bytes sent by rank {rank}").at_most(most)
         peaks.append([run.trace.peak_memory(rank) for rank in range(p)])

@@ -1,9 +1,9 @@
-"""Hidden rubric of tensor_parallel: 25 points, 18 for values and gradients and 7 for what it takes to have them.
+"""Hidden rubric of tensor_parallel: 25 points, 18 for values and gradients and 7 for communication and memory.
 
-Each rank is given a whole layer of its own, which is right only in that rank's part: who uses more of it has wrong
-values. So no rank can compute alone what it should ask the others for.
-What ranks keep is their word; the kernel's count of the same run confirms it, where parts of other ranks are `HOARD`
-or more. Whether a check looks at memory cannot be told from the width of a block.
+Each rank gets its own version of a whole layer, correct only in that rank's part: using more of it gives wrong values.
+So no rank can compute alone what it should get from the others.
+The ranks themselves report what they keep; the kernel's count of the same run confirms it where parts of other ranks
+take `HOARD` or more. The width of a block does not reveal whether a check measures memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from labkit.models.gpt import Block, GPTConfig
 from labkit.trace import Event, Kind
 
 CLOSE = 1e-4
-"""Float32; sums over ranks may come in any order."""
+"""Tolerance for float32; sums over ranks may come in any order."""
 HOARD = 32 << 20
 """Bytes that each rank must not keep, where memory is measured."""
 NOISE = 16 << 20
-"""Bytes that the kernel may count for each rank beside its tensors."""
+"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
 WIDE = (144, 192, 240)
 """Widths of a block where memory is measured; elsewhere it is as wide, or less."""
 FORBIDDEN = {
@@ -36,7 +36,7 @@ FORBIDDEN = {
     "torch.distributed.tensor.parallel.parallelize_module",
     "torch.distributed.tensor.parallel.loss_parallel",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ FORBIDDEN = {
 def crossing(
     name: str, x: Tensor, gradient: Tensor, turned: bool = False, options: Any = None, group: Any = None
 ) -> Any:
-    """On a rank: one of the four functions, forward and backward; and its input afterwards."""
+    """On a rank: run one of the four functions forward and backward; also return its input afterwards."""
     from labkit.exercises import tensor_parallel
 
     inputs = x.clone().requires_grad_()
@@ -58,7 +58,7 @@ def crossing(
 def linear(
     cls: str, weight: Tensor, bias: Tensor | None, x: Tensor, gradient: Tensor, whole: bool = False, group: Any = None
 ) -> Any:
-    """On a rank: a layer of a foreign class cut up, forward and backward. whole: with all inputs and all outputs."""
+    """On a rank: split a layer of a foreign class; run it forward and backward. whole: with all inputs and outputs."""
     import torch
 
     from labkit.exercises import tensor_parallel
@@ -80,7 +80,7 @@ def linear(
 
 
 def embedded(weight: Tensor, tokens: Tensor, gradient: Tensor) -> Any:
-    """On a rank: tokens' vectors, and the gradient of this rank's part of them."""
+    """On a rank: return the tokens' vectors, and the gradient of this rank's part of the embedding."""
     import torch
 
     from labkit.exercises import tensor_parallel
@@ -96,7 +96,7 @@ def embedded(weight: Tensor, tokens: Tensor, gradient: Tensor) -> Any:
 def loss_of(
     logits: Tensor, targets: Tensor, vocab_size: int, ignore_index: int = -100, mark: Any = None, group: Any = None
 ) -> Any:
-    """On a rank: the loss of this rank's logits, and their gradient."""
+    """On a rank: return the loss of this rank's logits, and their gradient."""
     from labkit.exercises import tensor_parallel
 
     own = logits.clone().requires_grad_()
@@ -119,9 +119,9 @@ def block_of(
     count: int = 1,
     place: int = 0,
 ) -> Any:
-    """On a rank: blocks cut up one after the other; block number `place`, which has this state, forward and backward.
+    """On a rank: split blocks in sequence; run block number `place`, which has this state, forward and backward.
 
-    `mark` is called at first, before the forward pass, before the backward pass and after it.
+    `mark` is called at the start, before the forward pass, before the backward pass and after it.
     """
     import torch
 
@@ -140,7 +140,7 @@ def block_of(
     mark()
     before = labkit.memory_allocated()
     blocks = [cut_up(number) for number in range(count)]
-    # all whole blocks are gone
+    # all whole blocks are freed
     kept = labkit.memory_allocated() - before
     block = blocks[place]
     inputs = x.clone().requires_grad_()
@@ -157,7 +157,7 @@ def block_of(
 
 
 def drawn(seed: int, sizes: Sequence[int]) -> Any:
-    """On a rank: what each layer begins with, put together."""
+    """On a rank: return each layer's initial values, concatenated."""
     import torch
 
     from labkit.exercises import tensor_parallel as tp
@@ -174,7 +174,7 @@ def drawn(seed: int, sizes: Sequence[int]) -> Any:
 
 
 def misused(case: str, mark: Any) -> str:
-    """On a rank: what a wrong argument raises; `mark` is called before."""
+    """On a rank: return the error for a wrong argument; `mark` is called first."""
     import torch
 
     from labkit.exercises import tensor_parallel as tp
@@ -194,7 +194,7 @@ def misused(case: str, mark: Any) -> str:
     return "nothing"
 
 
-# What one process does ------------------------------------------------------------------------------------------------
+# Reference in one process ---------------------------------------------------------------------------------------------
 
 
 def part(size: int, rank: int, ranks: int) -> slice:
@@ -202,7 +202,7 @@ def part(size: int, rank: int, ranks: int) -> slice:
 
 
 def right_in_part(draw: Draw, whole: Tensor, dim: int, rank: int, ranks: int) -> Tensor:
-    """`whole` as rank `rank` gets it: with other numbers wherever they are none of its own."""
+    """Return `whole` as given to rank `rank`: with other numbers outside its own part."""
     other = whole + 1 + draw.tensor(tuple(whole.shape)).abs().to(whole.dtype)
     own = [slice(None)] * whole.dim()
     own[dim] = part(whole.shape[dim], rank, ranks)
@@ -219,7 +219,7 @@ def mark() -> Any:
 
 
 def between(run: Run, rank: int) -> list[list[Event]]:
-    """What a rank sent and which collectives it called after each mark."""
+    """Return a rank's messages and collectives after each mark."""
     found: list[list[Event]] = []
     for event in sorted(run.trace.of(rank), key=lambda event: event.start):
         if event.kind is Kind.COMPUTE and event.operation == "mark":
@@ -244,7 +244,7 @@ class Whole:
         self.block = Block(GPTConfig(heads=heads, width=width, causal=causal))
         with torch.no_grad():
             for parameter in self.block.parameters():
-                # keeps the scale of torch's own draw: products of a few dozen numbers stay about 1
+                # keeps the scale of torch's own initialization: products of a few dozen numbers stay about 1
                 parameter.copy_(real(draw, *parameter.shape) / width**0.5)
             for norm in (self.block.norm_attention, self.block.norm_mlp):
                 norm.weight.add_(1)
@@ -315,7 +315,7 @@ def cuts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def like_linear(
     submission: Submission, ranks: Ranks, draw: Draw, cls: str, world_size: int, size: int, whole: bool, bias: bool
 ) -> None:
-    """A layer whose size that is cut is `size`, beside torch's."""
+    """Compare a layer with torch's; `size` is the size that is split."""
     column = cls.startswith("Column")
     shape = (size, 5) if column else (5, size)
     weight, offsets = real(draw, *shape).requires_grad_(), real(draw, shape[0]).requires_grad_() if bias else None
@@ -402,7 +402,7 @@ def like_cross_entropy(
 @check(points=2, title="the loss, of a vocabulary that does not divide", look_at="which targets are this rank's")
 def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, vocab in ((3, draw.choice([7, 10, 11])), (1, 5)):
-        # every token is a target: those at the ends of each part, too
+        # every token is a target, including those at the ends of each part
         targets = torch.tensor(draw.sample(range(vocab), vocab)).view(1, -1)
         like_cross_entropy(submission, ranks, draw.tensor((1, vocab, vocab)) / 4, targets, world_size)
 
@@ -423,14 +423,14 @@ def stable(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         logits[2 + row, 3 * rank] += 200
     logits[5, :3] = -torch.inf
     targets = torch.tensor([draw.randrange(9) for _ in range(5)] + [draw.randrange(3, 9)])
-    # near a probability of 1 the loss is next to nothing: those of the other rows count
+    # near a probability of 1 the loss is almost 0: the other rows count
     like_cross_entropy(submission, ranks, logits, targets, 3)
 
 
 @check(points=3, title="a block is the plain one", look_at="which numbers of qkv are one head's, and the two sums")
 def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, causal in ((draw.choice([2, 4]), True), (3, False)):
-        # two heads on each rank: with one there would be nothing to mix up
+        # two heads on each rank: a single one could not be mixed up
         width = draw.choice([4 * world_size, draw.choice(WIDE)])
         whole = Whole(draw, width, 2 * world_size, causal, (2, draw.choice([3, 5])))
         given = [whole.given(draw, rank, world_size) for rank in range(world_size)]
@@ -464,7 +464,7 @@ def beginnings(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for value in run.values:
         for seen, tensor in zip(value, wanted, strict=True):
             expect(seen, "a weight before any step, put together").equals(tensor)
-    # what a layer begins with is worth something where it also works
+    # initialization earns points only if the layer also works
     like_linear(submission, ranks, draw, "RowParallelLinear", 2, 4, whole=False, bias=False)
 
 
@@ -479,7 +479,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(sum(map(len, between(run, rank))), "messages and collectives").equals(0)
 
 
-# What it takes --------------------------------------------------------------------------------------------------------
+# Communication and memory ---------------------------------------------------------------------------------------------
 
 
 @check(points=3, title="a block: two all-reduces forward, two backward", look_at="what a column-parallel layer sends")
@@ -504,7 +504,7 @@ def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, width = 4, draw.choice(WIDE)
     everywhere, cut = 6 * width, 12 * width**2 + 7 * width
-    # each rank keeps a quarter of what is cut
+    # each rank keeps a quarter of what is split
     count = math.ceil(HOARD / (3 * cut))
     whole = Whole(draw, width, 4, True, (1, 2))
     place = draw.randrange(count)
@@ -515,9 +515,9 @@ def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for value in run.values:
         expect(value["numel"], "parameters of a rank").equals(part // 4)
         expect(value["kept"], f"bytes that a rank keeps of each of {count} blocks").at_most(1.25 * part)
-    # what is sent is held by somebody else
+    # tensors that are sent are held elsewhere
     expect(run.trace.bytes_told(), "bytes that all ranks sent").at_most(1 << 20)
-    # a whole block at once, what is copied of it, and what arrived
+    # a whole block at once, its copies, and received tensors
     limit = count * part + 2.5 * 4 * (everywhere + cut)
     what = f"bytes that a rank holds at most after cutting up {count} blocks, by the kernel's count"
     expect(nbytes / world_size - NOISE, what).at_most(limit)

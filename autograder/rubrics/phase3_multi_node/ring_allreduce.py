@@ -1,7 +1,7 @@
-"""Hidden rubric of ring_allreduce: 25 points, 12 for the right values and 13 for how they come about.
+"""Hidden rubric of ring_allreduce: 25 points, 12 for correct values and 13 for the communication pattern.
 
-What is judged is what the ranks returned and the messages that they sent; no check reads source text. A value earns
-its points only when it was made of the learner's own messages: in most runs one of them is altered on its way.
+It judges what the ranks return and the messages that they send; no check reads source text. A value earns its points
+only if it was computed from the learner's own messages: in most runs one of them is altered in transit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from labkit.hardware import LINKS
 
 LINK = "ethernet-10g"
 HEADERS = 1.1
-"""TCP's own bytes on the kernel's counter: below 1 % of megabytes, by measurement, and room for a busy machine."""
+"""Allowance for TCP's own bytes: below 1 % of megabytes as measured, plus room for a busy machine."""
 SLACK = 2.5
-"""A ring that sends and receives in turn takes twice the time of one that does both at once; both are right."""
+"""Sending and receiving in turn takes twice the time of doing both at once; both are correct."""
 FORBIDDEN = {
     "torch.distributed.all_gather",
     "torch.distributed.all_gather_into_tensor",
@@ -54,21 +54,21 @@ FORBIDDEN = {
     "*._allgather_base",
     "*._reduce_scatter_base",
 }
-"""What `labkit integrity` points at wherever it is named, under any other name too; it costs no marks by itself."""
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
 EASIER = ("reduce_scatter", "all_gather", "values")
-"""Where a sum is wrong: look first at the part that is wrong by itself, else at the plainest sum."""
+"""Checks to look at first when a sum is wrong: the phase that is wrong by itself, else the simplest sum."""
 
 
 def own_messages(run: Run) -> None:
-    """Nothing that the library offers as a collective took part."""
+    """Check that no collective of the library was used."""
     called = sorted({event.operation for event in run.trace.collectives()})
     expect(called, "library collectives called", look_at="the ring is made of sends and receives").equals([])
 
 
 def all_reduced(ranks: Ranks, submission: Submission, draw: Draw, inputs: list[Tensor], **hardware: Any) -> Run:
-    """Run ring_all_reduce on `inputs`, one for each rank, and expect the sum on every rank, made of messages."""
+    """Run ring_all_reduce on `inputs`, one for each rank; expect on every rank the sum, computed from messages."""
     world_size, rank = len(inputs), draw.randrange(len(inputs))
     alteration = Alteration(rank, inputs[0].dtype)
     run = ranks(world_size, alteration=alteration, **hardware).call(submission.ring_all_reduce, inputs)
@@ -79,10 +79,10 @@ def all_reduced(ranks: Ranks, submission: Submission, draw: Draw, inputs: list[T
 def made_of_messages(
     run: Run, rank: int, wanted: list[Tensor], what: str = "result", easier: Sequence[str] = ()
 ) -> None:
-    """As `expect(run.values).equals(wanted)` in a run in which the first message from `rank` was altered.
+    """Check `expect(run.values).equals(wanted)` for a run in which the first message from `rank` was altered.
 
-    Of what the values were made does not show in them: ranks might have met in a file. But what was made of that
-    message has 1 more in some places, on another rank at least.
+    The values do not show how they were computed: ranks might have communicated through a file. But whatever was
+    computed from the altered message is larger by 1 in some places, on another rank at least.
     """
     values = run.values
     carried = [isinstance(v, Tensor) and v.shape == w.shape and v == w + 1 for v, w in zip(values, wanted, strict=True)]
@@ -104,14 +104,14 @@ def summed(inputs: list[Tensor]) -> Tensor:
 
 
 def shards(tensor: Tensor, count: int) -> list[Tensor]:
-    """The contract's shards: ceil(numel / count) elements each, the last shorter or empty."""
+    """Return the contract's shards: ceil(numel / count) elements each, the last ones shorter or empty."""
     flat = tensor.reshape(-1)
     length = -(-flat.numel() // count)
     return [flat[index * length : (index + 1) * length] for index in range(count)]
 
 
 def shape(draw: Draw, world_size: int) -> tuple[int, ...]:
-    """A size that divides by the number of ranks, as one or two dimensions; half a shard is a message to alter, too."""
+    """Return a shape of one or two dimensions divisible by the number of ranks; even half a shard can be altered."""
     length = draw.randrange(4, 40) * world_size
     return draw.choice([(length,), (draw.randrange(2, 5), length)])
 
@@ -152,7 +152,7 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     all_reduced(ranks, submission, draw, draw.tensors(few, some))
     # the second leaves the last ranks with nothing
     for world_size, numel in ((few, some), (8, draw.choice([9, 10, 11]))):
-        # drawn for each call: what came of it before might be remembered
+        # new inputs for each call: earlier results might be remembered
         inputs = draw.tensors(world_size, numel)
         run = ranks(world_size).call(submission.ring_all_reduce, inputs)
         expect(run.values, "result", easier=EASIER).equals([summed(inputs)] * world_size)
@@ -207,7 +207,7 @@ def in_place(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     inputs = draw.tensors(world_size, shape(draw, world_size))
     run = all_reduced(ranks, submission, draw, inputs)
     for result in run.ranks:
-        # where it lies is read by the judge; that it is the same object is the rank's word
+        # the judge reads the memory location; object identity is reported by the rank
         expect(result.returned_argument, "index of the argument that the returned object is").equals(0)
         expect(result.arguments[0], "the tensor that was given").equals(result.value)
 
@@ -252,7 +252,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(result.error.type if result.error else "no error", f"a bad {name} raises").equals("ValueError")
             expect(result.error.message if result.error else "", "message").contains(name)
         expect(sum(run.trace.messages_sent(rank) for rank in range(3)), "messages sent").equals(0)
-    # a tensor with strides may be refused or handled, but not be left half reduced
+    # a strided tensor may be refused or handled, but not left half reduced
     good = draw.tensors(3, 12)
     run = three.attempt(submission.ring_all_reduce, lambda rank: Args(transposed(good[rank].view(3, 4))))
     for result in run.ranks:
@@ -262,7 +262,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(result.arguments[0], "the strided tensor").equals(summed(good).view(3, 4).t())
 
 
-# How they come about --------------------------------------------------------------------------------------------------
+# Communication pattern ------------------------------------------------------------------------------------------------
 
 
 @check(points=3, title="each rank sends 2(N-1)/N of the bytes", look_at="how much of the tensor leaves in each round")

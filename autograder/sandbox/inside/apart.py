@@ -1,9 +1,8 @@
-"""Ranks are shut off from each other but for messages that are counted: a sum that needs none is no sum.
+"""Isolation of ranks from each other except by counted messages: a sum computed without messages is no all-reduce.
 
-Each has `/tmp`, `/dev/shm` and a home of its own and no shared memory of System V; files, signals and the memory of
-others are out of reach where the kernel has Landlock. Virtual ranks talk only to the scheduler outside and have no
-sockets; real ones have those that the sandbox's network holds. What is left are covert channels, such as the time that
-a lock takes.
+Each rank has its own `/tmp`, `/dev/shm` and home and no System V shared memory; where the kernel has Landlock, files,
+signals and memory of others are out of reach. Virtual ranks communicate only with the scheduler outside and have no
+sockets; real ranks have those of the sandbox's network. Covert channels remain, such as the timing of a lock.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from .confine import drop_capabilities
 from .order import Order
 
 _RANK = 2
-"""A rank is forked by a supervisor, and that by the first process of the sandbox."""
+"""Fork depth of a rank: the sandbox's first process forks a supervisor, which forks the rank."""
 
 
 def keep_ranks_apart(order: Order) -> str:
-    """In the first process of a sandbox: shut off each rank that will be forked below it.
+    """In a sandbox's first process: isolate each rank that will be forked below it.
 
-    Returns why ranks cannot have file systems of their own here; empty where they can. Without, each has a folder in
+    Returns why ranks cannot have their own file systems here; empty if they can. Otherwise each rank gets a folder in
     the sandbox's `/tmp`, and sees how full that is.
     """
     home = order.home
@@ -40,7 +39,7 @@ def keep_ranks_apart(order: Order) -> str:
 
 
 def _tried(order: Order) -> str:
-    """What goes wrong when a process below this one gives itself private folders; empty when nothing does."""
+    """Return the error from giving a child process private folders; empty if it works."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -67,14 +66,14 @@ class _Ranks:
         self._has_landlock = landlock.version() > 0
 
     def forked(self) -> None:
-        """This process has just been forked."""
+        """Called in a process that has just been forked."""
         self._depth += 1
         if self._depth != _RANK:
             return
         try:
             self._shut_off()
         except BaseException:
-            # an error here would only be printed, and the rank would run on
+            # an exception here would only be printed, and the rank would run on
             traceback.print_exc()
             os._exit(1)
 
@@ -88,7 +87,7 @@ class _Ranks:
     def _private_folders(self) -> list[str]:
         namespaces.private_folders(self._order.home, self._order.scratch_bytes)
         drop_capabilities()
-        # the supervisor's is out of sight; multiprocessing makes one when it needs it
+        # the supervisor's is not visible here; multiprocessing makes one on demand
         multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]  # no public way
         return ["/tmp", "/dev/shm", self._order.home]
 
@@ -103,7 +102,7 @@ def _folder_in_shared_one() -> str:
 
 
 def _forget_shared_file() -> None:
-    """What all processes of a run have open, for rendezvous by a file: here an empty device takes its number."""
+    """Replace the file that all processes of a run have open, for rendezvous, by an empty device under its number."""
     for name in os.listdir("/proc/self/fd"):
         try:
             shared = os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:shared")

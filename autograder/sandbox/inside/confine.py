@@ -1,4 +1,4 @@
-"""Takes privileges away from a process: user, capabilities, limits, system calls."""
+"""Drop a process's privileges: user, capabilities, limits, system calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(order: Order) -> None:
-    """Leave this process, and all that it will start, without privileges and within limits. Raises `OSError`."""
+    """Leave this process, and everything it starts, without privileges and within limits. Raises `OSError`."""
     os.umask(0o022)
     _empty_bounding_set()
     if order.uid is not None:
@@ -45,13 +45,13 @@ def confine(order: Order) -> None:
         resource.setrlimit(which, (value, value))
     refused = seccomp.before_private_folders if order.apart else seccomp.filter_program
     seccomp.install(seccomp.for_this_machine(refused))
-    # of this process nobody reads the memory; those that are forked from it open files through /proc/self/fd
+    # nobody may read this process's memory; processes forked from it open files through /proc/self/fd
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.register_at_fork(after_in_child=_as_any_other)
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities for good. Raises `OSError`."""
+    """Drop all capabilities permanently. Raises `OSError`."""
     _empty_bounding_set()
     _clear_capabilities()
 
@@ -61,7 +61,7 @@ def _empty_bounding_set() -> None:
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         last = int(file.read())
     for capability in range(last + 1):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused where there is none to drop
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for capabilities that the kernel does not have
 
 
 def _clear_capabilities() -> None:

@@ -1,6 +1,6 @@
-"""Landlock: a process gives up reaching files, signals and other processes' memory, without privileges. Linux 5.13+.
+"""Landlock: unprivileged restriction of access to files, signals and other processes' memory. Linux 5.13+.
 
-What a process in a domain of its own may still do is listed; later kernels can shut off more (scopes: 6.12).
+What a restricted process may still do is listed; later kernels can restrict more (scopes: 6.12).
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
-    """What this kernel has; 0: nothing."""
+    """Return the kernel's Landlock version; 0 if it has none."""
     return max(0, int(_libc.syscall(_CREATE, None, 0, _VERSION_FLAG)))
 
 
 def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *, network: bool) -> None:
-    """From now on this process, and all that it starts, opens nothing but these. Raises `OSError`.
+    """Restrict this process, and everything it starts, to these paths. Raises `OSError`.
 
-    seen: read only; written: devices and /proc; own: folders in which everything may be done;
-    network: TCP is left. It also reaches no process outside by signals, abstract sockets or debugging, where the kernel
-    can tell.
+    seen: read only; written: devices and /proc; own: folders with full access; network: TCP stays allowed. Where the
+    kernel supports it, processes outside are also unreachable by signals, abstract sockets and debugging.
     """
     found = version()
     handled = _ALL_BY_VERSION.get(found, _ALL)

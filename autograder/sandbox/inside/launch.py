@@ -1,4 +1,4 @@
-"""Run as a file, by path, in bubblewrap: becomes a template of sandboxes, or one sandbox."""
+"""Run by path in bubblewrap: becomes the sandboxes' forkserver, or one sandbox."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""Namespaces of its own for a process, and what it sees in them: mounts, /proc, the network's loopback."""
+"""New namespaces for a process, and their contents: mounts, /proc, the loopback network."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _SHARED_SCRATCH = ("/tmp", "/dev/shm")
-"""Beside the home folder."""
+"""Scratch folders besides the home folder."""
 
 _ESCAPED = re.compile(r"\\(\d{3})")
-"""How mountinfo writes a blank."""
+"""Escaped blank in mountinfo."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 
 
 def leave_all(own_users: bool) -> None:
-    """Give this process new namespaces; of processes and, as pid 1, only for what it forks next.
+    """Move this process into new namespaces; the PID namespace applies only to children, the first of which is pid 1.
 
-    own_users: one of users too, which an ordinary user needs in order to have the others. Raises `OSError`.
+    own_users: also a user namespace, which an unprivileged user needs for the others. Raises `OSError`.
     """
     flags = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET | _NEWCGROUP
     if own_users:
@@ -37,7 +37,7 @@ def leave_all(own_users: bool) -> None:
 
 
 def _leave_with_users(flags: int) -> None:
-    """Leave these namespaces and that of users, with every capability in the new ones and the same user and group."""
+    """Unshare these and the user namespace, keeping the user and group, with all capabilities in the new ones."""
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.unshare(flags | _NEWUSER), "namespaces")
     for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
@@ -48,8 +48,8 @@ def _leave_with_users(flags: int) -> None:
 def private_folders(home: str, scratch_bytes: int) -> None:
     """Give this process empty scratch folders that no other process sees. Needs no privileges. Raises `OSError`.
 
-    They are in one file system of `scratch_bytes`. The process is left with capabilities in a user namespace of its
-    own, which it should drop.
+    They share one file system of `scratch_bytes`. The process is left with capabilities in its own user namespace,
+    which it should drop.
     """
     _leave_with_users(_NEWNS)
     _scratch(home, scratch_bytes)
@@ -62,14 +62,14 @@ def private_folders(home: str, scratch_bytes: int) -> None:
 
 
 def furnish(home: str, scratch_bytes: int) -> None:
-    """As the first process of new namespaces: a /proc, terminals and scratch folders of its own, loopback up.
+    """As the first process of new namespaces, set up private /proc, terminals and scratch folders, and loopback.
 
     Raises `OSError`.
     """
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     try:
-        # what a process may not look into it does not see
+        # hide processes that the reader may not inspect
         _mount("proc", "/proc", "proc", flags, "hidepid=ptraceable")
     except OSError:  # before Linux 5.8
         _mount("proc", "/proc", "proc", flags)
@@ -83,13 +83,13 @@ def furnish(home: str, scratch_bytes: int) -> None:
 
 def _scratch(folder: str, nbytes: int) -> None:
     """Mount an empty folder in memory."""
-    # a million empty files are few bytes: inodes are counted too
+    # a million empty files take few bytes, so inodes are limited too
     limits = f"size={nbytes},nr_inodes={max(1024, nbytes >> 12)},mode=1777"
     _mount_over(folder, "tmpfs", "tmpfs", _MS_NOSUID | _MS_NODEV, limits)
 
 
 def _mount_over(folder: str, source: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount something on a folder, in which stays what was mounted below it: Python itself may lie in /tmp."""
+    """Mount something on a folder and keep the mounts below it: Python itself may lie in /tmp."""
     kept = {path: os.open(path, os.O_PATH) for path in _mounted_below(folder)}
     _mount(source, folder, kind, flags, options)
     for path, descriptor in kept.items():
@@ -104,7 +104,7 @@ def _mount_over(folder: str, source: str, kind: str, flags: int, options: str = 
 
 
 def _mounted_below(folder: str) -> list[str]:
-    """Mount points below a folder, but those below others."""
+    """Return the outermost mount points below a folder."""
     found: list[str] = []
     for point in mount_points():
         if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in found):
@@ -113,7 +113,7 @@ def _mounted_below(folder: str) -> list[str]:
 
 
 def mount_points() -> list[str]:
-    """All that this process sees, in alphabetical order."""
+    """Return all mount points that this process sees, sorted."""
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         return sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
 

@@ -1,4 +1,4 @@
-"""What a sandbox is to be, as the grader asks for it."""
+"""The grader's order for a sandbox."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import json
 from dataclasses import asdict, dataclass
 
 PREPARED = "labkit.clusters.virtual.remote:main"
-"""What judged calls begin with: all that their ranks have in common is done once, before any sandbox is forked."""
+"""Entry point of judged calls; their common preparation is done once, before any sandbox is forked."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Limits of one sandbox, and who its processes are. Plain data."""
+    """Limits of one sandbox and the user of its processes. Plain data."""
 
     home: str
     uid: int | None
-    """As root: become this user. None: stay who you are."""
+    """User id to switch to when root; None keeps the current user."""
     processes: int
     data_bytes: int
-    """Private memory of one process."""
+    """Private memory of one process, in bytes."""
     file_bytes: int
     scratch_bytes: int
     """Size of /tmp, of /dev/shm and of the home folder, each."""
     cpu_seconds: int
-    """Of one process."""
+    """CPU seconds of one process."""
     prepared: str = ""
-    """`PREPARED`, or empty for a sandbox that serves all else."""
+    """`PREPARED`, or empty for a sandbox for all other runs."""
     apart: bool = False
-    """Ranks cannot reach each other in ways that nobody counts."""
+    """Whether ranks are prevented from reaching each other in uncounted ways."""
     network: bool = False
-    """They can on the sandbox's loopback, where the kernel counts bytes."""
+    """Whether they may use the sandbox's loopback, where the kernel counts bytes."""
     open_files: int = 1024
 
     def dumps(self) -> str:

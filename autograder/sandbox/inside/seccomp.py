@@ -1,9 +1,9 @@
-"""Which system calls a submission may not make, as a filter program for the kernel.
+"""The system calls that a submission may not make, as a seccomp filter.
 
-A list of what is refused, not of what is allowed: torch, gloo and multiprocessing change what they use. Refused is what
-reaches into other processes or the kernel itself, makes namespaces or mounts, or leads out by sockets that network
-namespaces do not hold. It fails with EPERM, so that libraries do without. `clone3` looks as if the kernel did not have
-it, since its flags cannot be seen from here; the C library then uses `clone`.
+A deny list, not an allow list: the system calls of torch, gloo and multiprocessing change. Denied are calls that reach
+into other processes or the kernel itself, make namespaces or mounts, or open sockets that network namespaces do not
+confine. They fail with EPERM, so that libraries fall back. `clone3` fails as if the kernel lacked it, since the filter
+cannot see its flags; the C library then uses `clone`.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ _AARCH64 = {
     "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "shmat": 196,
 }  # fmt: skip
 _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
-"""Name of the machine -> what the kernel calls its system calls' convention, and their numbers."""
+"""Machine name -> the kernel's identifier of its calling convention, and system call numbers."""
 
 _BY_ARGUMENT = ("clone", "clone3", "socket", "ioctl")
 _MEETING = ("socket", "shmget", "shmat", "semget", "msgget", "mq_open")
-"""Refused only to those that shall not meet."""
+"""Calls denied only to processes that must not communicate."""
 _PRIVATE_FOLDERS = ("unshare", "mount")
-"""What a process needs to give itself folders of its own."""
+"""Calls that a process needs to give itself private folders."""
 _ALLOWED_SOCKETS = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. AF_VSOCK, for one, would lead to the machine's host."""
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. AF_VSOCK, for example, would reach the machine's host."""
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEW*: time, mount, cgroup, uts, ipc, user, pid, net."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-"""Typing into a terminal."""
+"""Injecting input into a terminal."""
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Offsets in what the kernel shows the filter; of arguments the lower half, these machines being little-endian."""
+"""Offsets in the data that the filter sees; the lower half of arguments, since these machines are little-endian."""
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _X32 = 0x40000000
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
 def filter_program(machine: str) -> bytes:
-    """The filter for `x86_64` or `aarch64`: an array of `struct sock_filter`."""
+    """Return the filter for `x86_64` or `aarch64`: an array of `struct sock_filter`."""
     return _program(machine, allowed=())
 
 
 def before_private_folders(machine: str) -> bytes:
-    """The same for processes from which ranks are forked that get folders of their own, and then `no_meeting`."""
+    """Return the filter for processes that fork ranks; the ranks then get private folders and `no_meeting`."""
     return _program(machine, allowed=_PRIVATE_FOLDERS)
 
 
@@ -118,7 +118,7 @@ def _program(machine: str, allowed: Sequence[str]) -> bytes:
 
 
 def no_meeting(machine: str) -> bytes:
-    """A filter for processes that shall not meet others: no sockets but pairs, no shared memory or queues by key.
+    """Return a filter against communication: no sockets except pairs, no shared memory or queues by key.
 
     It completes `before_private_folders`.
     """
@@ -126,7 +126,7 @@ def no_meeting(machine: str) -> bytes:
 
 
 def no_meeting_but_on_the_network(machine: str) -> bytes:
-    """The same with sockets."""
+    """Return the same filter, but with sockets allowed."""
     return _no_meeting(machine, [name for name in _MEETING if name != "socket"])
 
 
@@ -143,14 +143,14 @@ def _no_meeting(machine: str, refused: Sequence[str]) -> bytes:
 
 
 def for_this_machine(make: Callable[[str], bytes]) -> bytes | None:
-    """The filter that `make` makes, None where the numbers of system calls are not known."""
+    """Return the filter from `make` for this machine, or None where the system call numbers are unknown."""
     return make(platform.machine()) if platform.machine() in _MACHINES else None
 
 
 def install(program: bytes | None) -> None:
-    """Put a filter, if there is one, on this process and all that it starts, for good. Raises `OSError`.
+    """Install a filter, if any, permanently on this process and everything it starts. Raises `OSError`.
 
-    It must have given up new privileges (PR_SET_NO_NEW_PRIVS).
+    The process must have set PR_SET_NO_NEW_PRIVS.
     """
     if program is None:
         return
@@ -171,7 +171,7 @@ def _fail(number: int) -> bytes:
 
 
 def _when(test: int, value: int, body: Sequence[bytes]) -> list[bytes]:
-    """Run `body` when the test holds for what was loaded last; else jump over it."""
+    """Run `body` if the test holds for the value loaded last; otherwise skip it."""
     return [_line(test, value, 0, len(body)), *body]
 
 

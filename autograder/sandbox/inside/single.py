@@ -1,20 +1,20 @@
-"""One sandbox in a bubblewrap of its own, for machines on which namespaces cannot be made within it."""
+"""One sandbox in its own bubblewrap, for machines that cannot nest namespaces."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from labkit.clusters.torch_versions import rehearse_groups
-from labkit.clusters.warm.fresh import preparation
+from labkit.clusters.forkserver.rank_process import preparation
+from labkit.clusters.torch_versions import warm_up_groups
 
-from . import room
+from . import sandbox_process
 from .order import Order
 
 if __name__ == "__main__":
     given: dict[str, Any] = globals()["options"]
-    rehearse_groups()
+    warm_up_groups()
     order = Order.loads(given["order"])
     prepare = preparation(order.prepared) if order.prepared else None
     if prepare is not None:
         prepare()
-    room.be(order, given["control"], given["told"], furnished=True)
+    sandbox_process.be(order, given["control"], given["told"], furnished=True)

@@ -1,4 +1,4 @@
-"""Everybody in the class: what each hands in, and what each must get for it, as the head of their file says.
+"""All learners of the class: their submissions and the marks they must get, by header comments of their files.
 
     # One line on what it tries.
     # marks: 0
@@ -7,7 +7,7 @@
     # open: why it still gets more than that
 
 The rest of the file is the text of the exercise cell, or a function `hand_in(folder, released)` that fills the
-submission's folder in its own way.
+submission's folder itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Classmate:
     feedback: tuple[str, ...]
     never: tuple[str, ...]
     open: str
-    """Of a hole that is known and not mended: what lets it through."""
+    """Explanation of a known hole that is still open."""
 
     @property
     def is_honest(self) -> bool:
@@ -49,7 +49,7 @@ class Classmate:
 
 
 def classmate(path: Path) -> Classmate:
-    """Reads the head of a file."""
+    """Read a file's header comments."""
     told: dict[str, list[str]] = {"marks": [], "feedback": [], "never": [], "open": [""]}
     for line in path.read_text().splitlines()[1:]:
         found = re.fullmatch(r"# (marks|feedback|never|open): (.+)", line)

@@ -1,4 +1,4 @@
-"""The small exercise that the class works on: values, traffic, order, time and place are judged, in five runs."""
+"""The small exercise of the class: values, traffic, order, time and in-place work are judged, in five runs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def time(submission, ranks, draw):
 
 
 def notebook(module: str) -> NotebookNode:
-    """The exercise's notebook, with `module` in its cell."""
+    """Return the exercise's notebook, with `module` in its cell."""
     plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
     solution = {"nbgrader": {**plain, "grade_id": NOTEBOOK, "solution": True}}
     graded = {"nbgrader": {**plain, "grade_id": f"grade_{NOTEBOOK}", "grade": True, "locked": True, "points": POINTS}}
@@ -128,7 +128,7 @@ def notebook(module: str) -> NotebookNode:
 
 
 def write(folder: Path, released: NotebookNode, module: str) -> Path:
-    """Put the notebook with `module` in its exercise cell into a submission's folder; returns its path."""
+    """Put the notebook with `module` in its exercise cell into a submission's folder; return its path."""
     path = folder / f"{NOTEBOOK}.ipynb"
     nbformat.write(with_module(released, NAME, module), path)
     return path

@@ -1,4 +1,4 @@
-"""A class of honest learners and more than sixty hostile ones, through the real pipeline, beside the honest alone."""
+"""A class of honest learners and more than sixty hostile ones, through the real pipeline, next to the honest alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 
 pytestmark = [
-    # in CI it must be there: without it these tests fail
+    # in CI it is required: without it these tests fail
     pytest.mark.skipif(not Sandbox().available and os.environ.get("CI") != "true", reason="needs namespaces"),
     pytest.mark.slow,
     pytest.mark.timeout(3600),
@@ -43,9 +43,9 @@ LIMITS = {
     "JudgeCells": {"timeout": 3.0},
 }
 FIRST = ("0_first", "0_second")
-"""Hand in the solution before all others: who is a worker's first also pays for its start."""
+"""Submit the solution before all others: a worker's first submission also pays for the worker's start."""
 GRADER_BYTES = 3 << 30
-"""What the grader's own processes may hold each: a reply that swells in the judge then costs the judge its life."""
+"""Memory limit of each of the grader's processes: a reply that swells in the judge then kills the judge."""
 
 GRADE = """
 import json, resource, sys
@@ -54,7 +54,7 @@ import psutil
 from traitlets.config import Config
 from autograder.batch.run import grade
 from autograder.course import Course
-from labkit.clusters.warm.processes import adopt_orphans
+from labkit.clusters.forkserver.processes import adopt_orphans
 
 folder, phase, options, limit = json.loads(sys.argv[1])
 adopt_orphans()  # so that whatever is left behind becomes a child of this process
@@ -77,21 +77,21 @@ class Graded:
     states: dict[str, tuple[str, str]]
     """By student: `graded`, or `error` with its reason."""
     seconds: dict[str, float]
-    """By student: what judging took."""
+    """Judging time in seconds, by student."""
     wall_seconds: float
     left: list[str]
-    """Processes that were still there at the end, by command."""
+    """Processes still running at the end, by command."""
     scratch: Path
     """The grader's folder for temporary files."""
     shared: set[str]
-    """Files in /dev/shm that nobody uses and that were not there before."""
+    """New files in /dev/shm that no process uses."""
 
     @cached_property
     def marks(self) -> dict[str, float]:
         return {mark.student: mark.score for mark in self.course.marks(PHASE) if mark.student not in FIRST}
 
     def feedback(self, student: str) -> str:
-        """All that the graded cell shows, as text."""
+        """Return everything that the graded cell shows, as text."""
         path = self.course.folder / "autograded" / student / PHASE / f"{NOTEBOOK}.ipynb"
         notebook = nbformat.read(path, as_version=4)
         shown = [output.data for output in notebook.cells[-1].outputs if "data" in output]
@@ -100,7 +100,7 @@ class Graded:
 
 
 def grade_class(folder: Path, learners: Sequence[Classmate]) -> Graded:
-    """Hand in for all, and grade them with two workers."""
+    """Submit for all, and grade them with two workers."""
     course = Course(folder / "course")
     course.release(PHASE)
     for name in FIRST:
@@ -130,7 +130,7 @@ def grade_class(folder: Path, learners: Sequence[Classmate]) -> Graded:
 
 
 def in_use() -> set[str]:
-    """Files in /dev/shm that a process has open or mapped."""
+    """Return files in /dev/shm that a process has open or mapped."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -140,7 +140,7 @@ def in_use() -> set[str]:
 
 
 def contents(folders: Sequence[Path]) -> dict[str, str]:
-    """Hashes of all files in some folders."""
+    """Return hashes of all files in some folders."""
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -169,7 +169,7 @@ def together(tree: Path, alone: Graded) -> Graded:
 
 
 def show_seconds(alone: Graded, together: Graded) -> None:
-    """Print how long grading took: a figure to look at, which depends on what else the machine does."""
+    """Print how long grading took: for information only, since it depends on the machine's load."""
     honest = [sum(graded.seconds[one.name] for one in HONEST) for graded in (alone, together)]
     longest = sorted(together.seconds, key=lambda name: -together.seconds[name])[:10]
     print(f"honest: {honest[0]:.1f} s alone, {honest[1]:.1f} s together; ", end="")
@@ -203,15 +203,18 @@ def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
         assert gradebook.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def without_numbers(text: str) -> str:
-    """Feedback without what is drawn afresh each time."""
-    return re.sub(r"-?\d[\d.e-]*", "#", text)
+def comparable(one: Classmate, text: str) -> str:
+    """Return feedback without what is drawn anew each time and without the order in which a rank's threads ask."""
+    numberless = re.sub(r"-?\d[\d.e-]*", "#", text)
+    if "import Thread" not in one.path.read_text():
+        return numberless
+    return re.sub(r"((send|recv)\s+)+", lambda run: " ".join([*sorted(run.group().split()), ""]), numberless)
 
 
 def test_honest_marks_and_feedback_are_those_of_a_class_of_their_own(alone: Graded, together: Graded) -> None:
     for one in HONEST:
         assert alone.marks[one.name] == together.marks[one.name] == one.marks
-        assert without_numbers(alone.feedback(one.name)) == without_numbers(together.feedback(one.name))
+        assert comparable(one, alone.feedback(one.name)) == comparable(one, together.feedback(one.name))
 
 
 def test_nothing_is_left_behind(alone: Graded, together: Graded) -> None:
@@ -233,7 +236,7 @@ def test_the_integrity_report_points_at_tricks_and_at_nobody_honest(together: Gr
 
 
 class Active(HTMLParser):
-    """Collects what in a page could act: scripts, and attributes that hold one."""
+    """Collects active content of a page: scripts, and attributes that hold one."""
 
     def __init__(self) -> None:
         super().__init__()

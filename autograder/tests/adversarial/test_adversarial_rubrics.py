@@ -1,4 +1,4 @@
-"""Hostile submissions against rubrics of the course: what each must get, as the head of its file says, and why."""
+"""Hostile submissions against rubrics of the course: the marks each must get and why, by its header comments."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FILES = sorted((Path(__file__).parent / "rubrics").glob("*/*.py"))
 
 
 def told(text: str, what: str) -> str:
-    """What the head of a file says of this; empty when it does not."""
+    """Return this field of a file's header comments; empty when it is missing."""
     found = re.search(rf"^# {what}: (.+)$", text, re.MULTILINE)
     return found[1] if found else ""
 
 
 def handed_in(exercise: Exercise, text: str) -> str:
-    """The module: `text`, after the solution or one of the rubric's wrong solutions if it builds on it."""
+    """Return the module: `text`, appended to the solution or a wrong solution of the rubric if it is based on one."""
     kind, _, name = told(text, "base").partition("/")
     if kind == "mutants":
         return Mutants(exercise, hidden_rubric(exercise).path).text(name) + text

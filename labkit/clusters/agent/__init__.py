@@ -1,7 +1,7 @@
 """The lab's agent on each node of a cluster, and its client: one job over several machines, as one `Run`."""
 
-from labkit.clusters.agent.line import NodesLine, open_line
-from labkit.clusters.agent.nodes import Nodes, NodesLost, Ready
-from labkit.clusters.agent.plan import Plan
+from labkit.clusters.agent.connection import NodesConnection, open_connection
+from labkit.clusters.agent.nodes import NodeInfo, Nodes, NodesLost
+from labkit.clusters.agent.plan import LaunchPlan
 
-__all__ = ["Nodes", "NodesLine", "NodesLost", "Plan", "Ready", "open_line"]
+__all__ = ["LaunchPlan", "NodeInfo", "Nodes", "NodesConnection", "NodesLost", "open_connection"]

@@ -1,4 +1,4 @@
-"""`python -m labkit.clusters.agent`: started on each node by the cluster's own scheduler; people have no use for it."""
+"""`python -m labkit.clusters.agent`: started on each node by the cluster's own scheduler, not by people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.clusters.agent.node import NodeAgent
 
 
 def main() -> None:
-    """Serve a client at stdin and stdout, or run what a file asks for."""
+    """Serve a client at stdin and stdout, or run a request from a file."""
     parser = argparse.ArgumentParser(prog="labkit.clusters.agent")
     parser.add_argument("--node", type=int, required=True, help="this node's number, from 0")
     parser.add_argument("--nnodes", type=int, required=True, help="how many nodes there are")
@@ -24,7 +24,7 @@ def main() -> None:
         "--silence", type=float, default=60.0, help="end when stdin has been silent for so many seconds"
     )
     options = parser.parse_args()
-    # the lines go where stdout was; whatever else is printed here must not come between them
+    # the lines go to the original stdout; other output here must not come between them
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -35,7 +35,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(SystemExit):
         agent.serve(0, options.silence)
-    # torch takes a second to be torn down, for which somebody would wait who has interrupted a cell
+    # torch takes a second to tear down, and a learner who has interrupted a cell would wait for it
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Which of this machine's network interfaces leads to another node: gloo has to be told."""
+"""The network interface of this machine that leads to another node: gloo needs its name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ANY_PORT = 9
 
 
 def interface_to(address: str) -> str:
-    """The name of the interface by which `address` is reached, `eth0`; `lo` when it is this machine's only way.
+    """Name of the interface through which `address` is reached, `eth0`; `lo` if that is the only one.
 
-    Raises `OSError` when there is no way at all.
+    Raises `OSError` if there is no route.
     """
     own = own_address(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -28,7 +28,7 @@ def interface_to(address: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """This machine's own address, as `address` and its neighbours see it. Raises `OSError` when there is no way."""
+    """This machine's own address, as seen from `address` and its neighbours. Raises `OSError` if there is no route."""
     target = socket.gethostbyname(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # nothing is sent: the kernel only looks up the route

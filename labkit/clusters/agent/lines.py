@@ -1,6 +1,6 @@
-"""What an agent and its client say to each other: lines of JSON, so that they travel through srun and a pod's log.
+"""The protocol between an agent and its client: lines of JSON, so that they travel through srun and a pod's log.
 
-An agent's lines are numbered: a reader that comes back to a log knows which ones it has. Bytes are in base64.
+An agent's lines are numbered, so that a reader that returns to a log knows which ones it has. Bytes are in base64.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class LineError(ValueError):
-    """A line that claims to be an agent's and is not."""
+    """A line that claims to be an agent's but is not."""
 
 
 def line(kind: str, data: bytes = b"", **fields: Any) -> str:
-    """One line, with its end."""
+    """One line, with its newline."""
     content: dict[str, Any] = {"kind": kind, **fields}
     if data:
         content["data"] = base64.b64encode(data).decode()
@@ -25,7 +25,7 @@ def line(kind: str, data: bytes = b"", **fields: Any) -> str:
 
 
 def read(text: str) -> tuple[dict[str, Any], bytes] | None:
-    """The fields and the data of one line; None for a line that something else printed. Raises `LineError`."""
+    """The fields and the data of one line; None for other output. Raises `LineError`."""
     if not text.startswith('{"kind": '):
         return None
     try:
@@ -35,14 +35,14 @@ def read(text: str) -> tuple[dict[str, Any], bytes] | None:
         raise LineError(f"a line of a node that cannot be read: {error}"[:300]) from None
 
 
-class Numbered:
-    """Tells an agent's new lines from those that were read before."""
+class LineCounter:
+    """Distinguishes an agent's new lines from those that were read before."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def is_new(self, fields: Mapping[str, Any]) -> bool:
-        """Raises `LineError` when lines before this one are missing."""
+        """Whether the line is new. Raises `LineError` if lines before it are missing."""
         number = fields.get("n")
         if type(number) is not int or number > self._next:
             raise LineError(f"line {self._next} of a node is missing: line {number!r} came")

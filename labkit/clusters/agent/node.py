@@ -1,4 +1,4 @@
-"""A node's end: keeps a warm process, and passes on what its client and the supervisors of its runs say."""
+"""A node's end: runs a forkserver, and passes on messages of its client and of the supervisors of its runs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from labkit.clusters.agent import lines
-from labkit.clusters.agent.plan import Plan
-from labkit.clusters.warm import Session, WarmProcess
+from labkit.clusters.agent.plan import LaunchPlan
+from labkit.clusters.forkserver import ForkServer, Session
 
 _CHUNK_BYTES = 256 << 10
 
 
 class NodeAgent:
-    """Node `node` of `nnodes`. What it has to say goes to `out`, line by line; the ranks' own output is in it."""
+    """Node `node` of `nnodes`. Its messages go to `out`, line by line, including the ranks' own output."""
 
     def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0) -> None:
-        """port: for the store, which node 0 keeps when there are several nodes; 0: one that is free."""
+        """port: for the store, which node 0 hosts if there are several nodes; 0: a free one."""
         self._node = node
         self._out = out
         self._lock = threading.Lock()
         self._said = 0
-        self._warm = WarmProcess()
+        self._forkserver = ForkServer()
         # it imports torch while this process does
-        self._warm.start()
+        self._forkserver.start()
         self._sessions: dict[str, Session] = {}
         self._selector = selectors.DefaultSelector()
         self._store = TCPStore("0.0.0.0", port, None, True, wait_for_workers=False) if nnodes > 1 and not node else None
@@ -44,21 +44,21 @@ class NodeAgent:
         self._ending = False
 
     def serve(self, commands: int, silence: float) -> None:
-        """Obey the lines that come in on descriptor `commands`, until they end or none comes for `silence` seconds."""
+        """Process the lines on descriptor `commands`, until they end or none arrives for `silence` seconds."""
         self._say_ready()
         self._heard = time.monotonic()
         self._selector.register(commands, selectors.EVENT_READ, lambda: self._hear(commands))
         try:
             while not self._ending:
                 left = self._heard + silence - time.monotonic()
-                # what has come in while this process was busy, with starting a run for one, is no silence
+                # lines that arrived while this process was busy, for example with starting a run, are no silence
                 if left <= 0 and not select.select([commands], [], [], 0)[0]:
                     return
                 self._step(max(0.0, left))
         finally:
             self.close()
 
-    def run_once(self, plan: Plan) -> None:
+    def run_once(self, plan: LaunchPlan) -> None:
         """Run one plan to its end, or until SIGTERM."""
         self._say_ready()
         signal.signal(signal.SIGTERM, self._end_runs)
@@ -74,10 +74,10 @@ class NodeAgent:
             session.send({"kind": "end"})
 
     def close(self) -> None:
-        """End every run, and the warm process."""
+        """End every run, and the forkserver."""
         for session in self._sessions.values():
             session.close()
-        self._warm.close()
+        self._forkserver.close()
 
     def _say_ready(self) -> None:
         self._say(
@@ -109,7 +109,7 @@ class NodeAgent:
         *whole, self._text = self._text.split(b"\n")
         for text in whole:
             found = lines.read(text.decode())
-            if found is not None:  # an empty line only says that the client is there
+            if found is not None:  # an empty line only shows that the client is alive
                 self._obey(*found)
 
     def _obey(self, fields: dict[str, str], data: bytes) -> None:
@@ -120,22 +120,22 @@ class NodeAgent:
         if session is None:  # it has ended meanwhile
             return
         if fields["kind"] == "frames":
-            with contextlib.suppress(OSError):  # it has just ended: that is read next
+            with contextlib.suppress(OSError):  # it has just ended, which is read next
                 session.connection.sendall(data)
         elif fields["kind"] == "stop":
             self._end(fields["run"])
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, plan: LaunchPlan) -> None:
         try:
-            session = self._warm.open(plan.request(self._node, torch.cuda.device_count(), self._warm))
-        except (RuntimeError, OSError) as error:  # what keeps it from starting is told where the learner sits
+            session = self._forkserver.open(plan.request(self._node, torch.cuda.device_count(), self._forkserver))
+        except (RuntimeError, OSError) as error:  # errors at the start are reported to the learner
             self._say("refused", run=plan.run, text=f"{type(error).__name__}: {error}"[:2000])
             return
         self._sessions[plan.run] = session
         self._say("began", run=plan.run)
 
         def pass_on() -> None:
-            if self._sessions.get(plan.run) is not session:  # it was stopped by what has come in at the same time
+            if self._sessions.get(plan.run) is not session:  # it was stopped by a line that arrived at the same time
                 return
             data = session.receive(0)
             for start in range(0, len(data or b""), _CHUNK_BYTES):

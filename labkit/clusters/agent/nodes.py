@@ -1,4 +1,4 @@
-"""The client's end: what the agents of all nodes say, put together into one `Run`."""
+"""The client's end: combines the reports of all nodes' agents into one `Run`."""
 
 from __future__ import annotations
 
@@ -13,81 +13,81 @@ from typing import Any, Protocol
 
 from labkit.clusters.agent import lines
 from labkit.clusters.agent.elastic import ElasticRun
-from labkit.clusters.agent.plan import Plan
+from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver.collector import Collector
+from labkit.clusters.forkserver.hang_policy import HangPolicy
+from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.run import RankResult, Run, ranges
-from labkit.clusters.warm import frames, reports
-from labkit.clusters.warm.collector import Collector
-from labkit.clusters.warm.hanging import Hanging
-from labkit.clusters.warm.telling import Telling
 from labkit.trace import Trace
 
 END_SECONDS = 10.0
-"""For all nodes to say how they ended, once one has failed or the run was stopped."""
+"""Time for all nodes to report their end, once one has failed or the run was stopped."""
 _OVERTIME_SECONDS = 15.0
-"""After its time-out a run is ended by the nodes themselves; this is for nodes that do not."""
+"""Extra time after the timeout, at which nodes end the run themselves; for nodes that do not."""
 _MAX_BYTES = 2 << 30
 _READY = ""
-"""Instead of a run, for what nodes say of themselves."""
+"""Run name for the nodes' reports about themselves."""
 
 
 class NodesLost(RuntimeError):
-    """A node ended, or did not come up, before the job began; the message says which and why."""
+    """A node ended, or did not start, before the job began; the message names it and the reason."""
 
 
 @dataclass(frozen=True)
-class Ready:
-    """What a node's agent says of its machine."""
+class NodeInfo:
+    """An agent's report about its machine."""
 
     host: str
     port: int
-    """Of the store that it keeps; 0 when it keeps none."""
+    """Port of its store; 0 if it has none."""
     cpus: int
     gpus: int
     torch: str
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that has come from a node, or the end of it."""
+class NodeEvent:
+    """A message from a node, or the end of the node."""
 
     node: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     data: bytes = b""
     lost: str = ""
-    """Why nothing more will come."""
+    """Reason why no more messages will come."""
     error: lines.LineError | None = None
-    """What came could not be read."""
+    """Error of an unreadable message."""
 
 
 class Inbox(Protocol):
-    """Takes the events of one run, in any thread."""
+    """Receives the events of one run, in any thread."""
 
-    def put(self, event: Event) -> object: ...
+    def put(self, event: NodeEvent) -> object: ...
 
 
 class Nodes:
-    """The agents of one job's nodes. Whoever reads their lines calls `feed` and `lost`, from any thread.
+    """The agents of one job's nodes. The reader of their lines calls `feed` and `lost`, from any thread.
 
     Several runs may be under way at a time, each with an inbox of its own.
     """
 
     def __init__(self, names: Sequence[str], writers: Sequence[Callable[[str], object]] = ()) -> None:
-        """names[i]: node i's name, for people. writers[i]: sends a line to it; none where nobody can speak to them."""
+        """names[i]: node i's name, for people. writers[i]: sends a line to it; empty if the agents take no input."""
         self.names = list(names)
         self._writers = list(writers)
         self._lock = threading.Lock()
-        self._about_nodes: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._about_nodes: queue.SimpleQueue[NodeEvent] = queue.SimpleQueue()
         self._inboxes: dict[str, Inbox] = {_READY: self._about_nodes}
-        self._for_all: list[Event] = []
-        """What every run must know, those that begin later too."""
+        self._for_all: list[NodeEvent] = []
+        """Events for every run, including those that begin later."""
         self._over: set[str] = set()
-        self._numbered = [lines.Numbered() for _ in names]
-        self._ready: dict[int, Ready] = {}
+        self._numbered = [lines.LineCounter() for _ in names]
+        self._ready: dict[int, NodeInfo] = {}
         self._lost: dict[int, str] = {}
 
     def feed(self, node: int, line: str) -> None:
-        """A line that came from node `node`."""
+        """Process a line from node `node`."""
         try:
             found = lines.read(line)
             with self._lock:
@@ -95,21 +95,21 @@ class Nodes:
                     return
                 run = found[0].get("run", _READY)
                 if run not in self._over:
-                    # an agent that works by itself may speak before anybody listens
-                    self._inbox(run, queue.SimpleQueue()).put(Event(node, *found))
+                    # an agent that works by itself may send lines before its run has an inbox
+                    self._inbox(run, queue.SimpleQueue()).put(NodeEvent(node, *found))
         except lines.LineError as error:
-            self._tell_all(Event(node, error=error))
+            self._tell_all(NodeEvent(node, error=error))
 
     def lost(self, node: int, reason: str) -> None:
-        """Nothing more will come from node `node`. Only the first reason counts."""
+        """Record that no more lines will come from node `node`. Only the first reason counts."""
         with self._lock:
             if node in self._lost:
                 return
             self._lost[node] = reason
-        self._tell_all(Event(node, lost=reason))
+        self._tell_all(NodeEvent(node, lost=reason))
 
-    def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[Ready]:
-        """What every node says of itself, once all have come up. Raises `NodesLost`."""
+    def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[NodeInfo]:
+        """Each node's report about itself, once all have started. Raises `NodesLost`."""
         limit = time.monotonic() + seconds
         told = -1
         while True:
@@ -128,20 +128,20 @@ class Nodes:
                 raise event.error
             if event.fields:
                 said = (event.fields[name] for name in ("host", "port", "cpus", "gpus", "torch"))
-                self._ready[event.node] = Ready(*said)
+                self._ready[event.node] = NodeInfo(*said)
 
-    def run(self, plan: Plan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
-        """Run `plan` on all nodes, or follow it where agents run it by themselves; return when all have ended.
+    def run(self, plan: LaunchPlan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
+        """Run `plan` on all nodes, or follow it if agents run it by themselves; return when all have ended.
 
         When a rank fails, or a node is lost, the other nodes are stopped, unless the plan is elastic.
-        `KeyboardInterrupt` and errors of `on_output` stop all nodes and are raised on. Raises `NodesLost` when a node
+        `KeyboardInterrupt` and errors of `on_output` stop all nodes and are raised again. Raises `NodesLost` if a node
         refuses.
         """
-        under_way: _RunUnderWay | ElasticRun
+        under_way: _ActiveRun | ElasticRun
         if plan.elastic:
             under_way = ElasticRun(plan, self.names, on_output, on_state, partial(self.send, plan.run))
         else:
-            under_way = _RunUnderWay(plan, self.names, on_output, on_state)
+            under_way = _ActiveRun(plan, self.names, on_output, on_state)
         inbox = self.begin(plan, queue.SimpleQueue())
         assert isinstance(inbox, queue.SimpleQueue)
         began = time.monotonic()
@@ -165,8 +165,8 @@ class Nodes:
         self.forget(plan.run)
         return under_way.run(time.monotonic() - began)
 
-    def begin(self, plan: Plan, inbox: Inbox) -> Inbox:
-        """Have all nodes run `plan`. What comes of it goes into `inbox`, or the one that holds what came of it before.
+    def begin(self, plan: LaunchPlan, inbox: Inbox) -> Inbox:
+        """Make all nodes run `plan`. Its events go into `inbox`, or into the one that already holds some of them.
 
         Until `forget`; returns the inbox.
         """
@@ -176,22 +176,22 @@ class Nodes:
         return used
 
     def send(self, run: str, header: Mapping[str, Any], payload: bytes = b"", node: int | None = None) -> None:
-        """Send a frame to the supervisor of a run on one node, on all of them when None."""
+        """Send a frame to the supervisor of a run on one node, or on all nodes if None."""
         text = lines.line("frames", frames.encode(header, payload), run=run)
         self._send_all(text, None if node is None else [node])
 
     def stop(self, run: str) -> None:
-        """Have a run's processes ended on all nodes; each says so."""
+        """End a run's processes on all nodes; each node confirms it."""
         self._send_all(lines.line("stop", run=run))
 
     def forget(self, run: str) -> None:
-        """Nothing matters any more that comes of a run."""
+        """Drop all later events of a run."""
         with self._lock:
             self._inboxes.pop(run, None)
             self._over.add(run)
 
-    def _stop(self, inbox: queue.SimpleQueue[Event], under_way: _RunUnderWay | ElasticRun) -> None:
-        """End a run's processes, and wait until all nodes have said so."""
+    def _stop(self, inbox: queue.SimpleQueue[NodeEvent], under_way: _ActiveRun | ElasticRun) -> None:
+        """End a run's processes, and wait until all nodes have confirmed it."""
         self.stop(under_way.plan.run)
         under_way.on_output = under_way.on_state = None
         limit = time.monotonic() + END_SECONDS
@@ -200,14 +200,14 @@ class Nodes:
         self.forget(under_way.plan.run)
 
     def _inbox(self, run: str, new: Inbox) -> Inbox:
-        """That of a run, which is `new` when it has none."""
+        """The inbox of a run, which is `new` if it has none."""
         if run not in self._inboxes:
             self._inboxes[run] = new
             for event in self._for_all:
                 new.put(event)
         return self._inboxes[run]
 
-    def _tell_all(self, event: Event) -> None:
+    def _tell_all(self, event: NodeEvent) -> None:
         with self._lock:
             self._for_all.append(event)
             for inbox in self._inboxes.values():
@@ -222,16 +222,16 @@ class Nodes:
                     self.lost(node, str(error))
 
 
-def _next(inbox: queue.SimpleQueue[Event], limit: float | None) -> Event | None:
-    """The next event; None when nothing came until `limit`."""
+def _next(inbox: queue.SimpleQueue[NodeEvent], limit: float | None) -> NodeEvent | None:
+    """The next event; None if nothing arrived until `limit`."""
     try:
         return inbox.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
     except queue.Empty:
         return None
 
 
-def _hand_to(under_way: _RunUnderWay | ElasticRun, event: Event, names: Sequence[str]) -> None:
-    """Tell it what has happened. Raises `LineError`, and `NodesLost` when a node refuses."""
+def _hand_to(under_way: _ActiveRun | ElasticRun, event: NodeEvent, names: Sequence[str]) -> None:
+    """Pass the event on. Raises `LineError`, and `NodesLost` if a node refuses."""
     if event.error is not None:
         raise event.error
     if event.lost:
@@ -242,10 +242,12 @@ def _hand_to(under_way: _RunUnderWay | ElasticRun, event: Event, names: Sequence
         under_way.take(event.node, event.fields, event.data)
 
 
-class _RunUnderWay:
-    """What is known of one run so far."""
+class _ActiveRun:
+    """State of one run."""
 
-    def __init__(self, plan: Plan, names: Sequence[str], on_output: OnOutput | None, on_state: OnState | None) -> None:
+    def __init__(
+        self, plan: LaunchPlan, names: Sequence[str], on_output: OnOutput | None, on_state: OnState | None
+    ) -> None:
         self.plan = plan
         self.on_output = on_output
         self.on_state = on_state
@@ -256,10 +258,10 @@ class _RunUnderWay:
         ]
         self._ended: set[int] = set()
         self._lost: dict[int, str] = {}
-        self._telling = Telling(self._collectors, self._tell)
-        self._hanging = Hanging(plan.job, self._collectors, self._tell)
+        self._notifier = StateNotifier(self._collectors, self._tell)
+        self._hang_policy = HangPolicy(plan.job, self._collectors, self._tell)
         self.hang = ""
-        """Why the run is to be stopped: no node moves any more."""
+        """Reason to stop the run: no node shows activity any more."""
 
     def _print(self, rank: int, stream: str, text: str) -> None:
         if self.on_output is not None:
@@ -271,14 +273,14 @@ class _RunUnderWay:
 
     @property
     def must_end(self) -> bool:
-        """Has a node failed, so that the others wait for it in vain?"""
+        """Whether a node has failed, so that the others wait for it in vain."""
         return bool(self._lost) or any(self._collectors[node].failed for node in self._ended)
 
     def is_over(self) -> bool:
         return len(self._ended | self._lost.keys()) == self.plan.nnodes
 
     def look_before(self, limit: float | None) -> float | None:
-        """When to look at it again, though nothing has come: at `limit`, on the monotonic clock."""
+        """When to check again even if nothing has arrived: at `limit`, on the monotonic clock."""
         return limit
 
     def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:
@@ -286,8 +288,8 @@ class _RunUnderWay:
         if kind == "frames":
             try:
                 self._collectors[node].feed(data)
-                self._telling.look()
-                self.hang = self.hang or self._hanging.look()
+                self._notifier.look()
+                self.hang = self.hang or self._hang_policy.look()
             except (frames.FrameError, reports.ReportError) as error:
                 self.lose(node, f"it sent something malformed: {error}")
         elif kind == "ended":
@@ -318,7 +320,7 @@ class _RunUnderWay:
         )
 
     def _lost_for(self, why: str) -> str:
-        """`node2 with ranks 2-3 was lost: ...`, for all nodes that were lost for one reason."""
+        """`node2 with ranks 2-3 was lost: ...`, for all nodes lost for one reason."""
         nodes = sorted(node for node, reason in self._lost.items() if reason == why)
         ranks = [rank for node in nodes for process in self.plan.ranks(node) for rank in process]
         names = ", ".join(self._names[node] for node in nodes)

@@ -1,4 +1,4 @@
-"""What every node is told about a job. Each works out for itself which ranks it has, and what their environment is."""
+"""A job's description for every node. Each node works out its own ranks and their environment from it."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any
 
 from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to, own_address
+from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.request import SUPERVISOR, Request
 from labkit.clusters.job import Job
-from labkit.clusters.warm import WarmProcess
-from labkit.clusters.warm.request import SUPERVISOR, Request
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """One job on `nnodes` nodes, of `nproc_per_node` ranks each. Pickled; it comes from the learner's own notebook."""
 
     run: str
-    """Tells the lines of this run from those of others."""
+    """Name of the run, which distinguishes its lines from those of others."""
     entry: str
-    """Called in each process; see `WarmProcess.run`."""
+    """Function called in each process; see `ForkServer.run`."""
     job: Job
     nnodes: int
     nproc_per_node: int
     master_addr: str = "127.0.0.1"
-    """Where node 0 can be reached from the others: an address, or a name that all can look up."""
+    """Address of node 0 for the others: an address, or a name that all can look up."""
     master_port: int = 0
-    """Of the store that node 0's agent keeps; 0 when there is one node only."""
+    """Port of the store of node 0's agent; 0 if there is only one node."""
     backend: str | None = None
-    """For `init_process_group()` without one; None: nccl when every rank of the node has a GPU."""
+    """For `init_process_group()` without a backend; None: nccl if every rank of the node has a GPU."""
     timeout: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """For every rank, beside torchrun's."""
+    """Environment variables for every rank, beside torchrun's."""
     commands: bool = False
     """See `Request.commands`."""
     supervisor: str = SUPERVISOR
     """See `Request.supervisor`."""
     folder: str | None = None
-    """Working directory, on nodes that have it: the notebook's, where the file system is shared."""
+    """Working directory, on nodes that have it: the notebook's, if the file system is shared."""
     path: Sequence[str] | None = None
-    """`sys.path`, likewise; the agent's own when None."""
+    """`sys.path`, likewise; None: the agent's own."""
 
     @property
     def elastic(self) -> bool:
-        """May ranks start again, or the job do with fewer nodes? Then torch's elastic agents run it."""
+        """Whether ranks may restart, or the job may go on with fewer nodes. torch's elastic agents then run it."""
         return bool(self.job.max_restarts) or self.job.min_nnodes is not None
 
     @property
     def min_nnodes(self) -> int:
-        """So many nodes are needed for the job to go on."""
+        """Minimum number of nodes for the job to go on."""
         return self.nnodes if self.job.min_nnodes is None else self.job.min_nnodes
 
     @property
@@ -62,8 +62,8 @@ class Plan:
         first = node * self.nproc_per_node
         return [[rank] for rank in range(first, first + self.nproc_per_node)]
 
-    def request(self, node: int, gpus: int, warm: WarmProcess) -> Request:
-        """What node `node`, which has `gpus` GPUs, asks of its own warm process."""
+    def request(self, node: int, gpus: int, forkserver: ForkServer) -> Request:
+        """The request of node `node`, with `gpus` GPUs, to its own forkserver."""
         options: dict[str, Any] = {
             "backend": self.backend or "",
             "gpus": gpus,
@@ -73,7 +73,7 @@ class Plan:
             "master": (self.master_addr, self.master_port, self.run) if self.master_port else None,
         }
         if self.elastic:
-            # its agent says which ranks they are; it has a process too, the last one
+            # its agent assigns the ranks; it has a process too, the last one
             count = self.nproc_per_node + 1
             options["elastic"] = self._elastic()
             ranks: list[list[int]] = [[]] * count
@@ -81,7 +81,7 @@ class Plan:
         else:
             ranks = self.ranks(node)
             environments = [self._environment(rank) for (rank,) in ranks]
-        asked = warm.prepare(
+        asked = forkserver.prepare(
             self.entry,
             self.job,
             options=options,
@@ -95,7 +95,7 @@ class Plan:
         return replace(asked, folder=folder, path=asked.path if self.path is None else self.path)
 
     def _elastic(self) -> dict[str, Any]:
-        """For labkit.clusters.elastic.agent."""
+        """Options for labkit.clusters.elastic.agent."""
         return {
             "min_nnodes": self.min_nnodes,
             "nnodes": self.nnodes,
@@ -106,7 +106,7 @@ class Plan:
         }
 
     def _between(self) -> dict[str, str]:
-        """For ranks that have others on other nodes."""
+        """Environment variables for ranks with peers on other nodes."""
         if self.nnodes == 1:
             return {}
         return {"GLOO_SOCKET_IFNAME": interface_to(self.master_addr), "RES_OPTIONS": "timeout:1"}

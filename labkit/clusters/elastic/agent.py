@@ -1,6 +1,6 @@
 """One node's elastic agent: torch's own, in a process of its own. It meets those of other nodes by c10d rendezvous.
 
-Its process may have threads and takes over signals as torchrun's does; ranks are forked by the node, not by it.
+Its process may have threads and handles signals as torchrun's does; the node forks the ranks, not the agent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from labkit.clusters.elastic.attempts import TOLD_TO_END
-from labkit.clusters.elastic.workers import ForkedWorkers, NodeLine
+from labkit.clusters.elastic.workers import ForkedWorkers, NodeConnection
+from labkit.clusters.forkserver import Reporter, shared_file
 from labkit.clusters.job import Job
 from labkit.clusters.torch_versions import poll_rendezvous_every, start_workers_with
-from labkit.clusters.warm import Reporter, shared_file
 
 _MONITOR_SECONDS = 0.02
 _POLL_SECONDS = 0.05
@@ -38,20 +38,20 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run the agent until its ranks have ended for good.
 
     options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `address`, this node's own.
-    options["master"]: of the store that all nodes share, as labkit.clusters.local.rank has it; None when all nodes are
-    on this machine, and have a file open together.
+    options["master"]: of the store that all nodes share, as in labkit.clusters.local.rank; None when all nodes are on
+    this machine and share an open file.
     """
     assert sock is not None
     settings = options["elastic"]
-    # it is asked for with every event, and a resolver that does not answer takes seconds
+    # called for every event, and a resolver that does not answer takes seconds
     socket.getfqdn = lambda name="": name or settings["address"]
-    # else each agent opens a port for its ranks' store, on all interfaces; the ranks have a store of their own
+    # otherwise each agent opens a port for its ranks' store, on all interfaces; the ranks have a store of their own
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     store = _store(options["master"])
     handler = DynamicRendezvousHandler.from_backend(
         settings["run_id"],
         store,
-        # signs of life must get through while something else waits at the store: a connection serves one at a time
+        # heartbeats must get through during other waits at the store: a connection serves one request at a time
         C10dRendezvousBackend(_store(options["master"]), settings["run_id"]),
         settings["min_nnodes"],
         settings["nnodes"],
@@ -71,7 +71,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         local_addr=settings["address"],
     )
     try:
-        _Agent(spec, NodeLine(sock), store, options["master"] is not None).run()
+        _Agent(spec, NodeConnection(sock), store, options["master"] is not None).run()
     except SignalException:
         # others may go on without this node: the rendezvous stays open
         os._exit(TOLD_TO_END)
@@ -86,7 +86,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
 
 class _NoLogs(DefaultLogsSpecs):
-    """Output goes to the node. torch's way to keep no logs still has threads that follow files that never grow."""
+    """Output goes to the node. torch's own way to keep no logs still has threads that follow files that never grow."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         destinations = super().reify(envs)
@@ -96,19 +96,19 @@ class _NoLogs(DefaultLogsSpecs):
 
 
 class _Agent(LocalElasticAgent):
-    """torch's agent; the ranks it starts are forked by the node."""
+    """torch's agent, except that the node forks the ranks that it starts."""
 
-    def __init__(self, spec: WorkerSpec, line: NodeLine, store: Store, own_clock: bool) -> None:
-        """own_clock: other nodes are other machines, whose clocks say nothing here."""
+    def __init__(self, spec: WorkerSpec, node_connection: NodeConnection, store: Store, own_clock: bool) -> None:
+        """own_clock: other nodes are other machines, whose clocks cannot be compared."""
         super().__init__(spec, _NoLogs(log_dir=os.devnull))
-        self._line = line
+        self._node_connection = node_connection
         self._agents_store = store
         self._own_clock = own_clock
         self._attempt: dict[str, Any] = {}
         start_workers_with(self._start_forked)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        # a number that is the same on all nodes, and another one for each start: their restart counts may differ
+        # a number that is the same on all nodes and different for each start: their restart counts may differ
         own: Any = worker_group.store
         if worker_group.group_rank == 0:
             number = self._agents_store.add("labkit/attempts", 1)
@@ -120,12 +120,12 @@ class _Agent(LocalElasticAgent):
         return started
 
     def _start_forked(self, **started: Any) -> PContext:
-        workers = ForkedWorkers(self._line, self._attempt, **started)
+        workers = ForkedWorkers(self._node_connection, self._attempt, **started)
         workers.start()
         return workers
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        self._line.send({"kind": "restarting"})
+        self._node_connection.send({"kind": "restarting"})
         super()._restart_workers(worker_group)
 
 

@@ -1,4 +1,4 @@
-"""What one node's ranks report, attempt by attempt."""
+"""Reports of one node's ranks, by attempt."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
+from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver.collector import Collector, OutputTail
 from labkit.clusters.run import RankError, RankResult
-from labkit.clusters.warm import frames, reports
-from labkit.clusters.warm.collector import Collector, KeptOutput
 from labkit.trace import Trace
 
 TOLD_TO_END = 128 + 15
-"""Exit code of an agent that was sent SIGTERM, as shells know it."""
+"""Exit code of an agent that was sent SIGTERM, as in shells."""
 _LAST_WORDS = 2_000
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of one node's ranks. `number` is the same on all nodes that took part, and rises."""
+    """One start of one node's ranks. `number` increases, and is the same on all nodes that took part."""
 
     number: int
     restarts: int
-    """As `TORCHELASTIC_RESTART_COUNT`: nodes that come or go do not count."""
+    """Value of `TORCHELASTIC_RESTART_COUNT`: nodes that join or leave do not count."""
     world_size: int
     nnodes: int
     results: tuple[RankResult, ...]
@@ -31,7 +31,7 @@ class Attempt:
 
 
 class AttemptsCollector(Collector):
-    """Takes in what a node sends. What a rank prints is kept over all attempts, anything else of each attempt apart.
+    """Processes a node's frames. Output of a rank is kept over all attempts, all else separately for each attempt.
 
     on_attempt: called when an attempt has begun, and with None when one is about to end and another to begin.
     """
@@ -42,10 +42,10 @@ class AttemptsCollector(Collector):
         timeout: float | None,
         on_output: OnOutput | None,
         max_bytes: int,
-        output: dict[int, KeptOutput],
+        output: dict[int, OutputTail],
         on_attempt: Callable[[Attempt | None], None],
     ) -> None:
-        """output: what each rank printed so far, shared by the collectors of all nodes."""
+        """output: output of each rank so far, shared by the collectors of all nodes."""
         super().__init__([[]] * (nproc_per_node + 1), timeout, on_output, max_bytes)
         self._agent = nproc_per_node
         self._output = output
@@ -53,41 +53,41 @@ class AttemptsCollector(Collector):
         self._past: list[Attempt] = []
         self._current: Attempt | None = None
         self.last_words = ""
-        """What the agent said last: of use when it has failed by itself."""
+        """Last output of the agent: useful if it has failed by itself."""
         self.agent_status: int | None = None
         self.restarting = False
-        """Ranks have ended, or are about to, and will be started again."""
+        """Whether ranks have ended, or are about to, and will be restarted."""
 
     @property
     def notes(self) -> list[str]:
-        """What its processes noted."""
+        """Notes of its processes."""
         return list(self._notes)
 
     @property
     def stopped(self) -> str:
-        """Why the node itself stopped its ranks: `timeout`, ..."""
+        """Reason why the node itself stopped its ranks: `timeout`, ..."""
         return self._reason
 
     @property
     def attempt(self) -> int:
-        """Number of the current one; 0 before the first."""
+        """Number of the current attempt; 0 before the first."""
         return self._current.number if self._current else 0
 
     def ended_ranks(self, attempt: int) -> int:
-        """How many ranks of the attempt of this number have ended, as far as that is the current one."""
+        """Number of ranks of this attempt that have ended; 0 if it is not the current one."""
         return len(self._exits) if attempt and self.attempt == attempt else 0
 
     def all_well(self, attempt: int) -> bool:
-        """Have all ranks of this attempt ended well?"""
+        """Whether all ranks of this attempt have ended without failure."""
         exits = list(self._exits.values())
         return self.ended_ranks(attempt) == self._agent and exits == [0] * self._agent
 
     def hangs(self, reason: str) -> None:
-        """It is stopped for this reason."""
+        """Record the reason for stopping it, a hang."""
         self._hang = reason
 
     def attempts(self, seconds: float) -> list[Attempt]:
-        """All until now; `seconds` since the beginning, for ranks that have to be said to be still running."""
+        """All attempts until now; `seconds` since the beginning, for the errors of ranks that are still running."""
         return [*self._past, *([self._as_it_stands(seconds)] if self._current else [])]
 
     def _as_it_stands(self, seconds: float) -> Attempt:
@@ -126,23 +126,23 @@ class AttemptsCollector(Collector):
         self.restarting = self.quiet = False
         for hosted in self._ranks:
             for rank in hosted:
-                self._output.setdefault(rank, KeptOutput())
+                self._output.setdefault(rank, OutputTail())
         self._on_attempt(self._current)
 
 
 @dataclass(frozen=True)
-class Gone:
+class NodeLoss:
     """A node that left before the job was over."""
 
     node: str
     """Its name, for people: `node 1`."""
     seconds: float
-    """Since the start of the job."""
+    """Seconds since the start of the job."""
     how: str
-    """`was lost`, `was told to end (SIGTERM)`"""
+    """How it left: `was lost`, `was told to end (SIGTERM)`."""
 
     def with_its_rank(self, result: RankResult) -> RankResult:
-        """What is known of a rank of this node; unchanged when it had reported before."""
+        """The result of a rank of this node, with the loss of the node; unchanged if the rank had reported before."""
         if result.error is not None or result.exit is not None:
             return result
         message = f"{self.node} {self.how}, and this rank with it"

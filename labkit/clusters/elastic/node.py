@@ -1,4 +1,4 @@
-"""A node: the supervisor of the ranks that its agent asks for. When it is killed all of them die, as a node's would."""
+"""A node: the supervisor of its agent's ranks. If it is killed, all of them die, as with a real node."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import socket
 import time
 from typing import Any
 
-from labkit.clusters.elastic.workers import NodeLine
-from labkit.clusters.warm import processes
-from labkit.clusters.warm.forked import Process
-from labkit.clusters.warm.request import Request
-from labkit.clusters.warm.supervisor import Supervisor
+from labkit.clusters.elastic.workers import NodeConnection
+from labkit.clusters.forkserver import processes
+from labkit.clusters.forkserver.child_process import ChildProcess
+from labkit.clusters.forkserver.request import Request
+from labkit.clusters.forkserver.supervisor import Supervisor
 
 _PATIENCE_SECONDS = 5.0
-"""For ranks that have been told to end with SIGTERM, when the node itself has been."""
+"""Time for ranks to end after SIGTERM, once the node itself has been told to end."""
 
 
 class Node(Supervisor):
-    """Starts the agent, then what it asks for. The last process of a request is the agent, the others are ranks.
+    """Starts the agent, then the ranks that it requests. The agent is a request's last process, ranks are the others.
 
-    What is passed instead of the first socket is a file that all nodes of this machine share.
+    Instead of the first socket it gets a file that all nodes of this machine share.
     """
 
     def __init__(self, connection: socket.socket, asked: Request) -> None:
         super().__init__(connection, asked)
         self._agent = len(asked.ranks) - 1
         ours, self._theirs = socket.socketpair()
-        self._line = NodeLine(ours)
+        self._agent_connection = NodeConnection(ours)
 
     def _begin(self, sockets: list[int]) -> None:
         if sockets:
@@ -41,12 +41,12 @@ class Node(Supervisor):
         asked = dataclasses.replace(self._asked, entry="labkit.clusters.elastic.agent:main", commands=False)
         self._start(asked, self._agent, self._theirs.fileno())
         self._theirs.close()
-        self._selector.register(self._line.connection, selectors.EVENT_READ, self._hear_agent)
+        self._selector.register(self._agent_connection.connection, selectors.EVENT_READ, self._hear_agent)
 
     def _hear_agent(self) -> None:
-        heard = self._line.receive()
+        heard = self._agent_connection.receive()
         if heard is None:
-            self._selector.unregister(self._line.connection)
+            self._selector.unregister(self._agent_connection.connection)
             return
         for header, payload in heard:
             if header["kind"] == "start":
@@ -60,15 +60,15 @@ class Node(Supervisor):
                 self._send({"kind": "restarting"})
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """The client may also have the ranks of one attempt started again."""
+        """Handles one more request: restart the ranks of an attempt."""
         if header["kind"] != "restart":
             super()._obey(header, payload)
             return
         with contextlib.suppress(OSError):  # the agent has ended
-            self._line.send(header)
+            self._agent_connection.send(header)
 
     def _start_ranks(self, attempt: int, environments: list[dict[str, str]]) -> None:
-        # what the ranks before have left behind, data workers perhaps
+        # processes that the previous ranks have left behind, such as data workers
         processes.kill_children_except({self._processes[self._agent].pid})
         for index in range(self._agent):
             self._forget(index)
@@ -95,10 +95,10 @@ class Node(Supervisor):
         for index in range(self._agent):
             self._start(asked, index, None)
         pids = [self._processes[index].pid for index in range(self._agent)]
-        self._line.send({"kind": "started", "pids": pids})
+        self._agent_connection.send({"kind": "started", "pids": pids})
 
     def _forget(self, index: int) -> None:
-        """Let go of a process that has ended, so that another can have its place."""
+        """Remove a process that has ended, so that another can take its place."""
         process = self._processes.pop(index, None)
         if process is None:
             return
@@ -112,10 +112,10 @@ class Node(Supervisor):
             os.close(process.commands)
         os.close(process.stacks)
 
-    def _running_ranks(self) -> list[Process]:
+    def _running_ranks(self) -> list[ChildProcess]:
         return [p for index, p in self._processes.items() if index != self._agent and p.status is None]
 
-    def _process_ended(self, process: Process, status: int) -> None:
+    def _process_ended(self, process: ChildProcess, status: int) -> None:
         if process.index == self._agent:
             self._send({"kind": "exit", "process": process.index, "status": status})
             if self._running_ranks():
@@ -123,12 +123,12 @@ class Node(Supervisor):
             return
         self._say_exit(process, self._own_status(status))
         try:
-            self._line.send({"kind": "exit", "local_rank": process.index, "status": status})
-        except OSError:  # the agent has been killed, and its end is about to be known
+            self._agent_connection.send({"kind": "exit", "local_rank": process.index, "status": status})
+        except OSError:  # the agent has been killed, and its exit is about to be reported
             return
 
     def _terminate(self, *_: object) -> None:
-        """As torchrun does with SIGTERM: the ranks get it too, and have time to save what they must."""
+        """As torchrun does on SIGTERM: the ranks get it too, and have time to save their state."""
         agent = self._processes.get(self._agent)
         if agent is None or agent.status is not None or "terminated" in self._deadlines:
             super()._terminate()

@@ -1,4 +1,4 @@
-"""One `Run` out of what all nodes reported of all attempts: the last one's results, and why there was more than one."""
+"""One `Run` from the reports of all nodes and attempts: the last one's results, and why there was more than one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.clusters.elastic.attempts import Attempt, Gone
+from labkit.clusters.elastic.attempts import Attempt, NodeLoss
+from labkit.clusters.forkserver.collector import OutputTail
 from labkit.clusters.run import RankResult, Run, ending
-from labkit.clusters.warm.collector import KeptOutput
 from labkit.trace import Trace
 
 _JOINED = "because a node joined"
-Reported = Sequence[tuple[Gone | None, Sequence[Attempt]]]
-"""Of each node: whether it is gone, and its attempts."""
+NodeReports = Sequence[tuple[NodeLoss | None, Sequence[Attempt]]]
+"""For each node: whether it is gone, and its attempts."""
 
 
 def merged(
-    reported: Reported,
-    output: Mapping[int, KeptOutput],
+    reported: NodeReports,
+    output: Mapping[int, OutputTail],
     notes: Sequence[str],
     wall_seconds: float,
     stopped: str,
     last_words: Sequence[str],
 ) -> Run:
-    """notes: what ranks and agents noted. last_words: of agents that failed by themselves."""
+    """notes: of ranks and agents. last_words: last output of agents that failed by themselves."""
     numbers = sorted({attempt.number for _, attempts in reported for attempt in attempts})
     if not numbers:
         said = "; ".join(words.strip().splitlines()[-1] for words in last_words if words.strip())
@@ -44,16 +44,16 @@ def merged(
     )
 
 
-def why_restarted(reported: Reported, number: int, following: int | None = None) -> str:
+def why_restarted(reported: NodeReports, number: int, following: int | None = None) -> str:
     """Why the attempt of this number was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`.
 
-    following: the number of the next one, when that is known.
+    following: the number of the next one, if known.
     """
     gone = [gone for gone, attempts in reported if gone and attempts and attempts[-1].number == number]
     if gone:
         return "after " + ", ".join(f"{one.node} {one.how}" for one in gone)
     parts = _of(reported, number)
-    # agents notice a node that joins one after the other: ranks of those that stop first fail the others'
+    # agents notice a joining node one after the other: ranks that stop first make those of other nodes fail
     if following is not None and _has_joined(reported, number, following):
         return _JOINED
     first = Run([result for part in parts for result in part.results]).first_failure
@@ -65,8 +65,8 @@ def why_restarted(reported: Reported, number: int, following: int | None = None)
     return f"after rank {first.rank} failed: {first.error.type}{at}"
 
 
-def _of(reported: Reported, number: int) -> list[Attempt]:
-    """The attempt of this number as each node knows it; of a node that is gone now, its ranks are too."""
+def _of(reported: NodeReports, number: int) -> list[Attempt]:
+    """The attempt of this number from each node; if a node is gone now, so are its ranks."""
     parts = []
     for gone, attempts in reported:
         for attempt in attempts:
@@ -77,8 +77,8 @@ def _of(reported: Reported, number: int) -> list[Attempt]:
     return parts
 
 
-def _restarts(reported: Reported, numbers: Sequence[int]) -> list[str]:
-    """A note for each reason to start again; the same reason many times in a row is told once."""
+def _restarts(reported: NodeReports, numbers: Sequence[int]) -> list[str]:
+    """A note for each reason to restart; the same reason many times in a row is reported once."""
     whys = []
     for number, following in itertools.pairwise(numbers):
         before, after = _of(reported, number)[0], _of(reported, following)[0]
@@ -91,8 +91,8 @@ def _restarts(reported: Reported, numbers: Sequence[int]) -> list[str]:
     return [f"restarted {times.get(often, f'{often} times')} {why}" for why, often in groups]
 
 
-def _has_joined(reported: Reported, number: int, following: int) -> bool:
-    """Are there more nodes, and has no agent used up one of its restarts, as a rank that fails would have it do?"""
+def _has_joined(reported: NodeReports, number: int, following: int) -> bool:
+    """Whether there are more nodes, and no agent has used up one of its restarts, as it would for a failed rank."""
     for _, attempts in reported:
         restarts = {attempt.number: attempt.restarts for attempt in attempts}
         if restarts.get(following, 0) > restarts.get(number, math.inf):

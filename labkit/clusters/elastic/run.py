@@ -1,4 +1,4 @@
-"""The client's end of an elastic run: a session with each node; nodes that go and come; one `Run` of it all."""
+"""The client's end of an elastic run: a session with each node, nodes that leave and join, and one `Run` for all."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.elastic.course import LAST_REPORTS_SECONDS, Course, Member
+from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
+from labkit.clusters.forkserver import ForkServer, Session, frames, reports
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
-from labkit.clusters.warm import Session, WarmProcess, frames, reports
 
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How nodes come and go on this machine. Times are seconds since the first ranks were started."""
+    """Leaving and joining nodes on this machine. Times are seconds since the first ranks were started."""
 
     nnodes: int
-    """The most."""
+    """Maximum number of nodes."""
     min_nnodes: int
     max_restarts: int
     lost: Sequence[float] = ()
-    """When a node is taken away, as if its power was cut: the one that came last of those still there."""
+    """Times at which a node is lost, as in a power failure: the present node that joined last."""
     joined: Sequence[float] = ()
-    """When a node joins."""
+    """Times at which a node joins."""
 
     def nodes_at_start(self) -> int:
-        """As many as leave room for those that join. Raises `InvalidJob` when the others cannot begin."""
+        """Largest number that leaves room for joining nodes. Raises `InvalidJob` if the job cannot begin with it."""
         count = most = 0
         for _, change in sorted([(at, -1) for at in self.lost] + [(at, 1) for at in self.joined]):
             count += change
@@ -43,7 +43,7 @@ class Elasticity:
 
 
 def run(
-    warm: WarmProcess,
+    forkserver: ForkServer,
     job: Job,
     elasticity: Elasticity,
     *,
@@ -54,42 +54,42 @@ def run(
     on_state: OnState | None = None,
     timeout: float | None = None,
 ) -> Run:
-    """Run `job` on simulated nodes of this machine, each with an elastic agent of torch's; return when all have ended.
+    """Run `job` on simulated nodes of this machine, each with a torch elastic agent; return when all have ended.
 
-    options: for the ranks, as labkit.clusters.local.rank has them. environments: of each node's ranks, beside what the
-    agent sets; one for each node that there may be.
-    Raises `WarmProcessDied` when nothing could be started; see `WarmProcess.run` for the rest.
+    options: of the ranks, as in labkit.clusters.local.rank. environments: variables for each node's ranks beside those
+    that the agent sets; one mapping for each possible node.
+    Raises `ForkServerDied` if nothing could be started; see `ForkServer.run` for the rest.
     """
-    course = Course(job, elasticity.nnodes, elasticity.min_nnodes, nproc_per_node, timeout, on_output, on_state)
-    with _Nodes(warm, job, elasticity, options, nproc_per_node, environments, timeout, course) as nodes:
+    state = ElasticJobState(job, elasticity.nnodes, elasticity.min_nnodes, nproc_per_node, timeout, on_output, on_state)
+    with _Nodes(forkserver, job, elasticity, options, nproc_per_node, environments, timeout, state) as nodes:
         for _ in range(elasticity.nodes_at_start()):
             nodes.add()
         nodes.follow()
-        return course.outcome()
+        return state.outcome()
 
 
 @dataclass
 class _Node:
     place: int
-    """Which of `environments` it has; the place of a node that is gone is taken by one that joins."""
+    """Index into `environments`; a node that joins takes the place of one that is gone."""
     session: Session
     member: Member
 
 
 @dataclass
 class _Nodes:
-    warm: WarmProcess
+    forkserver: ForkServer
     job: Job
     elasticity: Elasticity
     options: Mapping[str, Any]
     nproc_per_node: int
     environments: Sequence[Mapping[str, str]]
     timeout: float | None
-    course: Course
+    state: ElasticJobState
     nodes: list[_Node] = field(default_factory=list)
 
     def __enter__(self) -> _Nodes:
-        # every node has it open; it has no name, and is gone with them
+        # every node has it open; it has no name, and ends with them
         self.shared = os.memfd_create("rendezvous")
         self.changes = sorted(
             [(at, self.lose) for at in self.elasticity.lost] + [(at, self.add) for at in self.elasticity.joined],
@@ -108,7 +108,7 @@ class _Nodes:
         return [node for node in self.nodes if not node.member.over]
 
     def add(self) -> None:
-        """A node joins, unless all are there."""
+        """Let a node join, unless all are present."""
         taken = {node.place for node in self.there()}
         place = next((place for place in range(self.elasticity.nnodes) if place not in taken), None)
         if place is None:
@@ -121,60 +121,60 @@ class _Nodes:
             "run_id": f"local-{os.getpid()}-{self.shared}",
             "address": "127.0.0.1",
         }
-        asked = self.warm.prepare(
+        asked = self.forkserver.prepare(
             "labkit.clusters.local.rank:main",
             self.job,
             options={**self.options, "elastic": elastic},
             ranks=[[]] * (self.nproc_per_node + 1),
             environments=[self.environments[place]] * (self.nproc_per_node + 1),
             sockets=1,
-            timeout=None if self.timeout is None else max(0.1, self.timeout - self.course.seconds()),
+            timeout=None if self.timeout is None else max(0.1, self.timeout - self.state.seconds()),
             supervisor="labkit.clusters.elastic.node:Node",
         )
         shared = open(os.dup(self.shared), "rb")  # noqa: SIM115  # it is closed by what follows
-        session = self.warm.open(asked, [shared])
-        self.nodes.append(_Node(place, session, self.course.join(f"node {len(self.nodes)}")))
+        session = self.forkserver.open(asked, [shared])
+        self.nodes.append(_Node(place, session, self.state.join(f"node {len(self.nodes)}")))
 
     def lose(self) -> None:
-        """The last node's power is cut."""
+        """Cut the last node's power."""
         if there := self.there():
             there[-1].session.close()
-            self.course.over(there[-1].member)
+            self.state.over(there[-1].member)
 
     def follow(self) -> None:
-        """Take in what all nodes send until they have ended, or nothing more can come of it."""
+        """Process the nodes' data until they have ended, or no progress is possible."""
         limit: float | None = None
         while there := self.there():
-            if not self.course.hopeless(bool(self.changes)):
+            if not self.state.hopeless(bool(self.changes)):
                 limit = None
             elif limit is None:
-                limit = self.course.seconds() + LAST_REPORTS_SECONDS
+                limit = self.state.seconds() + LAST_REPORTS_SECONDS
             upcoming = [at for at in (limit, self._next_change()) if at is not None]
-            wait = max(0.0, min(upcoming) - self.course.seconds()) if upcoming else None
+            wait = max(0.0, min(upcoming) - self.state.seconds()) if upcoming else None
             ready, _, _ = select.select([node.session.connection for node in there], [], [], wait)
             for node in there:
                 if node.session.connection in ready:
                     self._hear(node)
-            if self.course.hang():
+            if self.state.hang():
                 return
-            while (at := self._next_change()) is not None and at <= self.course.seconds():
+            while (at := self._next_change()) is not None and at <= self.state.seconds():
                 self.changes.pop(0)[1]()
-            if limit is not None and limit <= self.course.seconds():
-                self.course.give_up(self.course.hopeless(bool(self.changes)))
+            if limit is not None and limit <= self.state.seconds():
+                self.state.give_up(self.state.hopeless(bool(self.changes)))
                 return
 
     def _next_change(self) -> float | None:
-        """When the next node comes or goes. Their times count from the first ranks' start."""
-        first = self.course.first_ranks
+        """Time of the next leaving or joining node, counted from the first ranks' start."""
+        first = self.state.first_ranks
         return first + self.changes[0][0] if self.changes and first is not None else None
 
     def _hear(self, node: _Node) -> None:
         data = node.session.receive()
         if not data:
-            self.course.over(node.member)
+            self.state.over(node.member)
             return
         try:
-            self.course.hear(node.member, data)
+            self.state.hear(node.member, data)
         except (frames.FrameError, reports.ReportError) as error:
             node.session.close()
-            self.course.malformed(node.member, error)
+            self.state.malformed(node.member, error)

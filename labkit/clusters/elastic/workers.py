@@ -1,4 +1,4 @@
-"""The agent's end of the line to its node: ranks are forked there, signalled there, and their ends are told from there.
+"""The agent's end of the connection to its node, which forks the ranks, signals them and reports their ends.
 
 From the agent, as frames: `start` with each rank's environment, `signal`, `restarting`. To it: `started` with process
 identifiers, `exit` of one rank, `restart` when the client knows that an attempt has lost a node.
@@ -17,46 +17,46 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import PContext, RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from labkit.clusters.warm import frames
+from labkit.clusters.forkserver import frames
 
 _MAX_BYTES = 16 << 20
 
 
-class NodeLine:
-    """Frames between the agent and its node, both ways."""
+class NodeConnection:
+    """Frames between the agent and its node, in both directions."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._decoder = frames.Decoder(_MAX_BYTES)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Raises `OSError` when the other end is gone."""
+        """Send one frame. Raises `OSError` if the other end is gone."""
         self.connection.sendall(frames.encode(header, payload))
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]] | None:
-        """The next frames, once there are any; None when the other end is gone."""
+        """The next frames, once there are any; None if the other end is gone."""
         data = self.connection.recv(1 << 16)
         return self._decoder.feed(data) if data else None
 
 
 class ForkedWorkers(PContext):
-    """One attempt's ranks on this node, as the agent deals with them."""
+    """One attempt's ranks on this node, from the agent's point of view."""
 
-    def __init__(self, line: NodeLine, attempt: Mapping[str, Any], **started: Any) -> None:
-        """attempt: number and time for the node, see node.py. started: what torch's `start_processes` is given."""
+    def __init__(self, node_connection: NodeConnection, attempt: Mapping[str, Any], **started: Any) -> None:
+        """attempt: number and time for the node, see node.py. started: arguments of torch's `start_processes`."""
         names = ("name", "entrypoint", "args", "envs", "logs_specs")
         super().__init__(**{name: started[name] for name in names})
-        self._line = line
+        self._node_connection = node_connection
         self._attempt = attempt
         self._pids: dict[int, int] = {}
         self._ended: dict[int, int] = {}
         """By local rank: exit code, or minus the signal's number."""
         self._abandoned = False
-        """The client knows that these ranks wait in vain."""
+        """Whether the client knows that these ranks wait in vain."""
 
     def _start(self) -> None:
         environments = [self.envs[local_rank] for local_rank in range(self.nprocs)]
-        self._line.send({"kind": "start", **self._attempt}, json.dumps(environments).encode())
+        self._node_connection.send({"kind": "start", **self._attempt}, json.dumps(environments).encode())
         while not self._pids:
             self._hear(None)
 
@@ -85,7 +85,7 @@ class ForkedWorkers(PContext):
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
         for number, patience in ((death_sig, float(timeout)), (signal.SIGKILL, None)):
             if len(self._ended) < len(self._pids):
-                self._line.send({"kind": "signal", "signal": int(number)})
+                self._node_connection.send({"kind": "signal", "signal": int(number)})
                 self._wait_for_all(patience)
 
     def _wait_for_all(self, patience: float | None) -> None:
@@ -95,10 +95,10 @@ class ForkedWorkers(PContext):
                 return
 
     def _hear(self, seconds: float | None) -> bool:
-        """Take in what the node says; False when it said nothing within `seconds`."""
-        if not select.select([self._line.connection], [], [], seconds)[0]:
+        """Process the node's messages; False if none arrived within `seconds`."""
+        if not select.select([self._node_connection.connection], [], [], seconds)[0]:
             return False
-        heard = self._line.receive()
+        heard = self._node_connection.receive()
         if heard is None:
             raise SystemExit("the node is gone")
         for header, _ in heard:

@@ -1,7 +1,7 @@
 """The cluster's API: plain dicts over HTTPS.
 
-Kubernetes' own package reads the kubeconfig, logs in and keeps connections; it is imported when it is first needed.
-What goes over them is written here as JSON: the package's models take seconds to import and change between versions.
+Kubernetes' own package reads the kubeconfig, logs in and keeps connections; it is imported on first use. The contents
+are written here as JSON: the package's models take seconds to import and change between versions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MERGE_PATCH = "application/merge-patch+json"
 
 
 class KubernetesError(InvalidJob):
-    """The cluster cannot be used as it was asked for; the message says what it answered, and what to try."""
+    """The cluster cannot be used as requested; the message has its answer, and what to try."""
 
 
-class Refused(KubernetesError):
+class ApiRefused(KubernetesError):
     """The API has answered with an error. `status` is HTTP's: 403, 404, 409, 422, ..."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -35,7 +35,7 @@ class Refused(KubernetesError):
         self.status = status
 
 
-class Unreachable(KubernetesError):
+class ApiUnreachable(KubernetesError):
     """The API does not answer."""
 
 
@@ -43,7 +43,7 @@ class Api:
     """One cluster, as one user, in one namespace. Threads may share it.
 
     context: of the kubeconfig; None: its current one, or, without a kubeconfig in a pod, that pod's own cluster.
-    Raises `KubernetesError` when the package is missing or nothing says where the cluster is.
+    Raises `KubernetesError` if the package is missing or no cluster is configured.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
@@ -64,7 +64,7 @@ class Api:
         return self._ask("GET", path, query=query)
 
     def create(self, thing: Mapping[str, Any]) -> Any:
-        """Create an object and return it as the API answers it."""
+        """Create an object and return it as in the API's answer."""
         return self._ask("POST", self.path(thing["apiVersion"], thing["kind"]), body=thing)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Any:
@@ -72,22 +72,22 @@ class Api:
         return self._ask("PATCH", path, body=change, content=_MERGE_PATCH)
 
     def delete(self, path: str) -> None:
-        """Delete the object at `path`, and then all that it owns; it may be gone already."""
+        """Delete the object at `path`, and then all that it owns; it may already be gone."""
         with contextlib.suppress(_NotFound):
-            # Background: it is gone at once, what it owns follows
+            # Background: it is gone at once, and the objects that it owns follow
             self._ask("DELETE", path, body={"propagationPolicy": "Background"})
 
     def path(self, api_version: str, kind: str, name: str = "") -> str:
-        """Where the objects of a kind are in this namespace: `/apis/batch/v1/namespaces/lab/jobs`."""
+        """Path of the objects of a kind in this namespace: `/apis/batch/v1/namespaces/lab/jobs`."""
         root = "/apis" if "/" in api_version else "/api"
         return f"{root}/{api_version}/namespaces/{self.namespace}/{kind.lower()}s" + (f"/{name}" if name else "")
 
     @contextlib.contextmanager
     def lines(self, path: str, silence: float, **query: str) -> Iterator[Iterator[bytes]]:
-        """A stream's lines: a watch, a log that is followed.
+        """Lines of a stream: a watch, or a log that is followed.
 
-        They end when the server ends them. Raises `Unreachable` when the connection breaks, and when nothing has come
-        for `silence` seconds. A last line that has not ended is left out.
+        They end when the server ends them. Raises `ApiUnreachable` if the connection breaks, and if nothing has arrived
+        for `silence` seconds. An incomplete last line is left out.
         """
         response = self._send("GET", path, query, None, "", (_CONNECT_SECONDS, silence))
         try:
@@ -99,7 +99,7 @@ class Api:
             response.close()
 
     def may(self, verb: str, group: str, plural: str) -> bool:
-        """Does the cluster let this user do that here? An answer that it does not give counts as no."""
+        """Whether the cluster allows this user that action here. No answer counts as no."""
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -108,7 +108,7 @@ class Api:
         }
         try:
             answer = self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
-        except Refused:
+        except ApiRefused:
             return False
         return bool(answer.get("status", {}).get("allowed"))
 
@@ -139,7 +139,7 @@ class Api:
         from urllib3.exceptions import HTTPError
 
         headers = {"Accept": "application/json", "User-Agent": "labkit"}
-        # tokens run out: the package renews them when it is asked for one
+        # tokens expire: the package renews them when asked for one
         for setting in self._configuration.auth_settings().values():
             if setting["in"] == "header" and setting["value"]:
                 headers[setting["key"]] = setting["value"]
@@ -157,23 +157,23 @@ class Api:
                 retries=False,
             )
             if method == "GET" and (response.status >= 500 or response.status == 429):
-                raise Unreachable(f"the Kubernetes API at {self.address} is not well: {_said(response.data)}")
+                raise ApiUnreachable(f"the Kubernetes API at {self.address} is not well: {_said(response.data)}")
             if response.status >= 400:
                 raise _refusal(response.status, response.data, self.namespace)
         except HTTPError as error:
-            raise Unreachable(
+            raise ApiUnreachable(
                 f"the Kubernetes API at {self.address} does not answer: {_why(error)}. "
                 "Is the network (a VPN) up? Does `kubectl get pods` work?"
             ) from None
         return response
 
 
-class _NotFound(Refused):
+class _NotFound(ApiRefused):
     pass
 
 
 def _configure(context: str | None) -> tuple[Any, str]:
-    """Where the cluster is and who we are there, as the package's Configuration; and the namespace to begin with."""
+    """The cluster and the user, as the package's Configuration; and the initial namespace."""
     try:
         from kubernetes import client, config
     except ImportError:
@@ -189,7 +189,7 @@ def _configure(context: str | None) -> tuple[Any, str]:
             known = {each["name"]: each for each in contexts}
             if context is not None and context not in known:
                 raise KubernetesError(f"{files} has no context {context!r}; there are: {', '.join(known)}")
-            # an organisation's own login program may be run here
+            # this may run an organisation's own login program
             config.load_kube_config(files, context=context, client_configuration=configuration)
         except config.ConfigException as error:
             raise KubernetesError(f"the kubeconfig {files} cannot be used: {error}") from None
@@ -204,22 +204,22 @@ def _configure(context: str | None) -> tuple[Any, str]:
     return configuration, _IN_CLUSTER_NAMESPACE.read_text().strip() if _IN_CLUSTER_NAMESPACE.is_file() else ""
 
 
-def _refusal(status: int, body: bytes, namespace: str) -> Refused:
-    """An answer that is an error, for people."""
+def _refusal(status: int, body: bytes, namespace: str) -> ApiRefused:
+    """An error answer, for people."""
     said = _said(body) or f"HTTP {status}"
     if status == 404:
         return _NotFound(f"the cluster knows no such thing: {said}", status)
     if status == 401:
-        return Refused(f"the cluster does not know you: {said}. Log in again, or ask for a new kubeconfig", status)
+        return ApiRefused(f"the cluster does not know you: {said}. Log in again, or ask for a new kubeconfig", status)
     if status == 403 and "exceeded quota" in said:
-        return Refused(f"{said}. Ask for fewer nodes or GPUs, or wait until other runs have ended", status)
+        return ApiRefused(f"{said}. Ask for fewer nodes or GPUs, or wait until other runs have ended", status)
     if status == 403 and "cannot" in said:
-        return Refused(
+        return ApiRefused(
             f"you may not do that in namespace {namespace!r}: {said}. Another --namespace? Else show this to whoever "
             "runs the cluster: docs/kubernetes.md has the role that is needed",
             status,
         )
-    return Refused(f"the cluster refuses: {said}", status)
+    return ApiRefused(f"the cluster refuses: {said}", status)
 
 
 def _said(body: bytes) -> str:
@@ -240,7 +240,7 @@ def _lines(response: Any, address: str) -> Iterator[bytes]:
 
     begun: list[bytes] = []
     try:
-        # read1: what is there, without waiting for more
+        # read1: the available data, without waiting for more
         while data := response.read1(1 << 16):
             first, *others = data.split(b"\n")
             begun.append(first)
@@ -249,4 +249,4 @@ def _lines(response: Any, address: str) -> Iterator[bytes]:
                 yield from others[:-1]
                 begun = [others[-1]]
     except (HTTPError, OSError, ValueError, AttributeError) as error:  # the last two: closed by another thread
-        raise Unreachable(f"the Kubernetes API at {address} has stopped answering: {_why(error)}") from None
+        raise ApiUnreachable(f"the Kubernetes API at {address} has stopped answering: {_why(error)}") from None

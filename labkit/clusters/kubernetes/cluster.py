@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from labkit.clusters.agent import Plan
+from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.kubernetes import manifest, trainjob
@@ -22,18 +22,18 @@ from labkit.clusters.kubernetes.submission import Submission
 from labkit.clusters.run import Run
 
 IMAGE_VARIABLE = "LABKIT_IMAGE"
-"""Names the image where the learner does not: set by whoever runs the hub."""
+"""Environment variable for the image if the learner names none: set by whoever runs the hub."""
 _TIMEOUT_SECONDS = 3600.0
 _SILENCE_SECONDS = 600.0
 _ENTRY = "labkit.clusters.local.rank:main"
 _PORTS = range(20_000, 30_000)
-"""Below those that systems hand out by themselves. Pods that share a node's network must not meet at one."""
+"""Below the ports that systems assign themselves. Pods that share a node's network must not use the same one."""
 Objects = Literal["auto", "job", "trainjob"]
 
 
 @dataclass(frozen=True)
 class KubernetesCluster:
-    """Pods of a Kubernetes cluster; made by `kubernetes`."""
+    """Pods of a Kubernetes cluster; created by `kubernetes`."""
 
     shape: Shape
     namespace: str | None
@@ -59,7 +59,7 @@ class KubernetesCluster:
     def describe(self) -> str:
         """`kubernetes: 2 pods of 8 ranks, 8 GPUs each, image lab:1, namespace default of https://...`.
 
-        Raises `KubernetesError` when the cluster is out of reach.
+        Raises `KubernetesError` if the cluster is out of reach.
         """
         shape = self.shape
         gpus = f", {shape.gpus_per_node} GPU{'s' * (shape.gpus_per_node > 1)}" if shape.gpus_per_node else ""
@@ -71,13 +71,13 @@ class KubernetesCluster:
         )
 
     def dry_run(self) -> str:
-        """The objects of a run as YAML, for `kubectl create -f`; what would be run is left out."""
+        """The objects of a run as YAML, for `kubectl create -f`; without the code to run."""
         import yaml
 
         shape = self.shape
         try:
             namespace, patching = self._api.namespace, self._patching
-        except KubernetesError:  # a manifest can be looked at without a cluster
+        except KubernetesError:  # a manifest needs no cluster
             namespace, patching = self.namespace or "default", None
         names = Names("labkit-dry-run", namespace, "dry-run")
         secret = manifest.secret(names, b"")
@@ -89,7 +89,7 @@ class KubernetesCluster:
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` in fresh pods; see `Cluster.run`. `on_state` may be called from another thread.
 
-        Raises `KubernetesError` when the cluster refuses it, cannot start it, or is out of reach.
+        Raises `KubernetesError` if the cluster rejects it, cannot start it, or is out of reach.
         """
         shape = self._shape_of(job)
         if job.min_nnodes is not None or job.max_restarts:
@@ -101,7 +101,7 @@ class KubernetesCluster:
         self._sweep(api)
         timeout = job.timeout or self.timeout
         names = Names(f"labkit-{secrets.token_hex(5)}", api.namespace, session.name)
-        plan = Plan(
+        plan = LaunchPlan(
             run=names.run,
             entry=_ENTRY,
             job=job,
@@ -122,7 +122,7 @@ class KubernetesCluster:
             return submission.follow(on_output, on_state)
 
     def _things(self, names: Names, shape: Shape, timeout: float, patching: trainjob.Patching | None) -> list[Object]:
-        """What is created beside the Secret; the last one owns the others."""
+        """The objects to create beside the Secret; the last one owns the others."""
         if patching is not None:
             return [trainjob.train_job(names, shape, timeout, self.silence, patching)]
         return [manifest.service(names), manifest.job(names, shape, timeout, self.silence)]
@@ -138,7 +138,7 @@ class KubernetesCluster:
 
     @functools.cached_property
     def _patching(self) -> trainjob.Patching | None:
-        """How TrainJobs are written here; None where plain Jobs are used."""
+        """The format of TrainJobs here; None for plain Jobs."""
         if self.objects == "job":
             return None
         found, why_not = trainjob.available(self._api, self.shape.pod_template)
@@ -147,7 +147,7 @@ class KubernetesCluster:
         return found
 
     def _sweep(self, api: Api) -> None:
-        """Once: delete what kernels have left that were killed."""
+        """Once: delete objects of kernels that were killed."""
         if api.address not in self._swept:
             delete_orphans(api)
             self._swept.add(api.address)
@@ -172,17 +172,17 @@ def kubernetes(
 ) -> KubernetesCluster:
     """A cluster of pods, one for each node.
 
-    image: has labkit and torch in it (cluster/kubernetes/Containerfile makes one); None: what LABKIT_IMAGE names.
-    nproc_per_node: ranks in each pod; None: one for each GPU, one where there are none.
-    namespace, context: of the kubeconfig; None: what it says itself.
-    cpus, memory: of each pod, as Kubernetes writes them (`8`, `64Gi`); None: what the namespace gives.
-    pod_template: laid over the pods' template, or the YAML file that holds it: nodeSelector, tolerations, volumes,
+    image: contains labkit and torch (cluster/kubernetes/Containerfile builds one); None: the value of LABKIT_IMAGE.
+    nproc_per_node: ranks in each pod; None: one for each GPU, or one without GPUs.
+    namespace, context: of the kubeconfig; None: its own values.
+    cpus, memory: of each pod, in Kubernetes' format (`8`, `64Gi`); None: the namespace's defaults.
+    pod_template: merged over the pods' template, or the YAML file that holds it: nodeSelector, tolerations, volumes,
         imagePullSecrets, ... The container is called `ranks`.
-    objects: what is created: a `trainjob` of Kubeflow Trainer, a `job`; `auto`: a TrainJob where the cluster has them.
-    backend: for `init_process_group()` without one; None: nccl when there is a GPU for each rank.
-    timeout: seconds that ranks may run; the wait for nodes is not counted.
-    silence: seconds for which pods go on when the notebook that waits for them is gone without a word.
-    Raises `InvalidJob` for a value that makes no sense, `KubernetesError` when nothing says where the cluster is.
+    objects: kind of object: a `trainjob` of Kubeflow Trainer, a `job`; `auto`: a TrainJob if the cluster has them.
+    backend: for `init_process_group()` without one; None: nccl if there is a GPU for each rank.
+    timeout: seconds that ranks may run, without the wait for nodes.
+    silence: seconds for which pods go on after the notebook that waits for them has vanished.
+    Raises `InvalidJob` for an invalid value, `KubernetesError` if no cluster is configured.
     """
     for name, number, least in (("nnodes", nnodes, 1), ("gpus_per_node", gpus_per_node, 0)):
         if type(number) is not int or number < least:
@@ -249,7 +249,7 @@ def _ranks_per_node(asked: GpusOrCores, gpus: int, cpus: str) -> int:
 
 
 def _largest(job: Job) -> str:
-    """What makes a job so big, and what to do about it."""
+    """The largest part of a job, and what to do about it."""
     sizes: Mapping[str, Callable[[], int]] = {
         "the cell": lambda: len(job.source or ""),
         "the function and what it closes over": lambda: len(job.function or b""),

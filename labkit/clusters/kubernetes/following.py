@@ -1,7 +1,7 @@
-"""What happens to a run on the cluster, as one queue: pods that change, lines of their logs, what goes wrong.
+"""Events of a run on the cluster, as one queue: pods that change, lines of their logs, errors.
 
 Connections to a cluster break: after an hour, at a laptop's sleep, behind every second proxy. So each stream here is
-one that is taken up again, from a little before the place where it was cut; who reads the lines knows their numbers.
+resumed, from a little before the place where it was cut; the reader of the lines knows their numbers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.clusters.kubernetes import pods
-from labkit.clusters.kubernetes.api import Api, KubernetesError, Refused, Unreachable
+from labkit.clusters.kubernetes.api import Api, ApiRefused, ApiUnreachable, KubernetesError
 from labkit.clusters.kubernetes.manifest import ALIVE, Object
 
 _PATIENCE_SECONDS = 300.0
-"""So long the API may be out of reach while a run goes on."""
+"""Maximum time that the API may be out of reach during a run."""
 _SILENCE_SECONDS = 90.0
-"""A stream that says nothing for so long may be dead: it is taken up again."""
+"""Time without data after which a stream may be dead and is resumed."""
 _WATCH_SECONDS = 240
 _OVERLAP_SECONDS = 60.0
 _PAUSE_SECONDS = 0.5
@@ -31,49 +31,49 @@ _NUMBER = re.compile(rb'"n": (\d+)')
 
 
 @dataclass(frozen=True)
-class PodChanged:
-    """A pod of the run, as it is now."""
+class PodChange:
+    """A pod of the run, in its present state."""
 
     pod: Object
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a node's log; after a break, lines come again."""
+class LogLine:
+    """A line of a node's log; after a break, lines are repeated."""
 
     node: int
     text: str
 
 
 @dataclass(frozen=True)
-class LogEnded:
+class LogEnd:
     """A node's log has been read to its end."""
 
     node: int
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """The API is out of reach, or is again when `text` is empty."""
+class ApiTrouble:
+    """The API is out of reach, or is back if `text` is empty."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    """Nothing more will come."""
+class FollowFailure:
+    """End of all events."""
 
     error: KubernetesError
 
 
-Happening = PodChanged | Line | LogEnded | Trouble | GivenUp
+Happening = PodChange | LogLine | LogEnd | ApiTrouble | FollowFailure
 
 
 class Follower:
-    """Threads that watch one run; `happenings` is what they see. To be closed."""
+    """Threads that watch one run; `happenings` is the queue of their events. Call `close` at the end."""
 
     def __init__(self, api: Api, selector: str, jobs: list[str]) -> None:
-        """selector: labels of the run's pods. jobs: names of the Jobs that make them, whose events are read."""
+        """selector: labels of the run's pods. jobs: names of the Jobs that create them, whose events are read."""
         self.happenings: queue.Queue[Happening] = queue.Queue(maxsize=1000)
         self._api = api
         self._selector = selector
@@ -84,22 +84,22 @@ class Follower:
         self._start(self._read_events)
 
     def close(self) -> None:
-        """Have the threads end, each at its next line or pause."""
+        """Make the threads end, each at its next line or pause."""
         self._over.set()
 
     def follow_log(self, node: int, pod: str, container: str) -> None:
-        """Read the log of a node's pod from now on; once is enough."""
+        """Read the log of a node's pod from now on. Further calls for the node have no effect."""
         if node not in self._ended:
             self._ended[node] = threading.Event()
             self._start(lambda: self._follow(node, pod, container))
 
     def pod_ended(self, node: int) -> None:
-        """The log of this node will not grow any more."""
+        """Record that the log of this node will not grow any more."""
         if node in self._ended:
             self._ended[node].set()
 
     def keep_alive(self, secret: str, seconds: float) -> None:
-        """Say every so often, where the pods can see it, that somebody still waits for them."""
+        """Show the pods at regular intervals that the notebook still waits for them."""
         self._start(lambda: self._beat(secret, seconds))
 
     def _start(self, work: Callable[[], None]) -> None:
@@ -107,9 +107,9 @@ class Follower:
             try:
                 work()
             except KubernetesError as error:
-                self._tell(GivenUp(error))
-            except Exception as error:  # else the run would wait for a thread that is no longer there
-                self._tell(GivenUp(KubernetesError(f"following the run failed: {type(error).__name__}: {error}")))
+                self._tell(FollowFailure(error))
+            except Exception as error:  # otherwise the run would wait for a thread that no longer exists
+                self._tell(FollowFailure(KubernetesError(f"following the run failed: {type(error).__name__}: {error}")))
 
         threading.Thread(target=safely, name="labkit-kubernetes", daemon=True).start()
 
@@ -117,7 +117,7 @@ class Follower:
         while not self._over.is_set():
             try:
                 return self.happenings.put(happening, timeout=1)
-            except queue.Full:  # the reader is slow: so is the log
+            except queue.Full:  # the reader is slow, so the log waits
                 continue
 
     def _watch_pods(self) -> None:
@@ -129,12 +129,12 @@ class Follower:
                 patience.is_well()
                 found = {pod["metadata"]["uid"]: pod for pod in answer["items"]}
                 for uid in known.keys() - found.keys():
-                    self._tell(PodChanged(_gone(known[uid])))
+                    self._tell(PodChange(_gone(known[uid])))
                 for pod in found.values():
-                    self._tell(PodChanged(pod))
+                    self._tell(PodChange(pod))
                 known = found
                 self._watch(path, answer["metadata"]["resourceVersion"], known)
-            except Unreachable as error:
+            except ApiUnreachable as error:
                 patience.is_tried(error)
             self._over.wait(_PAUSE_SECONDS)
 
@@ -151,25 +151,25 @@ class Follower:
                     return
                 event = json.loads(line)
                 pod = event["object"]
-                if event["type"] == "ERROR":  # that version is too old: all is listed anew
+                if event["type"] == "ERROR":  # that version is too old: everything is listed again
                     return
                 if event["type"] == "DELETED":
                     known.pop(pod["metadata"]["uid"], None)
                     pod = _gone(pod)
                 else:
                     known[pod["metadata"]["uid"]] = pod
-                self._tell(PodChanged(pod))
+                self._tell(PodChange(pod))
 
     def _read_events(self) -> None:
-        """Why no pods are made stands nowhere but in the Job's events."""
+        """Read the Job's events, the only place with the reason why no pods are created."""
         path, pause = self._api.path("v1", "Event"), _PAUSE_SECONDS
         while not self._over.wait(pause):
             for job in self._jobs:
                 try:
                     answer = self._api.get(path, fieldSelector=f"involvedObject.name={job}")
-                except Unreachable:
+                except ApiUnreachable:
                     continue
-                except Refused:  # who may not read events is told less
+                except ApiRefused:  # users without access to events get fewer messages
                     return
                 if reason := pods.refusal(answer["items"]):
                     raise KubernetesError(f"the cluster makes no pods for this run: {reason}")
@@ -190,27 +190,27 @@ class Follower:
                             return
                         number = _number(line)
                         if taken_up and number > last + 1:
-                            # not far enough back: once more, from the beginning
+                            # not far enough back: again from the beginning
                             del query["sinceSeconds"]
                             break
                         taken_up = taken_up and number < 0
                         last, last_came = max(last, number), time.monotonic()
-                        self._tell(Line(node, line.decode(errors="replace")))
+                        self._tell(LogLine(node, line.decode(errors="replace")))
                     else:
                         if was_ended:
-                            return self._tell(LogEnded(node))
+                            return self._tell(LogEnd(node))
                         query["sinceSeconds"] = ""
-            except Unreachable as error:
+            except ApiUnreachable as error:
                 patience.is_tried(error)
                 query["sinceSeconds"] = ""
-            except Refused as error:
+            except ApiRefused as error:
                 if error.status == 404 or was_ended:
-                    return self._tell(LogEnded(node))
-                if error.status != 400:  # its container is being made
+                    return self._tell(LogEnd(node))
+                if error.status != 400:  # its container is being created
                     raise
             ended.wait(_PAUSE_SECONDS)
             if "sinceSeconds" in query:
-                # the cluster's clock is not ours: seconds back from its own now
+                # the cluster's clock differs from ours: seconds back from its own present
                 query["sinceSeconds"] = str(round(time.monotonic() - last_came + _OVERLAP_SECONDS))
 
     def _beat(self, secret: str, seconds: float) -> None:
@@ -220,38 +220,38 @@ class Follower:
             data = {ALIVE: base64.b64encode(str(beats).encode()).decode()}
             try:
                 self._api.patch(path, {"data": data})
-            except Unreachable:  # the next one may get through; the pods are patient too
+            except ApiUnreachable:  # the next one may get through, and the pods are patient too
                 continue
 
 
 def _number(line: bytes) -> int:
-    """The number of an agent's line; -1 when it has none."""
+    """The number of an agent's line; -1 if it has none."""
     found = _NUMBER.search(line, 0, 4096)
     return int(found[1]) if found and line.startswith(b'{"kind": ') else -1
 
 
 class _Patience:
-    """How long a broken connection is borne."""
+    """Tolerance for a broken connection."""
 
     def __init__(self, tell: Callable[[Happening], None]) -> None:
         self._tell = tell
         self._since: float | None = None
         self._told = False
 
-    def is_tried(self, error: Unreachable) -> None:
-        """Raises `error` when it has gone on for too long."""
+    def is_tried(self, error: ApiUnreachable) -> None:
+        """Raises `error` if it has lasted too long."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
         elif now - self._since > _PATIENCE_SECONDS:
             raise error
-        elif not self._told:  # a stream that breaks once is nothing to speak of
+        elif not self._told:  # a stream that breaks once is not reported
             self._told = True
-            self._tell(Trouble(str(error)))
+            self._tell(ApiTrouble(str(error)))
 
     def is_well(self) -> None:
         if self._told:
-            self._tell(Trouble(""))
+            self._tell(ApiTrouble(""))
         self._since, self._told = None, False
 
 

@@ -1,7 +1,7 @@
-"""What is sent to the cluster for one run, as plain dicts: an indexed Job, a headless Service and a Secret.
+"""The objects of one run, as plain dicts: an indexed Job, a headless Service and a Secret.
 
 Pod i of the Job is node i: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode. The Service
-gives each a name in the cluster's DNS, `JOB-0.JOB`. The Secret holds the run's request: nothing of it stands in a
+gives each a name in the cluster's DNS, `JOB-0.JOB`. The Secret holds the run's request, of which no part is in a
 command line or in the environment.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.clusters.agent import Plan
+from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.job import InvalidJob
 
 Object = dict[str, Any]
@@ -23,16 +23,16 @@ Object = dict[str, Any]
 
 CONTAINER = "ranks"
 FOLDER = "/run/labkit"
-"""Where the Secret is mounted."""
+"""Mount path of the Secret."""
 REQUEST, ALIVE = "request", "alive"
-"""Keys of the Secret: what is run, and a number that grows as long as the notebook lives."""
+"""Keys of the Secret: the request, and a number that grows as long as the notebook lives."""
 SECRET_LIMIT_BYTES = 1 << 20
 """Kubernetes' own limit for a Secret."""
 
 WAIT_LIMIT_SECONDS = 24 * 3600
-"""So long a Job may wait for its nodes, beside the time that its ranks may run."""
+"""Maximum time that a Job may wait for its nodes, in addition to the time that its ranks may run."""
 _PULL_SECONDS = 1800
-"""A pod's time begins before its image is there."""
+"""Time for the image: a pod's time begins before it has been pulled."""
 _KEPT_AFTER_END_SECONDS = 300
 _GRACE_SECONDS = 5
 
@@ -43,29 +43,29 @@ _MANAGER_LABEL = "app.kubernetes.io/managed-by"
 
 @dataclass(frozen=True)
 class Shape:
-    """What every pod is given."""
+    """Properties of every pod."""
 
     image: str
     nnodes: int
     nproc_per_node: int
     gpus_per_node: int = 0
     cpus: str = ""
-    """Of each node, as Kubernetes writes them: `8`, `500m`."""
+    """Per node, in Kubernetes' format: `8`, `500m`."""
     memory: str = ""
-    """Of each node: `64Gi`."""
+    """Per node: `64Gi`."""
     service_account: str = ""
     pod_template: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over the rendered pod template; see `overlaid`."""
+    """Merged over the rendered pod template; see `overlaid`."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """How the objects of one run are found again."""
+    """Names by which the objects of one run are found again."""
 
     run: str
     namespace: str
     session: str
-    """The notebook's kernel."""
+    """Name of the notebook's kernel session."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -87,7 +87,7 @@ def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
             "subdomain": names.run,
             "activeDeadlineSeconds": pod_seconds,
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            # learners' code has no business with the cluster's API
+            # learners' code must not access the cluster's API
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -112,13 +112,13 @@ def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        # what a pod template says of itself is for the Job too: queues such as Kueue's look there
+        # a pod template's metadata is for the Job too: queues such as Kueue's read it there
         "metadata": overlaid(metadata(names), template["metadata"]),
         "spec": {
             "completionMode": "Indexed",
             "completions": shape.nnodes,
             "parallelism": shape.nnodes,
-            # a pod that is gone takes its ranks with it: the run has failed, nothing is to be started again
+            # a pod that is gone takes its ranks with it: the run has failed, and nothing is restarted
             "backoffLimit": 0,
             "activeDeadlineSeconds": pod_seconds + WAIT_LIMIT_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_AFTER_END_SECONDS,
@@ -136,28 +136,28 @@ def service(names: Names) -> Object:
         "spec": {
             "clusterIP": "None",
             "selector": {RUN_LABEL: names.run},
-            # ranks look for each other before any of them is said to be ready
+            # ranks look each other up before any of them is reported as ready
             "publishNotReadyAddresses": True,
         },
     }
 
 
 def secret(names: Names, request: bytes) -> Object:
-    """The Secret with the run's request. Raises `InvalidJob` when Kubernetes would not take it."""
+    """The Secret with the run's request. Raises `InvalidJob` if Kubernetes would reject it."""
     if len(request) + 1024 > SECRET_LIMIT_BYTES:
         raise InvalidJob(f"this run's request has {len(request):,} bytes; Kubernetes takes {SECRET_LIMIT_BYTES:,}")
     data = {REQUEST: base64.b64encode(request).decode(), ALIVE: base64.b64encode(b"0").decode()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(names), "type": "Opaque", "data": data}
 
 
-def packed(plan: Plan) -> bytes:
-    """A run's request: what the Secret holds."""
+def packed(plan: LaunchPlan) -> bytes:
+    """A run's request: the contents of the Secret."""
     return zlib.compress(pickle.dumps(plan), 9)
 
 
-def unpacked(request: bytes) -> Plan:
-    """The inverse of `packed`, in the pod. It is trusted: the notebook's kernel wrote it."""
-    plan: Plan = pickle.loads(zlib.decompress(request))
+def unpacked(request: bytes) -> LaunchPlan:
+    """The inverse of `packed`, in the pod. The data is trusted: the notebook's kernel wrote it."""
+    plan: LaunchPlan = pickle.loads(zlib.decompress(request))
     return plan
 
 
@@ -166,7 +166,7 @@ def metadata(names: Names) -> Object:
 
 
 def owned_by(owner: Object) -> Object:
-    """A patch that has an object deleted together with `owner`, which the API has answered with."""
+    """A patch that makes an object be deleted together with `owner`, an object from the API's answer."""
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -177,12 +177,12 @@ def owned_by(owner: Object) -> Object:
 
 
 def command(silence: float) -> list[str]:
-    """What runs in each pod."""
+    """The command of each pod."""
     return ["python", "-P", "-m", "labkit.clusters.kubernetes.pod", FOLDER, f"{silence:g}"]
 
 
 def resources(shape: Shape) -> Object:
-    """Limits; Kubernetes takes what is requested from them. Nothing asked for: the namespace's defaults."""
+    """Limits; Kubernetes derives the requests from them. Nothing set: the namespace's defaults."""
     limits = {"cpu": shape.cpus, "memory": shape.memory, "nvidia.com/gpu": str(shape.gpus_per_node or "")}
     given = {name: value for name, value in limits.items() if value}
     return {"limits": given, "requests": dict(given)} if given else {}
@@ -204,10 +204,9 @@ def volume_mounts() -> list[Object]:
 
 
 def overlaid(base: Object, over: Mapping[str, Any]) -> Object:
-    """`base` with `over` laid on it: maps are merged, lists of named things by their names, all else is replaced.
+    """`base` merged with `over`: maps are merged, lists of named items by their names, everything else is replaced.
 
-    So a template that names the container `ranks` changes the one that is there, and a new volume comes beside the
-    others.
+    So a template that names the container `ranks` changes the existing one, and a new volume is added to the others.
     """
     merged = copy.deepcopy(base)
     for key, value in over.items():
@@ -225,7 +224,7 @@ def overlaid(base: Object, over: Mapping[str, Any]) -> Object:
 
 
 def _key(value: Any) -> str:
-    """What tells the items of a list apart, as for `kubectl patch`; empty when it is no such list."""
+    """The key that identifies a list's items, as for `kubectl patch`; empty if there is none."""
     for name in ("mountPath", "name"):
         if isinstance(value, list) and value and all(isinstance(item, Mapping) and name in item for item in value):
             return name

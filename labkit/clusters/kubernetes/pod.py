@@ -1,8 +1,8 @@
-"""What runs in each pod: `python -m labkit.clusters.kubernetes.pod FOLDER SECONDS`. The node's agent, and its end.
+"""The command of each pod: `python -m labkit.clusters.kubernetes.pod FOLDER SECONDS`. Runs the node's agent.
 
-FOLDER is where the run's Secret is mounted. Besides the request it holds a number which the notebook makes grow as long
-as it waits for this run, and which Kubernetes brings here within a minute or two. When it has not changed for SECONDS,
-nobody will ever read the result: the pod ends and gives its GPUs back. No right in the cluster is needed for that.
+FOLDER is where the run's Secret is mounted. Besides the request it holds a number that the notebook increases as long
+as it waits for this run, and which Kubernetes delivers here within a minute or two. If it has not changed for SECONDS,
+nobody will ever read the result: the pod ends and releases its GPUs. That needs no permission in the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistError
 
-from labkit.clusters.agent import Plan
+from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.agent.node import NodeAgent
 from labkit.clusters.kubernetes.manifest import ALIVE, REQUEST, unpacked
 
@@ -31,13 +31,13 @@ _EXIT_SILENT = 75
 
 
 def main(folder: Path, silence: float) -> None:
-    """Be this pod's node until its run has ended."""
-    # the first process of a container has to say that it wants to be ended
+    """Run as this pod's node until its run has ended."""
+    # the first process of a container has to handle SIGTERM to be ended by it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     node = int(os.environ[NODE_VARIABLE])
     plan = unpacked((folder / REQUEST).read_bytes())
     threading.Thread(target=_end_when_silent, args=(folder / ALIVE, silence), daemon=True).start()
-    # anything that a library prints goes elsewhere: only the agent's lines are read
+    # a library's output goes elsewhere: only the agent's lines are read
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     agent = NodeAgent(node, plan.nnodes, out, plan.master_port)
@@ -46,8 +46,8 @@ def main(folder: Path, silence: float) -> None:
     agent.run_once(plan)
 
 
-def _meet(plan: Plan, node: int) -> None:
-    """Wait until all nodes are here: the first may come long before the last, and its ranks' time must not run."""
+def _meet(plan: LaunchPlan, node: int) -> None:
+    """Wait until all nodes are here: the first may come long before the last, and its ranks' time must not run yet."""
     while True:
         try:
             # a pod has a name only once it has a node
@@ -55,7 +55,7 @@ def _meet(plan: Plan, node: int) -> None:
             store = TCPStore(plan.master_addr, plan.master_port, None, False, timedelta(seconds=10))
             here = PrefixStore(f"{plan.run}/pods", store)
             here.set(str(node), "here")
-            # not wait(): a signal would have to wait too
+            # not wait(), during which signals would have to wait too
             while not here.check([str(each) for each in range(plan.nnodes)]):
                 time.sleep(0.1)
             return

@@ -1,4 +1,4 @@
-"""What a pod's status says, for people: why it waits, how it ended. Pure functions over the API's dicts."""
+"""Descriptions of a pod's status, for people: why it waits, how it ended. Pure functions over the API's dicts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Phase = Literal["pending", "running", "succeeded", "failed"]
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 _NEVER_STARTS = (
-    # ErrImagePull is tried again once; ImagePullBackOff follows
+    # ErrImagePull is retried once; ImagePullBackOff follows
     *("InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
 )
 _REFUSED = ("forbidden", "denied the request", "is invalid")
 _RANKS_CONTAINERS = (CONTAINER, "node")
-"""The second is what Kubeflow's runtime calls it."""
+"""The second is the name in Kubeflow's runtime."""
 
 
 def node_of(pod: Object) -> int | None:
-    """The node that a pod is, from its completion index; None when it has none."""
+    """Node number of a pod, from its completion index; None if it has none."""
     metadata = pod["metadata"]
     for where in ("annotations", "labels"):
         index = (metadata.get(where) or {}).get(INDEX, "")
@@ -33,7 +33,7 @@ def node_of(pod: Object) -> int | None:
 
 
 def phase(pod: Object) -> Phase:
-    """How far it is. A pod that is being deleted while it has not ended counts as failed."""
+    """Phase of a pod. One that is being deleted but has not ended counts as failed."""
     said = str(pod.get("status", {}).get("phase", "Pending")).lower()
     if said in ("succeeded", "failed"):
         return "succeeded" if said == "succeeded" else "failed"
@@ -44,7 +44,7 @@ def phase(pod: Object) -> Phase:
 
 
 def why_pending(pod: Object) -> str:
-    """Why it does not run yet, as the cluster says it; may be empty."""
+    """Why it does not run yet, according to the cluster; may be empty."""
     waiting = _container(pod).get("state", {}).get("waiting", {})
     if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
         return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
@@ -57,7 +57,7 @@ def why_pending(pod: Object) -> str:
 
 
 def why_never(pod: Object) -> str:
-    """Why it will never run, and what to try; empty as long as it may."""
+    """Why it will never run, and what to try; empty while it may."""
     waiting = _container(pod).get("state", {}).get("waiting", {})
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason not in _NEVER_STARTS:
@@ -112,10 +112,10 @@ def summary(pods: Iterable[Object], nnodes: int) -> str:
 
 
 def refusal(events: Iterable[Mapping[str, Any]]) -> str:
-    """Why the cluster makes no pods of a Job, from the Job's events, and what to try; empty when nothing is wrong."""
+    """Why the cluster creates no pods of a Job, from the Job's events, and what to try; empty if nothing is wrong."""
     for event in events:
         said = str(event.get("message", ""))
-        # other failures pass: the Job tries again
+        # other failures are temporary: the Job retries
         if event.get("reason") != "FailedCreate" or not any(word in said for word in _REFUSED):
             continue
         if "exceeded quota" in said:
@@ -129,11 +129,11 @@ def refusal(events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _container(pod: Object) -> Object:
-    """The status of the container that the ranks run in."""
+    """The status of the ranks' container."""
     statuses: list[Object] = pod.get("status", {}).get("containerStatuses") or []
     return next((each for each in statuses if each.get("name") in _RANKS_CONTAINERS), {})
 
 
 def _shortened(message: str) -> str:
-    """The scheduler's words, without what it says of preemption."""
+    """The scheduler's message, without its part about preemption."""
     return re.split(r"\.? preemption:", message)[0].rstrip(". ")

@@ -1,7 +1,7 @@
-"""What a notebook has on the cluster is written down, so that the next one deletes what a killed one has left.
+"""A record of a notebook's objects on the cluster, so that the next notebook deletes those that a killed one has left.
 
-Every kernel holds a lock on a file of its own, which the system lets go of however the kernel ends. Only files of this
-host are looked at: on shared file systems a lock may not be seen from another. No right to list anything is needed.
+Every kernel holds a lock on a file of its own, which the system releases however the kernel ends. Only files of this
+host are checked: on shared file systems a lock may be invisible from another host. No permission to list is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Held = dict[str, list[str]]
 
 
 class Session:
-    """This process's file. It is there only while something is on a cluster, and again after that."""
+    """This process's file. It exists only while there are objects on a cluster."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(8)
@@ -32,7 +32,7 @@ class Session:
         self._held: _Held = {}
 
     def remember(self, api: Api, paths: Sequence[str]) -> None:
-        """Write down what is about to be created."""
+        """Record objects that are about to be created."""
         with self._lock:
             if self._descriptor is None:
                 file = _folder() / f"{socket.gethostname()}-{self.name}"
@@ -42,7 +42,7 @@ class Session:
             _write(self._descriptor, self._held)
 
     def forget(self, api: Api, paths: Sequence[str]) -> None:
-        """It has been deleted."""
+        """Remove deleted objects from the record."""
         with self._lock:
             assert self._descriptor is not None
             self._held[api.address] = [path for path in self._held[api.address] if path not in paths]
@@ -53,10 +53,10 @@ session = Session()
 
 
 def delete_orphans(api: Api) -> int:
-    """Delete from this cluster what dead sessions have left; returns how many objects that were."""
+    """Delete objects of dead sessions from this cluster; returns the number of objects."""
     deleted = 0
     for file in _folder().glob(f"{socket.gethostname()}-*"):
-        with contextlib.suppress(OSError):  # another kernel is just doing the same
+        with contextlib.suppress(OSError):  # another kernel is doing the same
             descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ def _read(descriptor: int) -> _Held:
     try:
         held: _Held = json.loads(os.pread(descriptor, 1 << 20, 0) or "{}")
         return held
-    except ValueError:  # it was killed while it wrote
+    except ValueError:  # it was killed while writing
         return {}
 
 

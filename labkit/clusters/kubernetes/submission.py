@@ -1,4 +1,4 @@
-"""One run on the cluster, from what is created for it to what is deleted."""
+"""One run on the cluster, from the creation of its objects to their deletion."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 
-from labkit.clusters.agent import Nodes, NodesLost, Plan, lines
+from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost, lines
 from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.forkserver import frames
 from labkit.clusters.kubernetes import manifest, pods
 from labkit.clusters.kubernetes.api import Api, KubernetesError
-from labkit.clusters.kubernetes.following import Follower, GivenUp, Happening, Line, LogEnded, PodChanged, Trouble
+from labkit.clusters.kubernetes.following import (
+    ApiTrouble,
+    Follower,
+    FollowFailure,
+    Happening,
+    LogEnd,
+    LogLine,
+    PodChange,
+)
 from labkit.clusters.kubernetes.manifest import Object
 from labkit.clusters.kubernetes.sessions import session
 from labkit.clusters.run import Run
-from labkit.clusters.warm import frames
 
 _LAST_WORDS = 12
 
 
 class Submission:
-    """Objects on the cluster, for as long as this is open: all are deleted when it is closed, whatever happens."""
+    """Objects on the cluster within a `with` block: its end deletes all of them, whatever happens."""
 
-    def __init__(self, api: Api, owner: Object, others: Sequence[Object], plan: Plan) -> None:
-        """owner: the Job or TrainJob; the others are deleted with it. Raises `KubernetesError` when one is refused."""
+    def __init__(self, api: Api, owner: Object, others: Sequence[Object], plan: LaunchPlan) -> None:
+        """owner: the Job or TrainJob; the others are deleted with it. Raises `KubernetesError` if one is rejected."""
         self._api = api
         self._plan = plan
         self._paths = [
@@ -68,19 +76,19 @@ class Submission:
         self._delete()
 
     def keep_alive(self, seconds: float) -> None:
-        """Tell the pods every so often that this program still waits for them."""
+        """Show the pods at regular intervals that this program still waits for them."""
         assert self._follower
         self._follower.keep_alive(self._name, seconds)
 
     def follow(self, on_output: OnOutput | None, on_state: OnState | None) -> Run:
-        """Wait for the pods, then for the ranks. Raises `KubernetesError` when the ranks never begin."""
+        """Wait for the pods, then for the ranks. Raises `KubernetesError` if the ranks never begin."""
         tell = on_state or (lambda state: None)
         assert self._follower
         tell(State("queued", self._summary()))
         while len(self._heard) < self._plan.nnodes:
             self._take(self._follower.happenings.get(), tell, begun=False)
         over = threading.Event()
-        # what happens from now on is for `nodes`, which reads it in this thread
+        # later events are for `nodes`, which reads them in this thread
         threading.Thread(target=self._pump, args=(tell, over), name="labkit-kubernetes", daemon=True).start()
         try:
             return self._nodes.run(self._plan, on_output, on_state)
@@ -93,7 +101,7 @@ class Submission:
             ) from None
         finally:
             over.set()
-            self._follower.happenings.put(Trouble(""))
+            self._follower.happenings.put(ApiTrouble(""))
 
     def _pump(self, tell: OnState, over: threading.Event) -> None:
         assert self._follower
@@ -104,22 +112,22 @@ class Submission:
             self._take(happening, tell, begun=True)
 
     def _take(self, happening: Happening, tell: OnState, begun: bool) -> None:
-        """Take in what has happened. Before the ranks have begun, what ends a node raises `KubernetesError`."""
+        """Process an event. Before the ranks have begun, the end of a node raises `KubernetesError`."""
         match happening:
-            case Line(node, text):
+            case LogLine(node, text):
                 if text.startswith('{"kind": '):
                     self._heard.add(node)
                     self._nodes.feed(node, text)
                 elif text not in (words := self._last_words.setdefault(node, deque(maxlen=_LAST_WORDS))):
-                    # a log that is taken up again says some lines twice
+                    # a log that is resumed repeats some lines
                     words.append(text)
-            case PodChanged(pod):
+            case PodChange(pod):
                 self._take_pod(pod, tell, begun)
-            case LogEnded(node):
+            case LogEnd(node):
                 self._end(node, begun)
-            case Trouble(text):
+            case ApiTrouble(text):
                 tell(State("running", text) if begun else State("queued", text or self._summary()))
-            case GivenUp(error):
+            case FollowFailure(error):
                 if not begun:
                     raise error
                 for node in range(self._plan.nnodes):
@@ -130,7 +138,7 @@ class Submission:
         if node is None or node >= self._plan.nnodes:
             return
         known = self._pods.get(node)
-        if known and known["metadata"]["uid"] != pod["metadata"]["uid"]:  # another try of the Job's: ours has failed
+        if known and known["metadata"]["uid"] != pod["metadata"]["uid"]:  # a retry by the Job: our pod has failed
             return
         self._pods[node] = pod
         assert self._follower
@@ -150,7 +158,7 @@ class Submission:
         return pods.summary(self._pods.values(), self._plan.nnodes)
 
     def _end(self, node: int, begun: bool) -> None:
-        """A node's log is at its end: nothing more will come from it."""
+        """End of a node's log: no more lines will come from it."""
         pod = self._pods[node]
         words = "\n".join(self._last_words.get(node, ()))
         how = pods.how_it_ended(pod) + (f"; the last that it printed:\n{words}" if words else "")
@@ -161,13 +169,13 @@ class Submission:
         self._nodes.lost(node, how)
 
     def _obey(self, text: str) -> None:
-        """What `Nodes` would say to an agent. Pods cannot be spoken to: all that can be had is their end."""
+        """Handle lines of `Nodes` for an agent. Pods accept no input: they can only be ended."""
         fields, data = lines.read(text) or ({}, b"")
         ending = fields.get("kind") == "stop"
         if fields.get("kind") == "frames":
             ending = any(header.get("kind") == "end" for header, _ in frames.Decoder(1 << 20).feed(data))
         if ending:
-            # they get SIGTERM, and say how their ranks ended
+            # they get SIGTERM, and report how their ranks ended
             with contextlib.suppress(KubernetesError):
                 self._api.delete(self._path(self._owner))
 
@@ -176,7 +184,7 @@ class Submission:
 
     def _delete(self) -> None:
         for path in self._paths:
-            # what cannot be deleted now stays written down
+            # objects that cannot be deleted now stay recorded
             with contextlib.suppress(KubernetesError):
                 self._api.delete(path)
                 session.forget(self._api, [path])

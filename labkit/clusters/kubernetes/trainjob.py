@@ -1,7 +1,8 @@
-"""The same run as a TrainJob of Kubeflow Trainer, where the cluster has that: its queues and accounts then apply.
+"""The same run as a TrainJob of Kubeflow Trainer, if the cluster has it: its queues and accounts then apply.
 
-https://www.kubeflow.org/docs/components/trainer/. The runtime makes a JobSet of it, and that an indexed Job: pod i is
-node i here too. What a runtime's pods may be given besides its trainer has changed its name with Trainer's versions.
+https://www.kubeflow.org/docs/components/trainer/. The runtime turns it into a JobSet, and that into an indexed Job:
+pod i is node i here too. The field for additions to a runtime's pods, besides its trainer, differs between Trainer's
+versions.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
 RUNTIME = "torch-distributed"
-"""The ClusterTrainingRuntime that Trainer brings along."""
+"""The ClusterTrainingRuntime that Trainer installs."""
 _CONTAINER = _REPLICATED_JOB = "node"
-"""What the runtime calls them."""
+"""Their names in the runtime."""
 
 Patching = Literal["runtimePatches", "podTemplateOverrides"]
 """The field in which pods get their volumes: Trainer 2.2 and later, Trainer 2.1."""
@@ -25,7 +26,7 @@ _POD_FIELDS = ("serviceAccountName", "nodeSelector", "affinity", "tolerations", 
 
 
 def patching(spec_fields: Mapping[str, Any]) -> Patching | None:
-    """How this cluster's TrainJobs take volumes, from the fields of its TrainJobSpec; None: in no way known here."""
+    """The field for volumes in this cluster's TrainJobs, from the fields of its TrainJobSpec; None: no known one."""
     if "runtimePatches" in spec_fields:
         return "runtimePatches"
     return "podTemplateOverrides" if "podTemplateOverrides" in spec_fields else None
@@ -75,12 +76,12 @@ def train_job(names: Names, shape: Shape, timeout: float, silence: float, patchi
 
 
 def master(names: Names) -> str:
-    """Name of node 0 in the cluster's DNS: JobSet makes the Service, and names the pods' hosts."""
+    """Name of node 0 in the cluster's DNS: JobSet creates the Service, and names the pods' hosts."""
     return f"{names.run}-{_REPLICATED_JOB}-0-0.{names.run}"
 
 
 def available(api: Api, pod_template: Mapping[str, Any]) -> tuple[Patching | None, str]:
-    """How TrainJobs are written on this cluster; None and why not, where they cannot be used."""
+    """The format of TrainJobs on this cluster; None and the reason if they cannot be used."""
     unknown = (pod_template.get("spec") or {}).keys() - {*_POD_FIELDS, "containers"}
     if unknown:
         return None, f"its pods cannot be given {', '.join(sorted(unknown))} of the pod template"

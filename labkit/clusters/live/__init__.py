@@ -1,5 +1,5 @@
-"""Ranks that stay alive between cells and keep their state; see docs/ranks.md."""
+"""Live ranks stay alive between cells and keep their state; see docs/ranks.md."""
 
-from labkit.clusters.live.ranks import Interrupted, KeepsRanks, LiveRanks, RankState
+from labkit.clusters.live.ranks import Interrupted, LiveCluster, LiveRanks, RankState
 
-__all__ = ["Interrupted", "KeepsRanks", "LiveRanks", "RankState"]
+__all__ = ["Interrupted", "LiveCluster", "LiveRanks", "RankState"]

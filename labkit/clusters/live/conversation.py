@@ -1,6 +1,6 @@
-"""The client's end of live ranks: a thread that alone speaks with their supervisor, so that nothing can cut it short.
+"""The client's end of live ranks: one thread alone talks to their supervisor, so that no exchange can be cut short.
 
-A `KeyboardInterrupt` may strike the notebook's thread anywhere, also in the middle of a frame. Here it is a message.
+A `KeyboardInterrupt` may hit the notebook's thread anywhere, even in the middle of a frame. Here it is a message.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver.collector import Collector
+from labkit.clusters.forkserver.hang_policy import HangPolicy
+from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.job import Job
 from labkit.clusters.live.messages import Message, encode
+from labkit.clusters.rank_status import RankStatus
 from labkit.clusters.run import Run
-from labkit.clusters.standing import Standing
-from labkit.clusters.warm import frames, reports
-from labkit.clusters.warm.collector import Collector
-from labkit.clusters.warm.hanging import Hanging
-from labkit.clusters.warm.telling import Telling
 
 GRACE_SECONDS = 1.0
-"""How long the other ranks may go on when one has failed: enough to notice it themselves."""
+"""Time that the other ranks may go on after one has failed: enough to notice it themselves."""
 ANSWER_SECONDS = 2.0
-"""A rank that does not answer an interrupt within this time is killed."""
+"""Time after which a rank that does not answer an interrupt is killed."""
 _MAX_BYTES = 4 << 30
 _DEATH_SECONDS = 10.0
 _WHERE_SECONDS = 1.0
 
 
-class Line(Protocol):
-    """A way to processes and back: `labkit.clusters.warm.Session`, or one that leads to several machines."""
+class RanksConnection(Protocol):
+    """A connection to processes: `labkit.clusters.forkserver.Session`, or one to several machines."""
 
     @property
     def connection(self) -> Any:
-        """To select on."""
+        """For `select`."""
 
     def receive(self, seconds: float | None = None) -> bytes | None: ...
 
@@ -51,14 +51,14 @@ class Line(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a question."""
+    """Result of one question."""
 
     run: Run
-    """Of all ranks; those that were not asked have nothing to say."""
+    """The run of all ranks; those that were not asked have no result."""
     interrupted: str = ""
-    """Why the ranks were: `interrupted` by the learner, `timeout`, `failure` of a rank, `hang: ...`. Or empty."""
-    standings: Sequence[Standing] = ()
-    """Where all ranks were when they were interrupted, unless one had failed."""
+    """Reason for an interrupt: `interrupted` by the learner, `timeout`, `failure` of a rank, `hang: ...`; or empty."""
+    statuses: Sequence[RankStatus] = ()
+    """Status of all ranks at the interrupt; empty if it was for a failed rank."""
     killed: frozenset[int] = frozenset()
     """Ranks that did not answer the interrupt."""
     died: frozenset[int] = frozenset()
@@ -70,30 +70,30 @@ class _Question:
     messages: Mapping[int, bytes]
     job: Job
     on_output: OnOutput | None
-    telling: Telling
-    hanging: Hanging
+    notifier: StateNotifier
+    hang_policy: HangPolicy
     answer: Future[Outcome] = field(default_factory=Future)
     began: float = 0.0
     waiting: set[int] = field(default_factory=set)
     interrupt_at: dict[str, float] = field(default_factory=dict)
-    """Reason -> when."""
+    """Time of each pending interrupt, by reason."""
     interrupted: str = ""
-    """Why."""
+    """Reason for the interrupt."""
     where_until: float | None = None
-    """Until then all are being asked where they are, before they are interrupted."""
-    standings: Sequence[Standing] = ()
+    """Time until which all ranks are asked for their place before they are interrupted."""
+    statuses: Sequence[RankStatus] = ()
     kill_at: float | None = None
     killed: set[int] = field(default_factory=set)
     error: BaseException | None = None
-    """What `on_output` raised."""
+    """Exception raised by `on_output`."""
 
 
 class Conversation:
     """Questions to ranks, one after the other."""
 
-    def __init__(self, line: Line, hosted: Sequence[Sequence[int]]) -> None:
-        """`hosted[i]`: the ranks of process i. Ranks of one process are sent the same messages."""
-        self._line = line
+    def __init__(self, connection: RanksConnection, hosted: Sequence[Sequence[int]]) -> None:
+        """`hosted[i]`: the ranks of process i. All ranks of one process get the same message."""
+        self._connection = connection
         self._hosted = hosted
         self._process = {rank: process for process, ranks in enumerate(hosted) for rank in ranks}
         self._collector = Collector(hosted, None, self._printed_meanwhile, _MAX_BYTES)
@@ -105,9 +105,9 @@ class Conversation:
         self._ended = False
         self._closed = False
         self.exits: dict[int, int | None] = {}
-        """Of ranks that are dead: exit code, or minus the signal's number."""
+        """Dead ranks: exit code, or minus the signal's number."""
         self.losses: dict[int, str] = {}
-        """How ranks were lost that did not end by themselves, in words: `ended with node2: ...`."""
+        """Ranks that were lost without ending by themselves, in words: `ended with node2: ...`."""
         self._thread = threading.Thread(target=self._serve, name="labkit live ranks", daemon=True)
         self._thread.start()
 
@@ -120,14 +120,14 @@ class Conversation:
     ) -> Outcome:
         """Send each rank its message and return when all have answered or are dead.
 
-        When one fails, the others are interrupted after `GRACE_SECONDS`; all are, after `job.timeout` seconds, when
-        they hang and `job` wants that to be stopped, and on `KeyboardInterrupt` here, which is not raised.
-        `on_output` and `on_state` are called in another thread; what the first raises is raised.
+        When one fails, the others are interrupted after `GRACE_SECONDS`; all are interrupted after `job.timeout`
+        seconds, on a hang if `job` stops on hangs, and on `KeyboardInterrupt` here, which is not raised. `on_output`
+        and `on_state` are called in another thread; exceptions of the first are raised here.
         """
         encoded = {key: encode(message) for key, message in {id(m): m for m in messages.values()}.items()}
         asked = {rank: encoded[id(message)] for rank, message in messages.items()}
-        telling, hanging = Telling([self._collector], on_state), Hanging(job, [self._collector], on_state)
-        question = _Question(asked, job, on_output, telling, hanging)
+        notifier, hang_policy = StateNotifier([self._collector], on_state), HangPolicy(job, [self._collector], on_state)
+        question = _Question(asked, job, on_output, notifier, hang_policy)
         interrupted = False
         while True:
             try:
@@ -142,7 +142,7 @@ class Conversation:
                 self._order(lambda: self._interrupt_or_refuse(question))
 
     def printed_meanwhile(self) -> list[tuple[int, str, str]]:
-        """What ranks have printed since they were last asked: (rank, stream, text). It is handed out once."""
+        """Output of ranks since the last question: (rank, stream, text). Each piece is returned once."""
         with self._lock:
             taken, self._meanwhile = self._meanwhile, []
         return taken
@@ -153,7 +153,7 @@ class Conversation:
         self._thread.join()
 
     def _order(self, order: Callable[[], None]) -> bool:
-        """Have the thread do something; False when it has ended."""
+        """Call `order` in the thread; False if it has ended."""
         with self._lock:
             if self._closed:
                 return False
@@ -161,11 +161,11 @@ class Conversation:
             os.write(self._wake_up, b".")
             return True
 
-    # what follows is this thread's alone
+    # all methods below run only in this thread
 
     def _serve(self) -> None:
         try:
-            data = self._line.receive(0)  # the line may hold something back that it has received already
+            data = self._connection.receive(0)  # the connection may hold data that it has already received
             if data is not None:
                 self._hear(data)
             while not self._ended:
@@ -176,7 +176,7 @@ class Conversation:
                     self._orders.get()()
                 self._look()
         finally:
-            self._line.close()
+            self._connection.close()
             for rank in self._process:
                 self.exits.setdefault(rank, None)
             with self._lock:
@@ -193,10 +193,10 @@ class Conversation:
         times = [] if question is None else [*question.interrupt_at.values(), question.kill_at, question.where_until]
         soonest = min((at for at in times if at is not None), default=None)
         seconds = None if soonest is None else max(0.0, soonest - time.monotonic())
-        ready = select.select([self._line.connection, self._woken], [], [], seconds)[0]
+        ready = select.select([self._connection.connection, self._woken], [], [], seconds)[0]
         if self._woken in ready:
             os.read(self._woken, 4096)
-        return self._line.receive(0) if self._line.connection in ready else None
+        return self._connection.receive(0) if self._connection.connection in ready else None
 
     def _hear(self, data: bytes) -> None:
         try:
@@ -206,9 +206,9 @@ class Conversation:
         self._ended = not data
         question = self._question
         if question is not None:
-            question.telling.look()
-        if question is not None and not question.interrupted and (reason := question.hanging.look()):
-            question.interrupted, question.standings = reason, self._collector.standings()
+            question.notifier.look()
+        if question is not None and not question.interrupted and (reason := question.hang_policy.look()):
+            question.interrupted, question.statuses = reason, self._collector.statuses()
             self._interrupt(question)
 
     def _begin(self, question: _Question) -> None:
@@ -233,16 +233,16 @@ class Conversation:
         for process, message in {self._process[rank]: m for rank, m in question.messages.items()}.items():
             header = {"kind": "input", "process": process, "hang_timeout": question.job.hang_timeout}
             self._send(header, message)
-        question.telling.look()
+        question.notifier.look()
 
     def _interrupt_or_refuse(self, question: _Question) -> None:
         if question is self._question:
             self._stop(question, "interrupted")
-        elif not question.answer.done():  # it was interrupted before it was asked
+        elif not question.answer.done():  # interrupted before it was asked
             question.answer.set_result(Outcome(Run([]), "interrupted"))
 
     def _stop(self, question: _Question, reason: str) -> None:
-        """Interrupt the ranks that have not answered; before that, ask where they are, if that is not known."""
+        """Interrupt the ranks that have not answered; before that, ask where they are if that is not known."""
         if question.interrupted:
             return
         question.interrupted = reason
@@ -264,7 +264,7 @@ class Conversation:
     def _kill(self) -> None:
         question = self._question
         assert question is not None
-        if question.killed:  # they do not even die: the supervisor is not there any more
+        if question.killed:  # killing did not help: the supervisor no longer exists
             self._ended = True
             return
         processes = self._processes(question.waiting)
@@ -278,7 +278,7 @@ class Conversation:
         return {self._process[rank] for rank in ranks}
 
     def _look(self) -> None:
-        """What has to be done now."""
+        """Do what is due now."""
         for process, status in self._collector.exits.items():
             self.exits.update(dict.fromkeys(self._hosted[process], status))
         for process, how in self._collector.losses.items():
@@ -300,7 +300,7 @@ class Conversation:
         if reason:
             self._stop(question, reason)
         elif question.where_until is not None and (self._collector.all_places_known or question.where_until <= now):
-            question.standings = self._collector.standings()
+            question.statuses = self._collector.statuses()
             self._interrupt(question)
         elif question.kill_at is not None and question.kill_at <= now:
             self._kill()
@@ -313,11 +313,11 @@ class Conversation:
             question.answer.set_exception(question.error)
         else:
             killed = frozenset(question.killed)
-            question.answer.set_result(Outcome(run, question.interrupted, question.standings, killed, frozenset(died)))
+            question.answer.set_result(Outcome(run, question.interrupted, question.statuses, killed, frozenset(died)))
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         try:
-            self._line.send(header, payload)
+            self._connection.send(header, payload)
         except OSError:
             self._ended = True
 

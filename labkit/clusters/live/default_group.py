@@ -1,4 +1,4 @@
-"""`init_process_group` on ranks that stay: a cell that begins with it can be run again, and keeps what stands."""
+"""`init_process_group` on live ranks: a cell that begins with it can be run again, and keeps the present group."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from labkit.clusters.run import ranges
 
 
 class DefaultGroup:
-    """What one rank knows of its default process group."""
+    """State of one rank's default process group."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._cell: Cell | None = None
         self._made_before = False
-        """In a cell before this one."""
+        """Whether it was created in an earlier cell."""
 
     def begin(self, cell: Cell) -> None:
-        """A cell begins on this rank."""
+        """Note the begin of a cell on this rank."""
         self._cell = cell
         self._made_before = dist.is_initialized()
         torch_versions.count_groups_from(cell.group_count)
 
     def is_kept(self, backend: str | None) -> bool:
-        """A cell asks for a default group. True when it has one; else one must be made, and can be."""
+        """Called when a cell requests a default group. True if it keeps the present one; else one may be created."""
         assert self._cell is not None
         if self._made_before and dist.is_initialized():
-            if self._cell.standing and backend in (None, dist.get_backend()):
+            if self._cell.has_default_group and backend in (None, dist.get_backend()):
                 return True
             dist.destroy_process_group()
             self._made_before = False
@@ -54,7 +54,7 @@ class DefaultGroup:
 
 
 def keep_default_groups(of_this_rank: Callable[[], DefaultGroup]) -> None:
-    """From now on `init_process_group` asks the rank that calls it whether it has to make one."""
+    """Make `init_process_group` ask the calling rank whether to create a group."""
     original = dist.init_process_group
 
     @functools.wraps(original)

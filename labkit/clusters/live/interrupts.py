@@ -1,6 +1,6 @@
-"""SIGINT on a rank that stays: a `KeyboardInterrupt` in the cell that is running, and nothing between cells.
+"""SIGINT on a live rank: a `KeyboardInterrupt` in the running cell, and no effect between cells.
 
-Code below Python does not notice it. What waits in a process group is torn out: see meetings.py.
+Code below Python does not notice it. Operations that wait in a process group are broken off by the group repair.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import FrameType
 from labkit.clusters.program import is_learners
 
 _PATIENCE_SECONDS = 0.15
-"""How long Python code may take to notice the interrupt, until something below it is taken to hang."""
+"""Time that Python code may take to notice the interrupt, before code below it is assumed to hang."""
 
 
 class Interrupts:
-    """Made in the rank's main thread. `cut` ends what waits in process groups; another thread calls it."""
+    """Created in the rank's main thread. `cut` breaks off operations in process groups; another thread calls it."""
 
     def __init__(self, cut: Callable[[], bool]) -> None:
         self._cut = cut
@@ -28,7 +28,7 @@ class Interrupts:
         self._idle = threading.Event()
         self._idle.set()
         self.came = False
-        """During the last cell."""
+        """Whether an interrupt came during the last cell."""
         self._raised = False
         woken, self._wake_up = os.pipe()
         os.set_blocking(self._wake_up, False)
@@ -36,10 +36,10 @@ class Interrupts:
 
     @contextmanager
     def allowed(self, anywhere: bool = False) -> Iterator[None]:
-        """Within the block SIGINT counts: `KeyboardInterrupt` is raised in the learner's code, or `anywhere`."""
+        """Within the block, SIGINT raises `KeyboardInterrupt` in the learner's code, or `anywhere`."""
         self.came = self._raised = False
         self._anywhere = anywhere
-        # each time, since the learner's code may have set its own
+        # each time, since the learner's code may have set its own handler
         signal.signal(signal.SIGINT, self._handle)
         signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
         self._idle.clear()
@@ -52,7 +52,7 @@ class Interrupts:
         if self._idle.is_set():
             return
         self.came = True
-        # not while an error is on its way out of the cell: the rank itself must live on
+        # not while an error is leaving the cell: the rank itself must live on
         if self._anywhere or _is_in_learners_code(frame):
             self._raised = True
             raise KeyboardInterrupt
@@ -63,7 +63,7 @@ class Interrupts:
                 continue
             while not self._idle.wait(_PATIENCE_SECONDS):
                 self._cut()
-                if not self._raised:  # it came too early, or too late for the line that it should have hit
+                if not self._raised:  # it came too early or too late for the line that it should have hit
                     signal.pthread_kill(self._main, signal.SIGINT)
 
 

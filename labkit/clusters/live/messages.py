@@ -1,4 +1,4 @@
-"""What a live rank is asked and what it answers: plain data and tensors in frames, nothing that runs on arrival."""
+"""Messages to a live rank and its answers: plain data and tensors in frames, so that nothing is executed on arrival."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from labkit.clusters import wire
-from labkit.clusters.warm import frames
+from labkit.clusters.forkserver import frames
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Run `source` in the rank's `__main__`, after putting `values` there; its answer says what became of it."""
+    """Run `source` in the rank's `__main__`, after setting `values` there; the answer holds the result."""
 
     source: str
     filename: str
     first_line: int
     ranks: tuple[int, ...]
-    """The ranks that run it."""
+    """Ranks that run it."""
     modules: dict[str, str]
     """Exercise modules that have changed since the last cell, by name."""
     values: dict[str, Any] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
-    """Names whose values are to be sent back."""
+    """Names whose values to send back."""
     trace: bool = True
-    standing: bool = False
-    """Every rank has the default process group: `init_process_group()` keeps it."""
+    has_default_group: bool = False
+    """Whether every rank has the default process group: `init_process_group()` then keeps it."""
     group_count: int = 0
-    """How many process groups have been made by any rank; torch gives the next one this number for a name."""
+    """Maximum number of process groups created by any rank so far; torch uses it as the name of the next one."""
     dead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Mend:
-    """Something went wrong in a cell: connect the process groups anew, that none holds what was left half done."""
+class GroupRepair:
+    """After a failed cell: connect the process groups again, so that none holds unfinished operations."""
 
     generation: int
     groups: tuple[str, ...]
-    """Those that all of their members have; every one is connected again."""
+    """Groups that all of their members have; every one is connected again."""
     without_default: bool
-    """The default group cannot be mended: leave it, and with it all others."""
+    """Whether the default group cannot be repaired: it is then destroyed, and with it all others."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Say how you are."""
+    """Report the rank's status."""
 
 
-Message = Cell | Mend | Report
-_KINDS: dict[str, type[Cell] | type[Mend] | type[Report]] = {kind.__name__: kind for kind in (Cell, Mend, Report)}
+Message = Cell | GroupRepair | Report
+_KINDS: dict[str, type[Cell] | type[GroupRepair] | type[Report]] = {
+    kind.__name__: kind for kind in (Cell, GroupRepair, Report)
+}
 
 
 def encode(message: Message) -> bytes:
@@ -65,34 +67,34 @@ def decode(header: Mapping[str, Any], payload: bytes) -> Message:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rank says after each message: how it stands."""
+    """A rank's status, sent after each message."""
 
     began: float
-    """Seconds since the ranks were started: when it took up what it was asked."""
+    """Time at which it began to process the message, in seconds since the ranks were started."""
     pid: int
     groups: dict[str, tuple[int, ...]]
-    """Members of each of its process groups that can be mended."""
+    """Members of each of its process groups that can be repaired."""
     default: str
-    """Name of its default process group, empty when it has none."""
+    """Name of its default process group, empty if it has none."""
     group_count: int
     pulled: dict[str, Any] = field(default_factory=dict)
-    """The values that were wanted, by name; those that it does not have are not there."""
+    """Requested values by name; names that do not exist are missing."""
     ended: str = ""
-    """How it has died, where that leaves its process alive: `ended with exit code 3`."""
+    """How the rank has died, if its process lives on: `ended with exit code 3`."""
     clock: int = 0
-    """Ranks with the same number here have one clock: those of a node."""
+    """Number of the rank's clock, which the ranks of a node share."""
     clock_began: float = 0.0
-    """When that showed 0, as the machine's own clock has it."""
+    """Time of 0 on that clock, by the machine's own clock."""
     memory: int = 0
-    """Bytes of memory that are its own, and its share of what it has in common with others; 0 where not asked for."""
+    """Bytes of its own memory, and its share of shared memory; 0 if not requested."""
 
     def with_value(self, value: Any) -> tuple[Any, dict[str, Any]]:
-        """As the value of a `RankResult`."""
+        """The answer as part of the value of a `RankResult`."""
         return value, {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def answer_of(value: Any) -> tuple[Any, Answer | None]:
-    """The rank's own value and its standing; None when it could not travel, and `value` says why."""
+    """The rank's own value and its answer; the latter is None if it could not travel, and `value` has the reason."""
     match value:
         case (own, {"began": float(), "pid": int(), "groups": dict(), "pulled": dict()} as rest):
             try:

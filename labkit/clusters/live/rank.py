@@ -1,4 +1,4 @@
-"""A rank that stays: runs one cell after the other in one `__main__`, in its own process, until the client is gone."""
+"""A live rank: runs one cell after the other in one `__main__`, in its own process, until the client is gone."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import torch.distributed as dist
 
 from labkit import exercises
 from labkit.clusters import torch_versions
+from labkit.clusters.forkserver import Reporter, commands, frames, seconds
 from labkit.clusters.job import Job
+from labkit.clusters.live.group_repair import RepairableGroups
 from labkit.clusters.live.interrupts import Interrupts
-from labkit.clusters.live.meetings import Meetings
-from labkit.clusters.live.messages import Answer, Cell, Mend, Message, Report, decode
+from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Report, decode
 from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is_left_out
 from labkit.clusters.program import outcome, run_cell
 from labkit.clusters.run import RankResult
-from labkit.clusters.warm import Reporter, commands, frames, seconds
 
 _READ_BYTES = 1 << 20
 _MAX_MESSAGE_BYTES = 8 << 30
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
-    """Do what the client sends, as one rank, until it sends no more. `options` are those of `local.rank.main`."""
+    """Process the client's messages as one rank until they end. `options` are those of `local.rank.main`."""
     exercises.install(job.modules)
     _LiveRank(options["first_rank"] + index, options, reporter).serve()
 
@@ -44,10 +44,10 @@ class _LiveRank:
         self._clock_began = time.time() - seconds()
         self._pid = os.getpid()
         self._reporter = reporter
-        self._meetings = Meetings(shared_store(options), options["world_size"])
-        self._recorder = record_groups(rank, options, reporter, True, self._meetings.store)
-        self._meetings.install()
-        self._interrupts = Interrupts(self._meetings.cut)
+        self._groups = RepairableGroups(shared_store(options), options["world_size"])
+        self._recorder = record_groups(rank, options, reporter, True, self._groups.store)
+        self._groups.install()
+        self._interrupts = Interrupts(self._groups.cut)
         self._main = sys.modules["__main__"] = ModuleType("__main__")
 
     def serve(self) -> None:
@@ -58,10 +58,10 @@ class _LiveRank:
                 with self._interrupts.allowed(anywhere=not isinstance(message, Cell)):
                     result = outcome(self._rank, seconds, doing)
             except KeyboardInterrupt as interrupt:
-                # just when all was done, or before anything was
+                # an interrupt just after the end, or before the begin
                 result = outcome(self._rank, seconds, functools.partial(_raise, interrupt))
             if os.getpid() != self._pid:
-                # a process that the cell has forked, and that came here by the same way
+                # a process that the cell has forked, and that returned here in the same way
                 _flush()
                 os._exit(result.exit or 0)
             self._answer(message, began, result)
@@ -69,13 +69,13 @@ class _LiveRank:
     def _do(self, message: Message) -> RankResult:
         if isinstance(message, Cell):
             return RankResult(self._rank, value=self._run(message))
-        if isinstance(message, Mend):
-            self._meetings.mend(message)
+        if isinstance(message, GroupRepair):
+            self._groups.repair(message)
         return RankResult(self._rank)
 
     def _run(self, cell: Cell) -> Any:
         self._recorder.start_over()
-        self._meetings.begin(cell)
+        self._groups.begin(cell)
         prepare(cell, self._main, self._reporter)
         self._recorder.computes()
         try:
@@ -87,29 +87,29 @@ class _LiveRank:
         _flush()
         error = result.error
         if error is not None and self._interrupts.came and error.consequence:
-            # torn out of a collective, which knows of closed connections only
+            # it broke off a collective, which reports only closed connections
             result = replace(result, error=replace(error, type="KeyboardInterrupt", message="interrupted"))
         if isinstance(message, Cell) and message.trace:
             tell_what_is_left_out(self._recorder, self._reporter)
             self._reporter.trace(self._recorder.trace())
-        standing = Answer(
+        answer = Answer(
             began=began,
             clock=self._clock,
             clock_began=self._clock_began,
             pid=self._pid,
-            groups=self._meetings.names(),
+            groups=self._groups.names(),
             default=default_name(),
             group_count=torch_versions.group_count(),
             pulled=pulled(message, self._main) if isinstance(message, Cell) else {},
             memory=memory() if isinstance(message, Report) else 0,
         )
-        self._reporter.result(replace(result, value=standing.with_value(result.value)))
+        self._reporter.result(replace(result, value=answer.with_value(result.value)))
 
 
 def prepare(cell: Cell, main: ModuleType, reporter: Reporter) -> None:
-    """Put into `main` what a cell needs: what was pushed, and exercise modules that the learner has edited.
+    """Prepare `main` for a cell: set the pushed values, and reload exercise modules that the learner has edited.
 
-    Where cells hold a function or class of such a module they get the new one.
+    Functions and classes of such a module that cells hold are replaced by the new ones.
     """
     for module, before in exercises.renew(cell.modules):
         own = {id(value): name for name, value in before.items() if _is_defined_in(value, module)}
@@ -122,12 +122,12 @@ def prepare(cell: Cell, main: ModuleType, reporter: Reporter) -> None:
 
 
 def pulled(cell: Cell, main: ModuleType) -> dict[str, Any]:
-    """The values that are wanted back, as far as they are there."""
+    """The requested values that exist."""
     return {name: main.__dict__[name] for name in cell.wanted if name in main.__dict__}
 
 
 def messages() -> Iterator[Message]:
-    """What the client sends, until it is gone."""
+    """The client's messages, until it is gone."""
     decoder = frames.Decoder(_MAX_MESSAGE_BYTES)
     while data := os.read(commands(), _READ_BYTES):
         for header, payload in decoder.feed(data):
@@ -135,7 +135,7 @@ def messages() -> Iterator[Message]:
 
 
 def default_name() -> str:
-    """Of this rank's default process group; empty when there is none."""
+    """Name of this rank's default process group; empty if there is none."""
     return dist.group.WORLD.group_name if dist.group.WORLD is not None else ""
 
 
@@ -148,7 +148,7 @@ def _raise(error: BaseException) -> RankResult:
 
 
 def _flush() -> None:
-    """What was printed stands before the answer, what C code has printed too."""
+    """Write out all output before the answer, including that of C code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -161,7 +161,7 @@ _libc = ctypes.CDLL(None)
 
 
 def memory() -> int:
-    """Bytes that this process holds alone, and its share of what it has in common with the others."""
+    """Bytes that this process holds alone, and its share of the memory that it shares with others."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Live ranks: processes that stay, and run one cell after the other in the same namespace."""
+"""Live ranks: processes that run one cell after the other in the same namespace."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Protocol
 from labkit.clusters import wire
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
-from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Line, Outcome
-from labkit.clusters.live.messages import Answer, Cell, Mend, Message, Report, answer_of
+from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Outcome, RanksConnection
+from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Report, answer_of
+from labkit.clusters.rank_status import Frame
 from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
-from labkit.clusters.standing import Frame
 from labkit.trace import Trace
 
 _MEND_SECONDS = 10.0
 
 
-class KeepsRanks(Protocol):
-    """A cluster whose ranks can stay."""
+class LiveCluster(Protocol):
+    """A cluster with live ranks."""
 
-    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[Line, Sequence[Sequence[int]]]:
-        """Start ranks that do what they are sent; returns the line to them, and which process hosts which.
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[RanksConnection, Sequence[Sequence[int]]]:
+        """Start ranks that process messages; returns the connection to them, and the ranks of each process.
 
-        `on_state` is told for what that has to wait.
+        `on_state` is called while the start has to wait.
         """
 
 
 class Interrupted(KeyboardInterrupt):
-    """The learner has interrupted a cell on live ranks; `run` says where each rank was, and which had to be killed."""
+    """The learner has interrupted a cell on live ranks; `run` has each rank's place and which were killed."""
 
     def __init__(self, run: Run) -> None:
         super().__init__("the ranks were interrupted")
@@ -43,46 +43,46 @@ class RankState:
     rank: int
     alive: bool
     pid: int
-    """0 when not known."""
+    """Process id; 0 if unknown."""
     memory: int
-    """Bytes that it holds alone, and its share of what it has in common with others."""
+    """Bytes that it holds alone, and its share of shared memory."""
     last: str
-    """What it ran last: `Cell In[3]`. Empty: nothing yet."""
+    """Last cell: `Cell In[3]`. Empty before the first."""
     ended: str = ""
-    """How it ended, and in which cell, if it has: `was killed by SIGSEGV in Cell In[4]`."""
+    """Its end and the cell of it, if it has ended: `was killed by SIGSEGV in Cell In[4]`."""
 
 
 class LiveRanks:
-    """The ranks of `cluster`, kept. To be closed; they end with this program at the latest."""
+    """Live ranks of `cluster`. Call `close` at the end; they end with this program at the latest."""
 
-    def __init__(self, cluster: KeepsRanks, job: Job, on_state: OnState | None = None) -> None:
-        """`job` gives what every rank is started with: exercise modules, environment. Its code is not run."""
-        line, self._hosted = cluster.keep(job, on_state)
-        self._conversation = Conversation(line, self._hosted)
+    def __init__(self, cluster: LiveCluster, job: Job, on_state: OnState | None = None) -> None:
+        """`job` provides each rank's start conditions: exercise modules, environment. Its code is not run."""
+        connection, self._hosted = cluster.keep(job, on_state)
+        self._conversation = Conversation(connection, self._hosted)
         self.world_size = sum(map(len, self._hosted))
         self._process = {rank: process for process, ranks in enumerate(self._hosted) for rank in ranks}
         self._modules = [dict(job.modules) for _ in self._hosted]
         self._answers: dict[int, Answer] = {}
-        """The last one of each rank that lives."""
+        """The last answer of each live rank."""
         self._lines: dict[str, list[str]] = {}
-        """By file, as tracebacks name it."""
+        """Source lines by file, as tracebacks name it."""
         self._last: dict[int, str] = {}
         self._dead: dict[int, str] = {}
-        """Ranks that have died and left their process alive, and how."""
+        """Ranks that have died while their process lives on, and how."""
         self._ended: dict[int, str] = {}
         """How ranks have ended, and in which cell."""
         self._generation = 0
         self._to_mend = False
-        """The process groups may hold what was left half done."""
+        """Whether the process groups may hold unfinished operations."""
 
     @property
     def alive(self) -> list[int]:
-        """The ranks that live."""
+        """Ranks that are alive."""
         return [rank for rank in range(self.world_size) if not self._is_dead(rank)]
 
     @property
     def obituary(self) -> str:
-        """How the ranks have ended that are dead: `rank 2 was killed by SIGSEGV in Cell In[4]`."""
+        """How the dead ranks have ended: `rank 2 was killed by SIGSEGV in Cell In[4]`."""
         return self._endings(rank for rank in range(self.world_size) if self._is_dead(rank))
 
     def run(
@@ -95,12 +95,12 @@ class LiveRanks:
         push: Mapping[str, Any] | None = None,
         pull: Sequence[str] = (),
     ) -> tuple[Run, dict[str, dict[int, Any]]]:
-        """Run a job's cell on `ranks`, all when None. Returns its `Run` and the values of `pull`, by name and rank.
+        """Run a job's cell on `ranks`, all if None. Returns its `Run` and the values of `pull`, by name and rank.
 
-        push: values that the ranks' names have before the cell begins; see `push`.
-        An error in the cell is in the `Run` and leaves the ranks alive, as a time-out or a hang does. `Run.notes` says
-        what was lost, if anything was. Raises `InvalidJob` when a rank is asked for that is dead, or not there, and
-        `Interrupted` on `KeyboardInterrupt`. A rank that does not answer an interrupt within 2 seconds is killed.
+        push: values to set in the ranks before the cell begins; see `push`. An error in the cell is in the `Run` and
+        leaves the ranks alive, as do a timeout and a hang. `Run.notes` names lost state, if any. Raises `InvalidJob`
+        for a rank that is dead or does not exist, and `Interrupted` on `KeyboardInterrupt`. A rank that does not answer
+        an interrupt within 2 seconds is killed.
         """
         assert job.source is not None
         chosen = self._chosen(ranks)
@@ -108,7 +108,7 @@ class LiveRanks:
         self._mend()
         messages = self._cells(job, chosen, push or {}, pull)
         before = set(self.alive)
-        # if this is interrupted where it should not be, there is something to mend
+        # an interrupt in the wrong place leaves groups to repair
         self._to_mend = True
         self._remember(job)
         outcome = self._conversation.ask(messages, job, on_output, on_state)
@@ -127,16 +127,17 @@ class LiveRanks:
         return run, pulled
 
     def push(self, values: Mapping[str, Any]) -> None:
-        """Set names in every rank's `__main__`. Raises `InvalidJob` naming what cannot travel, or when a rank is dead.
+        """Set names in every rank's `__main__`. Raises `InvalidJob` naming values that cannot travel, or for a dead
+        rank.
 
-        Plain data and tensors travel; each rank has its own copy, without history of gradients.
+        Plain data and tensors travel; each rank gets its own copy, without gradient history.
         """
         self.run(_nothing(), push=values)
 
     def pull(self, names: Sequence[str], ranks: Sequence[int] | None = None) -> dict[str, dict[int, Any]]:
-        """The values of names in the ranks' `__main__`, by name and rank. What cannot travel comes as `Opaque`.
+        """Values of names in the ranks' `__main__`, by name and rank. Values that cannot travel arrive as `Opaque`.
 
-        Raises `InvalidJob` when a rank has no such name.
+        Raises `InvalidJob` if a rank has no such name.
         """
         chosen = self._chosen(ranks)
         _, pulled = self.run(_nothing(), chosen, pull=names)
@@ -147,16 +148,16 @@ class LiveRanks:
         return pulled
 
     def states(self) -> list[RankState]:
-        """How each rank stands."""
+        """State of each rank."""
         self._ask_all(Report(), _nothing())
         return [self._state(rank) for rank in range(self.world_size)]
 
     def printed_meanwhile(self) -> list[tuple[int, str, str]]:
-        """What ranks have printed since the last cell, in threads that it left running: (rank, stream, text)."""
+        """Output of ranks since the last cell, from threads that it left running: (rank, stream, text)."""
         return self._conversation.printed_meanwhile()
 
     def close(self) -> None:
-        """End all ranks; what they hold is gone."""
+        """End all ranks; their state is lost."""
         self._conversation.close()
 
     def _chosen(self, ranks: Sequence[int] | None) -> list[int]:
@@ -172,7 +173,7 @@ class LiveRanks:
     def _cells(
         self, job: Job, chosen: Sequence[int], push: Mapping[str, Any], pull: Sequence[str]
     ) -> dict[int, Message]:
-        """One cell for each rank; the same object for those of one process, or that need the same modules."""
+        """One cell for each rank; one object for ranks of the same process, or that need the same modules."""
         defaults = [answer.default for answer in self._answers.values()]
         alike: dict[frozenset[str], Message] = {}
         by_process = {}
@@ -191,7 +192,9 @@ class LiveRanks:
                     values=dict(push),
                     wanted=tuple(pull),
                     trace=job.trace,
-                    standing=len(defaults) == self.world_size and len(set(defaults)) == 1 and defaults[0] != "",
+                    has_default_group=len(defaults) == self.world_size
+                    and len(set(defaults)) == 1
+                    and defaults[0] != "",
                     group_count=max((answer.group_count for answer in self._answers.values()), default=0),
                     dead=tuple(rank for rank in range(self.world_size) if self._is_dead(rank)),
                 ),
@@ -218,9 +221,9 @@ class LiveRanks:
             trace=_moved(outcome.run.trace, origin),
             wall_seconds=outcome.run.wall_seconds,
             stopped=stopped or self._endings(lost),
-            standings=[
-                replace(standing, frames=self._with_text(standing.frames), apart=standing.rank not in chosen)
-                for standing in outcome.standings
+            statuses=[
+                replace(status, frames=self._with_text(status.frames), apart=status.rank not in chosen)
+                for status in outcome.statuses
             ],
             notes=outcome.run.notes,
         )
@@ -229,8 +232,8 @@ class LiveRanks:
         return run, {name: {rank: values[name] for rank, values in pulled.items() if name in values} for name in names}
 
     def _origins(self, answers: Mapping[int, Answer]) -> list[float]:
-        """What each rank's clock showed when the first of those that have answered began."""
-        # each node has a clock; what says that it began earlier was interrupted between two looks at clocks
+        """The time on each rank's clock when the first rank that has answered began."""
+        # one clock per node; a reading that gives an earlier start was interrupted between the two clocks
         began: dict[int, float] = {}
         for answer in answers.values():
             began[answer.clock] = max(began.get(answer.clock, answer.clock_began), answer.clock_began)
@@ -239,7 +242,7 @@ class LiveRanks:
         return [first - zeros.get(rank, min(began.values(), default=0.0)) for rank in range(self.world_size)]
 
     def _result(self, result: RankResult | None, rank: int, outcome: Outcome) -> RankResult:
-        """What is to be said of one rank."""
+        """The final result of one rank."""
         if result is None:
             return RankResult(rank, exit=None)
         if rank in outcome.killed:
@@ -251,7 +254,7 @@ class LiveRanks:
         return result
 
     def _remember(self, job: Job) -> None:
-        """The lines of a cell, and of what it uses: the supervisor tells their numbers only."""
+        """Remember the source lines of a cell and its modules: the supervisor sends only line numbers."""
         self._lines[job.filename] = [""] * (job.first_line - 1) + (job.source or "").splitlines()
         self._lines.update({f"{name}.py": source.splitlines() for name, source in job.modules.items()})
 
@@ -276,7 +279,7 @@ class LiveRanks:
         return f"{self._endings(gone)}, and what {'they' if len(gone) > 1 else 'it'} held is gone"
 
     def _endings(self, gone: Iterable[int]) -> str:
-        """`rank 2 was killed by SIGSEGV in Cell In[4]`; of several ranks, each way to end once."""
+        """`rank 2 was killed by SIGSEGV in Cell In[4]`; of several ranks, each kind of end once."""
         alike: dict[str, list[int]] = {}
         for rank in gone:
             alike.setdefault(self._how_in_words(rank), []).append(rank)
@@ -291,7 +294,7 @@ class LiveRanks:
         return f"%ranks restart starts all ranks afresh{others}"
 
     def _mend(self) -> None:
-        """After a failure: connect the process groups anew, that none holds what was left half done."""
+        """After a failure: connect the process groups again, so that none holds unfinished operations."""
         if not self._to_mend:
             return
         alive = self.alive
@@ -309,9 +312,9 @@ class LiveRanks:
         defaults = {self._answers[rank].default if rank in self._answers else "" for rank in alive}
         lost = bool(defaults - {""}) and not (len(defaults) == 1 and defaults <= set(whole))
         self._generation += 1
-        # a group with a dead member stays as it is, and says so itself when it is used
-        mend = Mend(self._generation, tuple(whole), without_default=lost and len(alive) == self.world_size)
-        self._ask_all(mend, _nothing(_MEND_SECONDS))
+        # a group with a dead member is left alone, and raises an error itself when it is used
+        repair = GroupRepair(self._generation, tuple(whole), without_default=lost and len(alive) == self.world_size)
+        self._ask_all(repair, _nothing(_MEND_SECONDS))
         self._to_mend = False
 
     def _ask_all(self, message: Message, job: Job) -> None:
@@ -343,7 +346,7 @@ class LiveRanks:
 
 
 def require_plain(values: Mapping[str, Any]) -> None:
-    """Raise `InvalidJob` that names the values that cannot travel to live ranks."""
+    """Raise `InvalidJob` naming the values that cannot travel to live ranks."""
     for name, value in values.items():
         stays = wire.what_stays(value)
         if stays is not None:
@@ -362,7 +365,7 @@ def _is_interrupt(error: RankError) -> bool:
 
 
 def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
-    """With times since `origin`; an interrupt for a time-out is called one."""
+    """The result with times since `origin`; an interrupt for a timeout is reported as a timeout."""
     error = result.error
     if error is None:
         return result
@@ -375,6 +378,6 @@ def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
 
 
 def _moved(trace: Trace, origin: Sequence[float]) -> Trace:
-    """With times since each rank's `origin`."""
+    """The trace with times since each rank's `origin`."""
     events = [e._replace(start=e.start - origin[e.rank], end=e.end - origin[e.rank]) for e in trace.events]
     return replace(trace, events=events)

@@ -1,4 +1,4 @@
-"""The supervisor of ranks that stay: one that ends takes no other with it, and the client can have one killed."""
+"""The supervisor of live ranks: the end of one affects no other, and the client can kill one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import signal
 from typing import Any
 
-from labkit.clusters.warm.forked import Process
-from labkit.clusters.warm.silence import Silence
-from labkit.clusters.warm.supervisor import Supervisor
+from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
+from labkit.clusters.forkserver.child_process import ChildProcess
+from labkit.clusters.forkserver.supervisor import Supervisor
 
 
 class LiveSupervisor(Supervisor):
     """Ends the ranks when the client is gone."""
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """Beside what any supervisor obeys: `kill` of one process; `rest`: between cells nobody hangs.
+        """Handles two more requests: `kill` of one process, and `rest`: between cells nothing counts as a hang.
 
-        `input` says after how many seconds of silence its cell hangs: `hang_timeout`.
+        `input` sets `hang_timeout`, the seconds of silence after which its cell counts as hanging.
         """
         kind = header["kind"]
         if kind == "kill":
@@ -25,12 +25,12 @@ class LiveSupervisor(Supervisor):
             if process.status is None:
                 os.kill(process.pid, signal.SIGKILL)
         elif kind == "rest":
-            self._silence = Silence(self._board, None)
+            self._activity = ActivityMonitor(self._board, None)
         else:
             super()._obey(header, payload)
         if kind == "input":
             watched = all(len(hosted) == 1 for hosted in self._asked.ranks)
-            self._silence = Silence(self._board, header["hang_timeout"] if watched else None)
+            self._activity = ActivityMonitor(self._board, header["hang_timeout"] if watched else None)
 
-    def _process_ended(self, process: Process, status: int) -> None:
+    def _process_ended(self, process: ChildProcess, status: int) -> None:
         self._say_exit(process, status)

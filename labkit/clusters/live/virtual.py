@@ -1,6 +1,6 @@
-"""Virtual ranks that stay: threads of one process that rest between cells, while their virtual clocks stand still.
+"""Live virtual ranks: threads of one process that rest between cells, while their virtual clocks stand still.
 
-A cell begins on all of its ranks at the latest time that any rank's clock shows, as on real ranks.
+A cell begins on all of its ranks at the latest time of any rank's clock, as on real ranks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import torch.distributed as dist
 
 from labkit import exercises
 from labkit.clusters import torch_versions
+from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
-from labkit.clusters.live.messages import Answer, Cell, Mend, Report
+from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Report
 from labkit.clusters.live.rank import default_name, memory, messages, prepare, pulled
 from labkit.clusters.program import describe, is_learners, outcome, run_cell
 from labkit.clusters.run import RankResult, ending
 from labkit.clusters.virtual import host, store
-from labkit.clusters.virtual.faults import Interrupting
+from labkit.clusters.virtual.faults import InterruptFaults
 from labkit.clusters.virtual.isolation import current, modules
 from labkit.clusters.virtual.threads import ThreadEndpoint, ThreadRanks
-from labkit.clusters.warm import Reporter
 from labkit.trace import Trace
 
 _RETRY_SECONDS = 0.01
@@ -40,18 +40,18 @@ _VIRTUAL = os.path.dirname(host.__file__)
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
-    """Do what the client sends, on all ranks of `options["topology"]`, until it sends no more."""
+    """Process the client's messages, on all ranks of `options["topology"]`, until they end."""
     _LiveHost(job, options, reporter).serve()
 
 
 @dataclass
 class _Rank:
-    """One rank, for as long as it lives."""
+    """One rank, during its whole life."""
 
     endpoint: ThreadEndpoint
     default: DefaultGroup
     modules: dict[str, str]
-    """The exercise modules that it has."""
+    """Exercise modules that it has loaded."""
     thread: int = field(default_factory=threading.get_ident)
     main: ModuleType | None = None
 
@@ -75,13 +75,13 @@ class _LiveHost:
         keep_default_groups(lambda: self._ranks[current.endpoint().rank].default)
 
     def serve(self) -> None:
-        self._threads.run()  # until all rest for the first time
+        self._threads.run()  # returns when all rest for the first time
         signal.signal(signal.SIGINT, self._interrupt)
         world = range(self._host.topology.world_size)
         for message in messages():
             if isinstance(message, Cell):
                 self._run(message)
-            elif isinstance(message, Mend):
+            elif isinstance(message, GroupRepair):
                 self._host.engine.forget()
                 store.count_attempts_alike()
                 found = torch_versions.all_ddp()
@@ -92,7 +92,7 @@ class _LiveHost:
                 self._tell(world, memory() // len(world))
 
     def _program(self, endpoint: ThreadEndpoint) -> bool:
-        """A rank's life, in its thread."""
+        """A rank's program, in its thread: all of its cells."""
         number = endpoint.rank
         self._reporter.hosts(number)
         with self._host.being(endpoint, self._job.environment) as identity:
@@ -111,15 +111,15 @@ class _LiveHost:
                 result = self._outcome(rank)
                 if current.is_forked():
                     os._exit(result.exit or 0)
-                if result.exit is not None and result.exit < 0:  # a fault of the cluster's, or a signal
+                if result.exit is not None and result.exit < 0:  # an injected fault, or a signal
                     self._dead[number] = ending(result.exit)
                 self._results[number] = result
-                self._answers[number] = replace(self._standing(), pulled=self._answers[number].pulled)
+                self._answers[number] = replace(self._status(), pulled=self._answers[number].pulled)
                 self._inits = max(self._inits, torch_versions.inits_of_this_rank())
                 failed = result.error is not None or result.exit != 0
 
     def _outcome(self, rank: _Rank) -> RankResult:
-        """What becomes of the task on a rank, also when an interrupt strikes while its end is being told."""
+        """The result of the task on a rank, even if an interrupt comes while it is being reported."""
         number, endpoint = rank.endpoint.rank, rank.endpoint
         self._in_cell.add(number)
         try:
@@ -130,7 +130,7 @@ class _LiveHost:
             self._in_cell.discard(number)
 
     def _run(self, cell: Cell) -> None:
-        """One cell on its ranks, and what became of it."""
+        """Run one cell on its ranks and answer with the results."""
         engine = self._host.engine
         self._modules.update(cell.modules)
         began = max(engine.clock)
@@ -144,7 +144,7 @@ class _LiveHost:
         self._tell(cell.ranks)
 
     def _run_on_rank(self, cell: Cell, inits: int, rank: _Rank) -> RankResult:
-        """`inits`: how often any rank has called `init_process_group` before this cell."""
+        """`inits`: maximum number of calls of `init_process_group` by any rank before this cell."""
         assert rank.main is not None
         number = rank.endpoint.rank
         torch_versions.count_inits_from(inits)
@@ -162,7 +162,7 @@ class _LiveHost:
         self._results = {}
         self._threads.go_on([rank for rank in ranks if rank not in self._dead])
         for rank in self._ranks.values():
-            # an interrupt that came too late for the cell
+            # cancels an interrupt that came too late for the cell
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.thread), None)
 
     def _tell(self, ranks: Sequence[int], held: int = 0) -> None:
@@ -171,8 +171,8 @@ class _LiveHost:
             result = self._results.get(rank, RankResult(rank))
             self._reporter.result(replace(result, value=answer.with_value(result.value)))
 
-    def _standing(self) -> Answer:
-        """Of the rank that is running."""
+    def _status(self) -> Answer:
+        """Status of the running rank."""
         groups = {str(g.group_name): tuple(g.ranks) for g in torch_versions.groups_of_this_rank()}  # type: ignore[attr-defined]
         began = self._answers[current.endpoint().rank].began
         return replace(
@@ -184,7 +184,7 @@ class _LiveHost:
         return replace(trace, memory=tuple(sample for sample in trace.memory if sample.time >= began))
 
     def _leave(self, code: int) -> NoReturn:
-        """The running rank ends for good, as a process that calls `os._exit`."""
+        """End the running rank for good, as `os._exit` ends a process."""
         endpoint: ThreadEndpoint = current.endpoint()
         number = endpoint.rank
         self._dead[number] = ending(code)
@@ -192,11 +192,11 @@ class _LiveHost:
         endpoint.leave(failed=code != 0)
 
     def _interrupt(self, *_: object) -> None:
-        """SIGINT, in the thread that waits for the ranks: a `KeyboardInterrupt` in each of them that would run on.
+        """Handle SIGINT, in the thread that waits for the ranks: `KeyboardInterrupt` in each rank that would run on.
 
-        Either where it asks something of the scheduler, or in the learner's own code.
+        It is raised either at the rank's next request to the scheduler, or in the learner's own code.
         """
-        self._host.engine.faults = Interrupting(self._faults, self._in_cell)
+        self._host.engine.faults = InterruptFaults(self._faults, self._in_cell)
         while not self._threads.all_rest:
             frames = sys._current_frames()
             for rank in self._ranks.values():
@@ -215,8 +215,8 @@ def _do_nothing(rank: _Rank) -> RankResult:
 
 
 def _forget_works(found: list[Any], rank: _Rank) -> RankResult:
-    """What was under way is forgotten, also by those tensors that it was to fill."""
-    rank.endpoint.in_flight.pending.clear()
+    """Forget operations under way, also for the tensors that they would fill."""
+    rank.endpoint.race_detector.pending.clear()
     torch_versions.ddp_afresh(found, torch_versions.groups_of_this_rank())
     return RankResult(rank.endpoint.rank)
 
@@ -228,7 +228,7 @@ def _leave_groups(rank: _Rank) -> RankResult:
 
 
 def _is_in_learners_code(frame: FrameType | None) -> bool:
-    """Does this thread run the learner's code, and not the scheduler's on its behalf?"""
+    """Whether this thread runs the learner's code, and not the scheduler's on its behalf."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_VIRTUAL):

@@ -1,4 +1,4 @@
-"""Ranks as real processes of this machine."""
+"""Ranks as real processes on this machine."""
 
 from labkit.clusters.local.cluster import LocalCluster, local
 

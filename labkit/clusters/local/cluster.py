@@ -1,4 +1,4 @@
-"""The local cluster: every rank is a real process of this machine."""
+"""The local cluster: every rank is a real process on this machine."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from labkit.clusters import elastic, torchrun
+from labkit.clusters.argument_transfer import ArgumentTransfer
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.handing import Handed
+from labkit.clusters.forkserver import ForkServer, Session, shared
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.local import machine
 from labkit.clusters.run import Run
-from labkit.clusters.warm import Session, WarmProcess, shared
 
 MAX_RANKS = 128
-"""Every rank is a process, and each is connected to each."""
+"""Every rank is a process, connected to every other one."""
 _BACKENDS = ("gloo", "nccl")
 
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """Processes of this machine, forked from a warm one that has torch imported; made by `local`."""
+    """Processes on this machine, forked from a forkserver that has torch imported; created by `local`."""
 
     nproc_per_node: int
     nnodes: int
     backend: str | None
     timeout: float | None
-    warm: WarmProcess | None
+    forkserver: ForkServer | None
     lose_node: tuple[float, ...] = ()
     join_node: tuple[float, ...] = ()
 
@@ -46,19 +46,19 @@ class LocalCluster:
         return f"local: {nodes} on this machine" + "".join(f"; {change}" for change in changes)
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
-        """Run `job` on fresh processes; see `Cluster.run`. Raises `WarmProcessDied` when none can be started.
+        """Run `job` on fresh processes; see `Cluster.run`. Raises `ForkServerDied` if none can be started.
 
-        Where the job may start its ranks again or do with fewer nodes, torch's elastic agents run it.
+        torch's elastic agents run jobs that may restart their ranks or go on with fewer nodes.
         """
-        warm, timeout = self.warm or shared(), job.timeout or self.timeout
+        forkserver, timeout = self.forkserver or shared(), job.timeout or self.timeout
         if job.max_restarts or job.min_nnodes is not None or self.lose_node or self.join_node:
-            return self._run_elastic(warm, job, timeout, on_output, on_state)
+            return self._run_elastic(forkserver, job, timeout, on_output, on_state)
         processes = self._processes(job)
-        if not warm.shares_files:
+        if not forkserver.shares_files:
             processes["supervisor"] = "labkit.clusters.local.network_store:StoreHost"
         if job.call is not None:
-            return _call(warm, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)
-        return warm.run(
+            return _call(forkserver, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)
+        return forkserver.run(
             "labkit.clusters.local.rank:main",
             job,
             **processes,
@@ -68,7 +68,12 @@ class LocalCluster:
         )
 
     def _run_elastic(
-        self, warm: WarmProcess, job: Job, timeout: float | None, on_output: OnOutput | None, on_state: OnState | None
+        self,
+        forkserver: ForkServer,
+        job: Job,
+        timeout: float | None,
+        on_output: OnOutput | None,
+        on_state: OnState | None,
     ) -> Run:
         nnodes, nproc_per_node = self._shape(job)
         if job.call is not None:
@@ -77,7 +82,7 @@ class LocalCluster:
         if least > nnodes:
             raise InvalidJob(f"at least {least} nodes of at most {nnodes} cannot be had")
         return elastic.run(
-            warm,
+            forkserver,
             job,
             elastic.Elasticity(nnodes, least, job.max_restarts, self.lose_node, self.join_node),
             options=self._options(job, nnodes * nproc_per_node),
@@ -89,22 +94,22 @@ class LocalCluster:
         )
 
     def keep(self, job: Job, on_state: OnState | None = None) -> tuple[Session, list[list[int]]]:
-        """Start ranks that stay, each in a process of its own, for `labkit.clusters.live`. Raises `WarmProcessDied`."""
-        warm = self.warm or shared()
+        """Start live ranks, each in a process of its own, for `labkit.clusters.live`. Raises `ForkServerDied`."""
+        forkserver = self.forkserver or shared()
         processes = self._processes(job)
-        asked = warm.prepare("labkit.clusters.live.rank:main", job, **processes, commands=True)
+        asked = forkserver.prepare("labkit.clusters.live.rank:main", job, **processes, commands=True)
         asked = replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")
-        return warm.open(asked), processes["ranks"]
+        return forkserver.open(asked), processes["ranks"]
 
     def _shape(self, job: Job) -> tuple[int, int]:
-        """Nodes and ranks on each."""
+        """Number of nodes, and of ranks on each."""
         nnodes = job.nnodes or self.nnodes
         nproc_per_node = machine.ranks_per_node(job.nproc_per_node or self.nproc_per_node, job.environment)
         _checked_world_size(nnodes, nproc_per_node)
         return nnodes, nproc_per_node
 
     def _options(self, job: Job, world_size: int) -> dict[str, Any]:
-        """What rank.py wants to know."""
+        """The options of rank.py."""
         return {
             "backend": self.backend or "",
             "gpus": machine.gpus(job.environment),
@@ -115,13 +120,13 @@ class LocalCluster:
         }
 
     def _of_nodes(self, job: Job, nnodes: int) -> list[dict[str, str]]:
-        """What the ranks of each node have beside torchrun's variables; the kernel's own environment comes first."""
+        """Environment variables of each node's ranks beside torchrun's; the kernel's own environment comes first."""
         nproc_per_node = self._shape(job)[1]
         settings = {
             "OMP_NUM_THREADS": str(machine.threads_per_rank(nnodes * nproc_per_node)),
             # a machine's own name may resolve slowly, or not at all
             "GLOO_SOCKET_IFNAME": "lo",
-            # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, which can take resolvers 5 seconds to give up on
+            # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, on which resolvers can take 5 seconds to give up
             "RES_OPTIONS": "timeout:1",
         }
         common = {name: os.environ.get(name, value) for name, value in settings.items()}
@@ -137,7 +142,7 @@ class LocalCluster:
         ]
 
     def _processes(self, job: Job) -> dict[str, Any]:
-        """What rank.py wants to know, and which process is which rank, in which environment."""
+        """The options of rank.py, and the rank and environment of each process."""
         nnodes, nproc_per_node = self._shape(job)
         world_size = nnodes * nproc_per_node
         if job.call is not None and len(job.arguments) != world_size:
@@ -166,18 +171,18 @@ def local(
     timeout: float | None = None,
     lose_node: Sequence[float] = (),
     join_node: Sequence[float] = (),
-    warm: WarmProcess | None = None,
+    forkserver: ForkServer | None = None,
 ) -> LocalCluster:
     """A cluster of real processes on this machine.
 
     nproc_per_node: a number, or torchrun's words: `gpu`, `cpu`, `auto`.
-    nnodes: more than one are simulated: `LOCAL_RANK` and `GROUP_RANK` say so, all run here.
-    backend: `gloo` or `nccl`, for `init_process_group()` without one; None: nccl when there is a GPU for each rank.
-    timeout: seconds after which a run is stopped, where its job says nothing; None: no limit.
-    lose_node: seconds after the start at which a node is taken away, as if its power was cut; one for each node.
-    join_node: seconds after the start at which a node joins. So many fewer are there at the start.
-    warm: forks the processes; the one shared by this program when None.
-    Raises `InvalidJob` for a value that makes no sense.
+    nnodes: more than one are simulated: `LOCAL_RANK` and `GROUP_RANK` are set accordingly, but all run here.
+    backend: `gloo` or `nccl`, for `init_process_group()` without one; None: nccl if there is a GPU for each rank.
+    timeout: seconds after which a run is stopped, for jobs without their own; None: no limit.
+    lose_node: seconds after the start at which a node is lost, as in a power failure; one for each node.
+    join_node: seconds after the start at which a node joins; the run starts without these nodes.
+    forkserver: forks the processes; the one shared by this program when None.
+    Raises `InvalidJob` for an invalid value.
     """
     if isinstance(nproc_per_node, str):
         if nproc_per_node not in get_args(GpusOrCores):
@@ -196,23 +201,23 @@ def local(
     for name, moments in (("lose_node", lose_node), ("join_node", join_node)):
         if not all(moment >= 0 for moment in moments):
             raise InvalidJob(f"{name} must be seconds since the start, 0 or more, got {list(moments)}")
-    return LocalCluster(nproc_per_node, nnodes, backend, timeout, warm, tuple(lose_node), tuple(join_node))
+    return LocalCluster(nproc_per_node, nnodes, backend, timeout, forkserver, tuple(lose_node), tuple(join_node))
 
 
-def _call(warm: WarmProcess, job: Job, **options: Any) -> Run:
-    """Each rank gets its own arguments only, in memory that is read here when all have ended."""
-    handed = Handed(job)
+def _call(forkserver: ForkServer, job: Job, **options: Any) -> Run:
+    """Run a call: each rank gets only its own arguments, in memory that is read here when all have ended."""
+    transfer = ArgumentTransfer(job)
     pairs = [socket.socketpair() for _ in job.arguments]
     try:
-        handed.send([ours for ours, _ in pairs])
+        transfer.send([ours for ours, _ in pairs])
         theirs = [theirs for _, theirs in pairs]
-        run = warm.run("labkit.clusters.local.rank:main", handed.job, sockets=theirs, **options)
-        return handed.read(run)
+        run = forkserver.run("labkit.clusters.local.rank:main", transfer.job, sockets=theirs, **options)
+        return transfer.read(run)
     finally:
         for pair in pairs:
             for end in pair:
                 end.close()
-        handed.close()
+        transfer.close()
 
 
 def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
@@ -226,7 +231,7 @@ def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
 
 
 def _free_port() -> int:
-    """For programs that use MASTER_PORT themselves; the lab's own rendezvous needs none."""
+    """For programs that use MASTER_PORT themselves; the lab's own rendezvous needs no port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

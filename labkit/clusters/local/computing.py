@@ -1,11 +1,11 @@
-"""When a real rank computes between its operations, by the clock of what its thread has used of a CPU.
+"""Compute time of a real rank between its operations, from its thread's CPU time.
 
-What the program does from the end of one operation to the start of the next is one span of computing, as on virtual
-ranks. A rank that sleeps or waits for something else than an operation uses no CPU, so its span is as long as what it
-used, and no longer. Where ranks share cores, a rank that is ready and waits for its turn counts as computing: on the
-wall clock that is what its step costs.
+The program's work from the end of one operation to the start of the next is one span of computing, as on virtual ranks.
+A rank that sleeps or waits for something other than an operation uses no CPU, so its span is only as long as its CPU
+time. Where ranks share cores, a rank that is ready and waits for a core counts as computing: its step costs that much
+on the wall clock.
 
-How many operators a span stands for is not known here, and Python counts as computing too.
+The number of operators in a span is unknown here, and Python counts as computing too.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import time
 from collections.abc import Callable
 
 MIN_SECONDS = 50e-6
-"""What is shorter is Python on its way from one operation to the next, and is left out."""
+"""Minimum length of a span: shorter ones are Python on its way from one operation to the next, and are left out."""
 _FRESH_SECONDS = 100e-6
-"""Asking the system costs two microseconds, more than all else: what it said so long ago still stands."""
+"""Age up to which a reading is reused: a query of the system costs two microseconds, more than all else."""
 
 
 class Computing:
-    """The spans of the thread that makes this object; other threads may call its methods, to no effect.
+    """The spans of the thread that creates this object; calls of its methods in other threads have no effect.
 
-    `found(start, end)` is told of each, in seconds of the monotonic clock.
+    `found(start, end)` is called for each, in seconds of the monotonic clock.
     """
 
     def __init__(self, found: Callable[[float, float], None]) -> None:
         self._found = found
         self._thread = threading.get_ident()
         self._began: float | None = None
-        """When the span under way began."""
+        """Start of the current span."""
         self._looked = 0.0
-        """Until when it is known how much of the span was computing, and how much it was."""
+        """Time up to which the current span's compute time, `_known`, has been measured."""
         self._known = 0.0
         self._used, self._used_at = time.thread_time(), time.monotonic()
         self._queues = _queue_file()
         self._queued, self._queued_at = self._seconds_in_queue(), self._used_at
 
     def begin(self, now: float) -> None:
-        """The program goes on, after an operation that ended."""
+        """The program goes on, after the end of an operation."""
         if threading.get_ident() != self._thread:
             return
         self._began, self._looked, self._known = now, now, 0.0
@@ -59,12 +59,12 @@ class Computing:
         self._began = None
 
     def pause(self) -> None:
-        """Somebody else's code may wait from here to `resume`, where it cannot be seen."""
+        """Code of others may wait from here to `resume`, where that cannot be observed."""
         if self._began is not None and threading.get_ident() == self._thread:
             self._look(time.monotonic())
 
     def resume(self) -> None:
-        """What was no computing since `pause` was waiting, and came before what was."""
+        """Count the non-compute time since `pause` as a wait, which came before the computing."""
         if self._began is None or threading.get_ident() != self._thread:
             return
         paused, now = self._looked, time.monotonic()
@@ -76,14 +76,14 @@ class Computing:
             self._began, self._known = paused + waited, computed
 
     def _tell(self, now: float) -> None:
-        """What is known of the span until `now`."""
+        """Report the span until `now`, as measured."""
         assert self._began is not None
         seconds = now - self._began
         if self._known >= MIN_SECONDS:
             self._found(self._began, now if seconds - self._known < MIN_SECONDS else self._began + self._known)
 
     def _look(self, now: float) -> float:
-        """Add to what is known how long the thread has computed since the last look, or was ready to; return it."""
+        """Add the time since the last look during which the thread computed or was ready to, and return it."""
         seconds = now - self._looked
         used = time.thread_time()
         busy, self._used, self._used_at = used - self._used, used, now
@@ -91,14 +91,14 @@ class Computing:
             queued = self._seconds_in_queue()
             busy += queued - self._queued
             self._queued = queued
-        # it has not changed, or has just been read
+        # unchanged, or just read
         self._queued_at = self._looked = now
         busy = min(max(busy, 0.0), seconds)
         self._known += busy
         return busy
 
     def _seconds_in_queue(self) -> float:
-        """How long this thread has been ready and had to wait for a core; 0 where the system does not say."""
+        """Total time that this thread was ready and waited for a core; 0 if the system does not count it."""
         if self._queues < 0:
             return 0.0
         try:

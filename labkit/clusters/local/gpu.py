@@ -1,10 +1,9 @@
-"""What a rank puts on the streams of its GPU, marked with CUDA events so that nothing has to wait for the GPU.
+"""A rank's work on its GPU streams, marked with CUDA events so that nothing has to wait for the GPU.
 
-The program computes on the GPU's default stream. It does so from the end of one operation, or from the end of a wait,
-to the start of the next one that stands on that stream. An asynchronous operation runs beside it; what of the operation
-is in the open is what the default stream waits in `wait()`, or for an event of another stream, as with FSDP2. Single
-kernels are not seen: where the program is too slow to keep the GPU busy, the gaps count as computing, but for
-`time.sleep`.
+The program computes on the GPU's default stream: from the end of one operation, or from the end of a wait, to the start
+of the next operation on that stream. An asynchronous operation runs beside it; its exposed part is the time that the
+default stream waits in `wait()`, or for an event of another stream, as with FSDP2. Single kernels are not seen: if the
+program is too slow to keep the GPU busy, the gaps count as computing, except for `time.sleep`.
 """
 
 from __future__ import annotations
@@ -25,41 +24,41 @@ if TYPE_CHECKING:
     from labkit.clusters.local.recording import Operation
 
 _POLL_SECONDS = 0.25
-"""How soon the supervisor learns that an operation is over of which the program does not hear."""
+"""Maximum delay until the supervisor learns of the end of an operation that the program does not observe."""
 _MOST_PENDING = 256
 _LAST_WAIT_SECONDS = 1.0
-"""What is not over by then has lost its peer, and never will be."""
+"""An operation that is not over by then has lost its peer and never will be."""
 _TRIES = 5
 
 monotonic, sleep = time.monotonic, time.sleep
 
 
 class Gpu:
-    """One GPU of this rank; made when the first operation is put on it, for which it waits until the GPU is idle."""
+    """One GPU of this rank; created for the first operation on it, after waiting until the GPU is idle."""
 
     def __init__(self, device: int, most: int) -> None:
-        """`most`: how many operations and spans of computing are kept."""
+        """`most`: maximum number of recorded operations and compute spans."""
         self._device = device
         self._default = torch.cuda.default_stream(device)
         self._beside: dict[str, Any] = {}
-        """For each process group a stream that does nothing but wait for its operations."""
+        """For each process group, a stream that only waits for its operations."""
         self._blocking = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
         self.times = GpuTimes(*self._now_on_both_clocks(), most)
         self._mark_waits()
         threading.Thread(target=self._poll, name="labkit-gpu", daemon=True).start()
 
     def here(self) -> Any:
-        """A mark on the stream on which this thread puts its work."""
+        """A mark on this thread's current stream."""
         mark = torch.cuda.Event(enable_timing=True)
         mark.record(torch.cuda.current_stream(self._device))
         return mark
 
     def computes_here(self) -> bool:
-        """Does this thread put its work on the stream on which the program computes?"""
+        """Whether this thread's current stream is the one on which the program computes."""
         return bool(torch.cuda.current_stream(self._device) == self._default)
 
     def after(self, work: Any, group: str) -> Any:
-        """A mark that is reached when `work` is done; None when only its `wait()` can tell."""
+        """A mark that is reached when `work` is done; None if only its `wait()` shows that."""
         if self._blocking:
             return None
         stream = self._beside.get(group)
@@ -73,7 +72,7 @@ class Gpu:
 
     @contextmanager
     def waiting(self, stream: Any = None) -> Iterator[None]:
-        """`stream`, or the one on which this thread puts its work, may be made to wait meanwhile."""
+        """Within the context, `stream`, by default this thread's current one, may have to wait."""
         if (stream or torch.cuda.current_stream(self._device)) != self._default:
             yield
             return
@@ -84,7 +83,7 @@ class Gpu:
             self.resume()
 
     def last(self, operation: Operation, start: Mark, end: Mark | None, asked: float, kept: Any) -> None:
-        """`operation` lasts from `start` to `end`; where that is not known it has ended."""
+        """Record that `operation` lasts from `start` to `end`; without an end it is over."""
         if end is None:
             operation.end()
             return
@@ -93,7 +92,7 @@ class Gpu:
             self.times.poll()
 
     def pause(self) -> None:
-        """Somebody else's code may let the default stream wait from here to `resume`."""
+        """Code of others may make the default stream wait from here to `resume`."""
         self.times.computing_ends(self._default.record_event(torch.cuda.Event(enable_timing=True)))
 
     def resume(self) -> None:
@@ -101,13 +100,13 @@ class Gpu:
         self.times.computing_begins(mark, monotonic())
 
     def start_over(self) -> None:
-        """Forget what is over."""
+        """Forget finished pieces."""
         self.times.forget()
         self.resume()
 
     def spans(self) -> list[tuple[int, float, float]]:
-        """All that is over, after a short wait for the rest: see `GpuTimes.spans`."""
-        with suppress(RuntimeError):  # a GPU that has failed says so at every call
+        """All finished pieces, after a short wait for the rest: see `GpuTimes.spans`."""
+        with suppress(RuntimeError):  # a failed GPU raises at every call
             self.times.computing_ends(self.here())
             deadline = monotonic() + _LAST_WAIT_SECONDS
             while self.times.poll() and monotonic() < deadline:
@@ -116,8 +115,8 @@ class Gpu:
         return self.times.spans()
 
     def _now_on_both_clocks(self) -> tuple[Mark, float]:
-        """A mark that was reached, and when, in seconds on the host's clock: the best of a few tries."""
-        # on a stream of its own, for which nothing that hangs elsewhere matters
+        """A mark and the time when it was reached, in seconds on the host's clock: the best of a few tries."""
+        # a stream of its own, unaffected by hangs elsewhere
         stream = torch.cuda.Stream(self._device)
         best: tuple[float, Any, float] | None = None
         for _ in range(_TRIES):
@@ -132,7 +131,7 @@ class Gpu:
         return best[1], best[2]
 
     def _mark_waits(self) -> None:
-        """A stream that is told to wait for an event does not compute."""
+        """Do not count the time as computing when a stream is made to wait for an event."""
         wait = torch.cuda.Event.wait
 
         @functools.wraps(wait)
@@ -140,7 +139,7 @@ class Gpu:
             with self.waiting(stream):
                 wait(event, stream)
 
-        # Stream.wait_event and wait_stream come by here
+        # called by Stream.wait_event and wait_stream
         torch.cuda.Event.wait = waits  # type: ignore[method-assign,assignment]  # the same signature, less typed
 
     def _poll(self) -> None:

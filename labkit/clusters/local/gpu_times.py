@@ -1,7 +1,7 @@
-"""When a GPU came to what a rank had put on its streams, on the host's clock: only arithmetic over marks.
+"""Times of a rank's GPU work on the host's clock: only arithmetic over marks.
 
-A mark is a CUDA event. Marks are asked when they have been reached, so that nothing waits for the GPU while the program
-runs. Two moments are known on both clocks, one early and one late; in between the GPU's clock is taken as even.
+A mark is a CUDA event. Marks are read once they have been reached, so that nothing waits for the GPU while the program
+runs. Two moments are known on both clocks, one early and one late; in between the GPU's clock is assumed to be linear.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 MIN_SECONDS = 5e-6
-"""Computing that is shorter is the pause between two marks."""
+"""Minimum length of computing; anything shorter is the pause between two marks."""
 _REFERENCE_SECONDS = 5.0
-"""CUDA tells the time between two events with 24 bits: over longer times no microseconds are left."""
+"""CUDA measures the time between two events with 24 bits: over longer times microseconds are lost."""
 
 
 class Mark(Protocol):
-    """A place on a stream, as `torch.cuda.Event`."""
+    """A point on a stream, with the interface of `torch.cuda.Event`."""
 
     def query(self) -> bool:
-        """Has the GPU come to it?"""
+        """Whether the GPU has reached it."""
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from here to another mark; both must have been reached."""
@@ -30,35 +30,35 @@ class _Pending(NamedTuple):
     start: Mark
     end: Mark
     asked: float
-    """Seconds on the host's clock: it cannot have begun sooner."""
+    """Time of the request in seconds on the host's clock: it cannot have begun sooner."""
     operation: int
     """Row of the operation; -1 for computing."""
     reached: Callable[[], None]
     kept: Any
-    """What must not be freed before."""
+    """Objects that must not be freed before."""
 
 
 class GpuTimes:
-    """What one GPU does, between marks. Safe to use from any thread."""
+    """Times of one GPU's work, between marks. Safe to use from any thread."""
 
     def __init__(self, mark: Mark, host: float, most: int) -> None:
-        """`mark` was reached when the host's clock said `host`, in seconds. `most` operations and spans are kept."""
+        """`mark` was reached at `host`, in seconds on the host's clock. `most`: limit on operations and spans."""
         self._most = most
         self._reference, self._reference_at = mark, 0.0
         self._anchors = [(0.0, host)]
         self._pending: list[_Pending] = []
         self._known: list[tuple[int, float, float, float]] = []
-        """Of what is over: row, when it was asked for on the host's clock, start and end on the GPU's, in seconds."""
+        """Finished pieces: row, time of request on the host's clock, start and end on the GPU's, in seconds."""
         self._computing: tuple[Mark, float] | None = (mark, host)
         self._lock = threading.Lock()
 
     def operation(self, row: int, start: Mark, end: Mark, asked: float, reached: Callable[[], None], kept: Any) -> None:
-        """An operation lasts from `start` to `end`; `reached` is called when it is known to be over."""
+        """Record an operation from `start` to `end`; `reached` is called when it is known to be over."""
         with self._lock:
             self._pending.append(_Pending(start, end, asked, row, reached, kept))
 
     def computing_ends(self, mark: Mark) -> None:
-        """The stream on which the program computes has something else to do, or waits."""
+        """The stream on which the program computes does something else from `mark` on, or waits."""
         with self._lock:
             if self._computing is not None:
                 start, asked = self._computing
@@ -66,12 +66,12 @@ class GpuTimes:
                 self._computing = None
 
     def computing_begins(self, mark: Mark, host: float) -> None:
-        """From `mark` on the stream does what the program asks for after `host`, on its clock."""
+        """From `mark` on, the stream does the work that the program requests after `host`, on the host's clock."""
         with self._lock:
             self._computing = mark, host
 
     def poll(self) -> int:
-        """Look what is over; return how many pieces are not."""
+        """Check which pieces are over; return the number of those that are not."""
         with self._lock:
             over: list[_Pending] = []
             left: list[_Pending] = []
@@ -88,31 +88,31 @@ class GpuTimes:
 
     @property
     def pending(self) -> int:
-        """How many pieces were not over when it was last looked."""
+        """Number of pieces that were not over at the last check."""
         return len(self._pending)
 
     def _at(self, mark: Mark) -> float:
-        """On the GPU's clock, in seconds from its first mark."""
+        """Seconds on the GPU's clock from its first mark."""
         seconds = self._reference_at + self._reference.elapsed_time(mark) / 1e3
         if seconds - self._reference_at > _REFERENCE_SECONDS:
             self._reference, self._reference_at = mark, seconds
         return seconds
 
     def forget(self) -> None:
-        """Of what is over nothing is kept; what is under way counts for nobody."""
+        """Drop finished pieces; those under way will not be recorded."""
         self.poll()
         with self._lock:
             self._known.clear()
 
     def anchor(self, mark: Mark, host: float) -> None:
-        """`mark`, which comes late, was reached when the host's clock said `host`."""
+        """Record that `mark`, a late one, was reached at `host` on the host's clock."""
         with self._lock:
             self._anchors[1:] = [(self._at(mark), host)]
 
     def spans(self) -> list[tuple[int, float, float]]:
-        """What is over: (row, start, end) on the host's clock, row -1 for computing.
+        """Finished pieces: (row, start, end) on the host's clock, row -1 for computing.
 
-        Nothing begins before it was asked for: a GPU that waits for its host is not computing.
+        Nothing begins before it was requested: a GPU that waits for its host is not computing.
         """
         (first, host), (last, later) = self._anchors[0], self._anchors[-1]
         pace = (later - host) / (last - first) if last > first else 1.0

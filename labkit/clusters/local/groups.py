@@ -1,4 +1,4 @@
-"""A process group that notes each call and passes it on to the real one."""
+"""A process group that records each call and passes it on to the real one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOTHING: dict[str, Any] = {}
 
 
 class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
-    """Something under way. It ends when its future says so, else when it is waited for: nobody knows better.
+    """An operation under way. It ends when its future does; without a future, when it is waited for.
 
-    `__del__` comes as soon as nobody has it any more: what has a future outlives it.
+    `__del__` runs as soon as the last reference is gone: an operation with a future outlives it.
     """
 
     def __init__(self, real: Any, operation: Operation) -> None:
@@ -81,7 +81,7 @@ class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versi
 
 
 class MessageFromAnybody(RecordedWork):
-    """A receive that learns who has sent."""
+    """A receive from any rank, which learns its sender."""
 
     def __init__(self, real: Any, operation: Operation, group: Group, tag: int) -> None:
         super().__init__(real, operation)
@@ -95,7 +95,7 @@ class MessageFromAnybody(RecordedWork):
 
 
 class WorkOnGpu(RecordedWork):
-    """Something on a stream. Its `wait()` lets a stream wait, not the program."""
+    """An operation on a stream. Its `wait()` makes a stream wait, not the program."""
 
     def __init__(self, real: Any, operation: Operation, gpu: Gpu) -> None:
         super().__init__(real, operation)
@@ -110,11 +110,11 @@ class WorkOnGpu(RecordedWork):
             self._real.synchronize()
 
     def _done(self) -> None:
-        """The marks tell."""
+        """Does nothing: the marks show the end."""
 
 
 class RecordingProcessGroup(dist.ProcessGroup):
-    """A group whose calls are recorded, those of DDP's C++ reducer and of functional collectives too."""
+    """A group whose calls are recorded, including those of DDP's C++ reducer and of functional collectives."""
 
     def __init__(self, real: dist.ProcessGroup, group: Group) -> None:
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # as torch's own Python groups do
@@ -122,7 +122,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         self._group = group
         group.on_gpu = dress_group(self, real)
         self._together: list[tuple[Operation, Any, float, Any]] | None = None
-        """What is collected to be done in one: each operation, its first mark, when it was asked for, its arguments."""
+        """Operations collected for one coalesced call: each with its first mark, time of request and arguments."""
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Any:
         operation = self._group.message(Kind.SEND, "send", _nbytes(tensors), self._peer(to, "send to"), tag)
@@ -133,7 +133,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         return self._under_way(RecordedWork, operation, self._real.recv, (tensors, source, tag))
 
     def _peer(self, number: int, what: str) -> int:
-        """The global rank of a member. gloo's own answer to a wrong one is a crash, or tells of broken connections."""
+        """The global rank of a member. For a wrong number gloo itself crashes, or reports broken connections."""
         ranks = self._group.ranks
         if not 0 <= number < len(ranks):
             raise IndexError(f"cannot {what} rank {number} of a group that has ranks 0 to {len(ranks) - 1}")
@@ -157,7 +157,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
 
     def _collective(self, name: str, inputs: Any, call: Callable[..., Any], args: Any, options: Any) -> Any:
         operation = self._group.collective(name, _nbytes(inputs))
-        # what dist.all_reduce and its like wait for at once says so
+        # set by dist.all_reduce and the like if they wait at once
         at_once = any([getattr(argument, "asyncOp", None) is False for argument in (*args[-1:], *options.values())])
         if self._group.on_gpu or not at_once:
             return self._under_way(RecordedWork, operation, call, args, options, at_once, has_future=True)
@@ -178,7 +178,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         at_once: bool = False,
         has_future: bool = False,
     ) -> Any:
-        """The work of `call`, beside which the program goes on."""
+        """Call `call` and return its work, beside which the program goes on."""
         recorder = self._group.recorder
         try:
             if self._group.on_gpu:
@@ -187,9 +187,9 @@ class RecordingProcessGroup(dist.ProcessGroup):
                     return self._on_stream(recorder.gpu(tensor.device.index), operation, call, args, options, at_once)
                 has_future = has_future and tensor is not None
             work = call(*args, **options)
-            # without trace nobody needs to know so soon: gloo's thread must get hold of the interpreter for it
+            # not needed so soon without a trace: the callback makes gloo's thread wait for the interpreter
             if has_future and recorder.tracing:
-                with suppress(RuntimeError):  # gloo has none for some
+                with suppress(RuntimeError):  # gloo has no future for some operations
                     operation.told_by(work.get_future())
             return kind(work, operation)
         except BaseException:
@@ -201,7 +201,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
     def _on_stream(
         self, gpu: Gpu, operation: Operation, call: Callable[..., Any], args: Any, options: Any, at_once: bool
     ) -> Any:
-        """The work of `call`, which puts something on a stream of the GPU."""
+        """Call `call`, which puts work on a stream of the GPU, and return its work."""
         operation.marked = True
         computes, start, asked = gpu.computes_here(), gpu.here(), time.monotonic()
         if computes:
@@ -211,7 +211,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         if self._together is not None:
             self._together.append((operation, start, asked, args))
         else:
-            # what is waited for at once stands on the stream of its caller
+            # an operation that its caller waits for at once runs on the caller's stream
             end = gpu.here() if at_once else gpu.after(work, self._group.label)
             gpu.last(operation, start, end, asked, (args, options))
             last = end if at_once else start
@@ -235,7 +235,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         return WorkOnGpu(work, together[-1][0], gpu)
 
     def connect_again(self, store: Any) -> None:
-        """Make new connections, at a new `store`; what was under way is forgotten. All members must do it."""
+        """Connect again through a new `store`; operations under way are forgotten. All members must call it."""
         self._real = gloo_group(store, self._real)
 
     def shutdown(self) -> None:
@@ -255,7 +255,7 @@ def _recorded(method: str, name: str, input_index: int | None) -> Callable[..., 
     return call
 
 
-# method of a process group -> what the field calls it, and which argument holds this rank's input
+# method of a process group -> its name in torch.distributed, and the index of the argument with this rank's input
 for _method, _name, _input_index in (
     ("allreduce", "all_reduce", 0),
     ("allreduce_coalesced", "all_reduce", 0),

@@ -1,6 +1,6 @@
-"""What this machine has for ranks: GPUs, cores; and what follows for how many ranks, threads and GPUs each gets.
+"""GPUs and cores of this machine, and the number of ranks, threads and GPUs that follows from them.
 
-Nothing here makes a CUDA context: torch counts GPUs by NVML where it can. Ranks are forked from another process.
+This module never creates a CUDA context: torch counts GPUs by NVML where it can. Ranks are forked from another process.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def count_gpus() -> int:
-    """GPUs that programs started now would see: `CUDA_VISIBLE_DEVICES` counts."""
+    """Number of GPUs visible to programs started now, with `CUDA_VISIBLE_DEVICES` considered."""
     return torch.cuda.device_count()
 
 
 def gpus(environment: Mapping[str, str]) -> int:
-    """GPUs that ranks see whose job sets these environment variables."""
+    """Number of GPUs visible to ranks with these environment variables."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return count_gpus()
     named = [name.strip() for name in visible.split(",")]
-    # as CUDA reads it: what stands behind an impossible one does not count
+    # as in CUDA: entries after an invalid one do not count
     usable = named.index("-1") if "-1" in named else len(named)
     return min(count_gpus(), usable if visible.strip() else 0)
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity and its control group's quota count."""
+    """Number of cores that this process may use, with its affinity and its control group's quota considered."""
     allowed = len(os.sched_getaffinity(0))
     quota = _quota()
     return allowed if quota is None else max(1, min(allowed, int(quota)))
@@ -55,19 +55,19 @@ def ranks_per_node(asked: int | GpusOrCores, environment: Mapping[str, str]) -> 
 
 
 def threads_per_rank(ranks: int) -> int:
-    """For `OMP_NUM_THREADS`: the cores, shared among the ranks. torchrun would say 1 and warn."""
+    """For `OMP_NUM_THREADS`: the cores divided by the ranks. torchrun would set 1 and warn."""
     return max(1, cores() // ranks)
 
 
 def gpus_of_node(node: int, nproc_per_node: int, found: int) -> str:
-    """`CUDA_VISIBLE_DEVICES` of a simulated node: each has GPUs of its own, so that LOCAL_RANK names one."""
+    """`CUDA_VISIBLE_DEVICES` of a simulated node: each has its own GPUs, so that LOCAL_RANK is the index of one."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in visible.split(",")] if visible else [str(index) for index in range(found)]
     return ",".join(names[node * nproc_per_node : (node + 1) * nproc_per_node])
 
 
 def _quota() -> float | None:
-    """Cores' worth of time that the control group may use; None when there is no limit."""
+    """CPU quota of the control group, in cores; None if there is no limit."""
     try:
         quota, period = (_CGROUPS / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Ranks that have nothing in common but the network: their supervisor hosts the store where they meet.
+"""For ranks that share only the network: their supervisor hosts the store where they meet.
 
-As torchrun's agent does; where ranks may have a file in common, that is quicker.
+torchrun's agent does the same; ranks that can share a file are faster with that.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from torch._C._distributed_c10d import TCPStore
 
-from labkit.clusters.warm.supervisor import Supervisor
+from labkit.clusters.forkserver.supervisor import Supervisor
 
 
 class StoreHost(Supervisor):
-    """Of the ranks of one machine, whose `options["master"]` it sets."""
+    """Supervisor of the ranks of one machine; sets their `options["master"]`."""
 
     def _begin(self, sockets: list[int]) -> None:
-        # the ranks must know the port when they are forked, and a store has threads, which no fork should meet
+        # the ranks must know the port when they are forked, and a store has threads, which must not exist at a fork
         listening = socket.create_server(("127.0.0.1", 0), backlog=len(self._asked.ranks))
         port = listening.getsockname()[1]
         options = {**self._asked.options, "master": ("127.0.0.1", port, "run")}

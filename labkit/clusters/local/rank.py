@@ -15,38 +15,38 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from labkit.clusters import handing
+from labkit.clusters import argument_transfer
+from labkit.clusters.forkserver import Reporter, seconds, shared_file, slot
 from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
 from labkit.clusters.torch_versions import rendezvous_with, replace_groups_with
-from labkit.clusters.warm import Reporter, seconds, shared_file, slot
 
 _GROUPS_KEPT = 16
-"""gloo takes 10 ms for each connection that it closes, one after the other; a process that ends closes all at once."""
+"""gloo takes 10 ms for each connection that it closes, one after the other; the end of a process closes all at once."""
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
     """Run `job` as one rank and report how it ended.
 
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
-    `backend`, used where the program names none (torch's own choice when empty); `master`, address and port of the
-    store that all nodes share, and this run's name in it, None when all ranks are on this machine; `recorded`, False
-    for groups as torch makes them, beside which the lab's own are measured; `attempt`, when ranks may be started again:
-    it is another one each time.
+    `backend`, used if the program names none (torch's own choice if empty); `master`, address and port of the store
+    that all nodes share, and this run's name in it, None if all ranks are on this machine; `recorded`, False for groups
+    as torch creates them, to measure the lab's own against; `attempt`, for ranks that may be restarted: different each
+    time.
     """
     rank: int = options["first_rank"] + index
     if sock is not None:
-        job = handing.receive(sock, job, rank, options["world_size"])
+        job = argument_transfer.receive(sock, job, rank, options["world_size"])
     attempts = itertools.count()
     shared = functools.cache(lambda: shared_store(options))
-    # a program may destroy its group and make another: it must not read what the first one left
+    # a program may destroy its group and create another, which must not read the first one's keys
     start = options.get("attempt", 0)
     recorder = record_groups(
         rank, options, reporter, job.trace, lambda: PrefixStore(f"{start}/{next(attempts)}", shared())
     )
-    # what a cell defines can be pickled: object collectives and torch.save look it up in this module
+    # objects that a cell defines can be pickled: object collectives and torch.save look them up in this module
     main = sys.modules["__main__"] = ModuleType("__main__")
     recorder.computes()
     result = execute(job, rank, seconds, main)
@@ -54,23 +54,23 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     if job.trace:
         tell_what_is_left_out(recorder, reporter)
         reporter.trace(recorder.trace())
-    reporter.result(result if sock is None else handing.told(result))
+    reporter.result(result if sock is None else argument_transfer.without_tensors(result))
 
 
 def record_groups(
     rank: int, options: Mapping[str, Any], reporter: Reporter, tracing: bool, store: Callable[[], Store]
 ) -> Recorder:
-    """From now on this process is `rank`: the program's groups meet at a `store`, and what it does is recorded.
+    """Make this process `rank`: the program's groups meet at a `store`, and its operations are recorded.
 
-    Without `tracing` only its supervisor is told, who must know what hangs. The rank's program runs in this thread,
-    between the recorder's `computes()` and `rests()`.
+    Without `tracing` they are recorded only for its supervisor, which must know what hangs. The rank's program runs in
+    this thread, between the recorder's `computes()` and `rests()`.
     """
     world_size: int = options["world_size"]
 
     def backend(asked: str) -> str:
         chosen: str = asked or options["backend"]
         gpus, ranks = options["gpus"], options["local_world_size"]
-        # torch's own choice is nccl wherever there is any GPU
+        # torch's own choice is nccl as soon as there is any GPU
         if gpus >= ranks or ("nccl" not in chosen and (chosen or not gpus)):
             return chosen or ("" if gpus else "gloo")
         share = f"; ranks share GPUs: cuda:{{LOCAL_RANK % {gpus}}}" if gpus else ""
@@ -82,7 +82,7 @@ def record_groups(
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if backend == "gloo":
-            # a rank whose program ends here must not break the connections that others are still making
+            # a rank whose program ends here must not break connections that others are still setting up
             group.barrier().wait()
             destroyed_later.append(group)
         if not options.get("recorded", True):
@@ -96,13 +96,13 @@ def record_groups(
 
 
 def tell_what_is_left_out(recorder: Recorder, reporter: Reporter) -> None:
-    """A trace that is not whole must say so."""
+    """Add a note if the trace is not complete."""
     if recorder.left_out:
         reporter.note(f"the trace has the first {MAX_EVENTS:,} events of each rank")
 
 
 def shared_store(options: Mapping[str, Any]) -> Store:
-    """Where all ranks of the run meet."""
+    """The store where all ranks of the run meet."""
     world_size: int = options["world_size"]
     if options["master"] is None:
         return FileStore(shared_file(), world_size)

@@ -1,4 +1,4 @@
-"""What a real rank does, as it happens: events for the trace, and what is under way for its supervisor to read."""
+"""Recording on a real rank: events for the trace, and operations under way for its supervisor to read."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any
 
 import numpy as np
 
+from labkit.clusters.forkserver.progress import COLLECTIVE, OTHER, RECEIVE, SEND, KindCode, Slot
 from labkit.clusters.local.computing import Computing
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.program import call_site
 from labkit.clusters.torch_versions import run_after_backward
-from labkit.clusters.warm.progress import COLLECTIVE, OTHER, RECEIVE, SEND, KindCode, Slot
 from labkit.trace import Columns, Kind, Trace, in_order
 
 MAX_EVENTS = 200_000
-"""Of one rank. What comes later is counted and left out, so that a long training does not fill the memory."""
+"""Maximum per rank. Later events are counted and left out, so that a long training does not fill the memory."""
 _CODES: dict[Kind, KindCode] = {Kind.SEND: SEND, Kind.RECEIVE: RECEIVE, Kind.COLLECTIVE: COLLECTIVE}
 _TAG_BITS = 31
 monotonic = time.monotonic
 
 
 class Recorder:
-    """This rank's events. Safe to use from any thread; the one that makes it runs the rank's program."""
+    """This rank's events. Safe to use from any thread; the thread that creates it runs the rank's program."""
 
     def __init__(self, rank: int, world_size: int, seconds: Callable[[], float], slot: Slot, tracing: bool) -> None:
-        """`seconds` gives those since the job began. Without `tracing` only `slot` is written."""
+        """`seconds` returns those since the job began. Without `tracing` only `slot` is written."""
         self.rank = rank
         self.slot = slot
         self.left_out = 0
@@ -43,23 +43,23 @@ class Recorder:
         self._computing = Computing(self._computed) if tracing else None
         self._groups: dict[str, tuple[int, ...]] = {}
         self._names: set[str] = set()
-        """Of the groups since the last `init_process_group`: they come again after another one."""
+        """Names of the groups since the last `init_process_group`: the next one uses them again."""
         self._inits = 1
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._starts, self._ends = array("d"), array("d")
-        # the rest of each event, as tuples of plain values: the garbage collector forgets about those
+        # the other fields of each event, as tuples of plain values: the garbage collector stops tracking those
         self._rows: list[tuple[str, str, int, int | None, str, int, str]] = []
         self._first_row = 0
-        """Number of the first of these rows: what began before `start_over` has a lower one."""
+        """Number of the first of these rows: operations that began before `start_over` have lower ones."""
         self._joined: list[Group] = []
         self._gpus: dict[int, Gpu] = {}
         self._making_gpu = threading.Lock()
         self._awaited: list[Operation] = []
-        """What the backward pass that is running will wait for, when it is through."""
+        """Operations that the running backward pass waits for at its end."""
 
     def joined(self, name: str, ranks: tuple[int, ...]) -> Group:
-        """A process group was made."""
+        """Record a new process group."""
         if name in self._names:
             self._inits += 1
             self._names.clear()
@@ -72,7 +72,7 @@ class Recorder:
 
     @contextmanager
     def making_a_group(self) -> Iterator[None]:
-        """Waiting for the other members is neither computing nor an operation of the trace."""
+        """Within the context, waiting for the other members is neither computing nor an operation of the trace."""
         entry = self.slot.begin(OTHER, *call_site())
         self.rests()
         try:
@@ -92,11 +92,11 @@ class Recorder:
             self._computing.end(monotonic())
 
     def without_sleep(self, sleep: Callable[..., None]) -> Callable[..., None]:
-        """`sleep`, with no computing meanwhile."""
+        """`sleep`, during which nothing counts as computing."""
 
         @functools.wraps(sleep)
         def sleeping(seconds: float, /) -> None:
-            # a GPU goes on until it has done what it was asked for
+            # a GPU goes on until it has finished its queued work
             gpus = list(self._gpus.values()) if threading.get_ident() == self._thread else []
             self.rests()
             for gpu in gpus:
@@ -113,7 +113,7 @@ class Recorder:
     def begin(
         self, kind: Kind, name: str, nbytes: int, peer: int | None, group: Group, sequence: int, tag: int, line: str
     ) -> Operation:
-        """An operation begins; until `computes` the program waits for it."""
+        """Begin an operation; until `computes` the program waits for it."""
         label = group.label
         entry = self.slot.begin(_CODES[kind], name, line, label, sequence, peer, tag, nbytes, spins=group.on_gpu)
         if not self.tracing:
@@ -124,7 +124,7 @@ class Recorder:
         return Operation(self, self._add(now, nan, (kind.value, name, nbytes, peer, label, sequence, line)), entry)
 
     def ended(self, row: int, peer: int | None, sequence: int) -> None:
-        """The operation in `row` is complete; `peer`: the rank that had sent, where nobody knew before."""
+        """End the operation in `row`; `peer`: the sending rank, if it was unknown before."""
         row -= self._first_row
         if row >= 0 and isnan(self._ends[row]):
             self._ends[row] = monotonic()
@@ -133,7 +133,7 @@ class Recorder:
                 self._rows[row] = kind, name, nbytes, peer, group, sequence, line
 
     def gpu(self, device: int) -> Gpu:
-        """A GPU of this rank. From now on the rank computes there: what its thread does is to feed the GPU."""
+        """A GPU of this rank. From now on the rank computes there, and its thread only feeds the GPU."""
         with self._making_gpu:
             found = self._gpus.get(device)
             if found is None:
@@ -143,11 +143,11 @@ class Recorder:
         return found
 
     def awaited_after_backward(self, operation: Operation) -> bool:
-        """Whoever asks for a future in a backward pass, as DDP does, waits for it when the pass is through.
+        """Plan a wait at the end of the backward pass, for code that asks for a future during it, as DDP does.
 
-        False when none is running.
+        Returns False if no backward pass is running.
         """
-        # what is asked for now comes before what DDP will ask for, and what is asked for then comes after it
+        # this operation comes before those that DDP will ask for, and those asked for then come after it
         known = any([not earlier.over for earlier in self._awaited])
         if known or run_after_backward(self._backward_is_through):
             self._awaited.append(operation)
@@ -188,7 +188,7 @@ class Recorder:
             return self._first_row + number
 
     def start_over(self) -> None:
-        """Forget all until now, but for the groups, in which operations count from 0 again: another cell begins."""
+        """Begin another cell: forget everything except the groups, in which operations count from 0 again."""
         with self._lock:
             self._first_row += len(self._rows)
             self._starts, self._ends, self._rows = array("d"), array("d"), []
@@ -200,7 +200,7 @@ class Recorder:
             gpu.start_over()
 
     def trace(self) -> Trace:
-        """All until now. What nobody has waited for ends now."""
+        """The trace until now. Operations that were not waited for end now."""
         self.rests()
         for gpu in self._gpus.values():
             for row, start, end in gpu.spans():
@@ -215,7 +215,7 @@ class Recorder:
             rest = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(7)]
         ends[np.isnan(ends)] = now - origin
         kinds, names, *rest = rest
-        # computing is known when it ends
+        # a compute span is recorded at its end
         columns = in_order([[self.rank] * len(starts), kinds, names, starts.tolist(), ends.tolist(), *rest])
         return Trace(self._world_size, Columns(len(starts), lambda: columns), "measured", dict(self._groups))
 
@@ -230,25 +230,25 @@ class Operation:
         self.row = row
         self._entry = entry
         self.marked = False
-        """A future, or a mark on a GPU's stream, tells when it ends."""
+        """Whether a future, or a mark on a GPU's stream, shows its end."""
         self.held = False
-        """A backward pass that is running will wait for it."""
+        """Whether the running backward pass will wait for it."""
         self.over = False
 
     def wait(self) -> None:
-        """From now on somebody waits for it."""
+        """Record that the program waits for it from now on."""
         if not self.over:
             self.recorder.slot.wait(self._entry)
 
     def end(self, peer: int | None = None, sequence: int = -1) -> None:
-        """It is complete; the first time counts."""
+        """Record its end; only the first call counts."""
         if not self.over:
             self.over = True
             self.recorder.ended(self.row, peer, sequence)
             self.recorder.slot.end(self._entry)
 
     def told_by(self, future: Any) -> None:
-        """It is complete when `future` is."""
+        """End the operation when `future` is complete."""
         future.add_done_callback(self._tell)
         self.marked = True
 
@@ -256,48 +256,48 @@ class Operation:
         self.end()
 
     def awaited_by(self, future: Any) -> None:
-        """Somebody has `future`, and will wait for it unseen."""
+        """Record that code holds `future`, and will wait for it unobserved."""
         if self.recorder.awaited_after_backward(self):
             self.held = True
         elif not self.marked:
             self.told_by(future)
 
     def dropped(self) -> None:
-        """Nobody can wait for it any more, so it ends, unless something else tells."""
+        """End the operation, as no code can wait for it any more, unless a future or mark shows its end."""
         if not (self.marked or self.held):
             self.end()
 
 
 class Group:
-    """The operations of one process group, which number themselves."""
+    """The operations of one process group, with their sequence numbers."""
 
     def __init__(self, label: str, ranks: tuple[int, ...], recorder: Recorder) -> None:
         self.label = label
         self.ranks = ranks
         self.recorder = recorder
         self.on_gpu = False
-        """Does a GPU do what it is asked for?"""
+        """Whether a GPU carries out its operations."""
         self.count_anew()
 
     def count_anew(self) -> None:
-        """The next collective is number 0, and so is the next message of each peer and tag."""
+        """Restart the sequence numbers of collectives, and of the messages of each peer and tag, at 0."""
         self._collectives = itertools.count()
         self._messages: defaultdict[tuple[Kind, int, int], Iterator[int]] = defaultdict(itertools.count)
 
     def collective(self, name: str, nbytes: int) -> Operation:
-        """A collective begins."""
+        """Begin a collective."""
         number = next(self._collectives)
         return self.recorder.begin(Kind.COLLECTIVE, name, nbytes, None, self, number, 0, call_site()[1])
 
     def message(self, kind: Kind, fallback: str, nbytes: int, peer: int | None, tag: int) -> Operation:
-        """A send or receive begins; `fallback` names it when none of torch.distributed's functions was called.
+        """Begin a send or receive; `fallback` is its name if no function of torch.distributed was called.
 
-        peer: global rank at the other end, None for anybody's message.
+        peer: global rank at the other end, None for any rank.
         """
         name, line = call_site()
         number = -1 if peer is None else self.number(kind, peer, tag)
         return self.recorder.begin(kind, name or fallback, nbytes, peer, self, number, tag, line)
 
     def number(self, kind: Kind, peer: int, tag: int) -> int:
-        """What the send and the receive of one message have in common: those of one tag arrive in their order."""
+        """Number that the send and the receive of one message share: messages of one tag arrive in order."""
         return (tag << _TAG_BITS) + next(self._messages[kind, peer, tag])

@@ -1,4 +1,4 @@
-"""Ranks on the nodes of a Slurm cluster: a job holds them, an agent on each runs them."""
+"""Ranks on the nodes of a Slurm cluster: a job allocates them, an agent on each runs them."""
 
 from labkit.clusters.slurm.cluster import SlurmCluster, slurm
 

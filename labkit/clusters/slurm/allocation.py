@@ -1,4 +1,4 @@
-"""A job of Slurm's that holds nodes for this program, and goes with it."""
+"""A Slurm job that holds nodes for this program, and ends with it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import weakref
 from labkit.clusters.cluster import OnState, State
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.slurm import clients
-from labkit.clusters.slurm.script import Asked, job_script
+from labkit.clusters.slurm.script import ResourceRequest, job_script
 
 _CANCEL_LIMIT_SECONDS = 20.0
 _MOST_SECONDS_BETWEEN_LOOKS = 10.0
-# Submits, says the number, and cancels at the end of its input, which is also that of the program that started it.
-# In a session of its own: the signals that end a notebook's kernel go past it.
+# Submits, prints the number, and cancels at the end of its input, which comes at the latest when this program ends.
+# It has its own session, so that the signals that end a notebook's kernel do not reach it.
 _GUARD = """
 trap '' HUP INT TERM PIPE
 job=$(sbatch --parsable < "$1") || exit
@@ -30,14 +30,14 @@ scancel --quiet "$job" || { sleep 10; scancel --quiet "$job"; }
 
 
 class NeverStarts(InvalidJob):
-    """Slurm has queued the job, but says that it cannot start."""
+    """Slurm has queued the job, but reports that it cannot start."""
 
 
 class Allocation:
-    """Nodes that Slurm gave, or will give, to this program. Released by `release`, or by the program's end."""
+    """Nodes that this program has, or will get, from Slurm. Released by `release`, or by the program's end."""
 
-    def __init__(self, asked: Asked) -> None:
-        """Submit the job. Raises `InvalidJob` when Slurm refuses it."""
+    def __init__(self, asked: ResourceRequest) -> None:
+        """Submit the job. Raises `InvalidJob` if Slurm rejects it."""
         self.asked = asked
         self.job_id = ""
         self.nodes: list[str] = []
@@ -61,18 +61,18 @@ class Allocation:
             self.job_id = self._guard.stdout.readline().strip()
             if not self.job_id:
                 told = clients.said(self._guard.stderr.read())
-                clients.partitions()  # where no Slurm answers, this says so
+                clients.partitions()  # raises if Slurm does not answer
                 raise InvalidJob(_with_partitions(f"Slurm refuses the job: {told}"))
         except BaseException:
             self.release()
             raise
 
     def state(self) -> clients.JobState:
-        """How the job stands."""
+        """State of the job."""
         return clients.job_state(self.job_id)
 
     def wait(self, on_state: OnState | None = None) -> None:
-        """Return when the nodes are there. Raises `NeverStarts`, or `InvalidJob` when the job ended in the queue."""
+        """Return when the nodes are allocated. Raises `NeverStarts`, or `InvalidJob` if the job ended in the queue."""
         began = time.monotonic()
         shown = ""
         while True:
@@ -88,7 +88,7 @@ class Allocation:
             if on_state is not None and text != shown:
                 on_state(State("queued", text))
                 shown = text
-            # the controller serves everybody: the longer the queue, the less often it is asked
+            # the controller serves everybody: the longer the queue, the less often it is queried
             time.sleep(min(_MOST_SECONDS_BETWEEN_LOOKS, 0.2 + (time.monotonic() - began) / 10))
 
     def _in_words(self, state: clients.JobState) -> str:
@@ -105,7 +105,7 @@ class Allocation:
         return "; ".join(parts)
 
     def release(self) -> None:
-        """Cancel the job, and wait until Slurm has been told. Doing so twice does no harm."""
+        """Cancel the job, and wait until Slurm knows it. Calling it twice is harmless."""
         assert self._guard.stdin is not None
         with contextlib.suppress(OSError):
             self._guard.stdin.close()
@@ -116,16 +116,16 @@ class Allocation:
                 pipe.close()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the job must end with the program that made it, not with this one."""
+        """In a forked child: the job must end with the program that created it, not with this one."""
         assert self._guard.stdin is not None
         os.close(self._guard.stdin.fileno())
 
 
 def _with_partitions(message: str) -> str:
-    """For those who asked for what there is not."""
+    """Add the cluster's partitions, for a request that does not match them."""
     try:
         return f"{message}. This cluster has: {clients.partitions()}"
-    except InvalidJob:  # it does not answer, which the message says already
+    except InvalidJob:  # Slurm does not answer, as the message already explains
         return message
 
 

@@ -1,4 +1,4 @@
-"""Slurm's own clients: squeue and the others are asked, and what they say is put into words."""
+"""Slurm's own command-line clients, such as squeue, and descriptions of their output."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ _TOLD = {"DUE TO TIME LIMIT": "TIMEOUT", "DUE TO NODE FAILURE": "NODE_FAIL", "DU
 
 @dataclass(frozen=True)
 class JobState:
-    """How a job stands: a line of squeue."""
+    """State of a job: a line of squeue."""
 
     state: str
-    """Slurm's word: `PENDING`, `RUNNING`, `TIMEOUT`, ...; `UNKNOWN` when it has forgotten the job."""
+    """Slurm's name: `PENDING`, `RUNNING`, `TIMEOUT`, ...; `UNKNOWN` once it has forgotten the job."""
     start: str = ""
-    """When it began, or is expected to: `2026-11-21T16:06:08`, or `N/A`."""
+    """Actual or expected start: `2026-11-21T16:06:08`, or `N/A`."""
     partition: str = ""
     nodes: str = ""
     reason: str = ""
@@ -80,24 +80,24 @@ class JobState:
         return self.state == "RUNNING"
 
     def why_never(self) -> str:
-        """Why the job will not start however long it waits, empty when it may."""
+        """Why the job will never start; empty if it may."""
         if self.state != "PENDING":
             return ""
         if self.reason in _NEVER:
             return f"{_NEVER[self.reason]} ({self.reason})"
-        # of accounts and partitions Slurm speaks in sentences
+        # Slurm's reasons about accounts and partitions are sentences
         return self.reason if self.reason.startswith(("Job's account", "Job's QOS")) else ""
 
     def why_it_ended(self, messages: str) -> str:
-        """Why Slurm ended it, with places for `{job}` and its time `{limit}`; empty when that is not known.
+        """Why Slurm ended it, with placeholders for `{job}` and its time `{limit}`; empty if unknown.
 
-        messages: what srun printed, which knows it first.
+        messages: srun's output, which has the reason first.
         """
         told = next((state for words, state in _TOLD.items() if words in messages), self.state)
         return _ENDINGS.get(told, "")
 
     def why_it_waits(self) -> str:
-        """`Priority, other jobs come first`; empty as long as Slurm has not looked at it."""
+        """`Priority, other jobs come first`; empty until Slurm has considered the job."""
         if self.reason == "None":
             return ""
         if self.state != "PENDING":
@@ -107,7 +107,7 @@ class JobState:
 
 
 def environment() -> dict[str, str]:
-    """For Slurm's clients. A notebook that itself runs in a job must not hand on that job's number of nodes."""
+    """Environment for Slurm's clients: a notebook that itself runs in a job must not pass on its number of nodes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
     if "SLURM_CONF" in os.environ:
         kept["SLURM_CONF"] = os.environ["SLURM_CONF"]
@@ -115,13 +115,13 @@ def environment() -> dict[str, str]:
 
 
 def submitting_environment() -> dict[str, str]:
-    """For sbatch, which stores it with the job: without whatever secrets the notebook's has."""
+    """Environment for sbatch, which stores it with the job: without any secrets of the notebook."""
     wanted = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF", "SLURM_TIME_FORMAT")
     return {n: v for n, v in environment().items() if n in wanted or n.startswith("SBATCH_")}
 
 
 def require_slurm() -> None:
-    """Raise `InvalidJob` where Slurm's commands are not installed."""
+    """Raise `InvalidJob` if Slurm's commands are not installed."""
     missing = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
     if missing:
         raise InvalidJob(
@@ -131,7 +131,7 @@ def require_slurm() -> None:
 
 
 def ask(*command: str) -> str:
-    """What a client prints. Raises `InvalidJob` with its own words when it fails."""
+    """Output of a client. Raises `InvalidJob` with the client's own message if it fails."""
     done = subprocess.run(
         command,
         env=environment(),
@@ -156,7 +156,7 @@ def said(text: str) -> str:
 
 
 def job_state(job_id: str) -> JobState:
-    """How the job stands. `UNKNOWN` some minutes after its end, when Slurm's controller has forgotten it."""
+    """State of the job. `UNKNOWN` some minutes after its end, when Slurm's controller has forgotten it."""
     try:
         lines = ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format={_FIELDS}").splitlines()
     except InvalidJob as error:
@@ -167,7 +167,7 @@ def job_state(job_id: str) -> JobState:
 
 
 def partitions() -> str:
-    """What the cluster has: `lab: 2 nodes of 4 CPUs, gpu:2, time limit 30:00`. Raises `InvalidJob` as `ask` does."""
+    """The partitions: `lab: 2 nodes of 4 CPUs, gpu:2, time limit 30:00`. Raises `InvalidJob` as `ask` does."""
     rows = ask("sinfo", "--noheader", "--format=%R|%D|%c|%G|%l").splitlines()
     found = []
     for row in dict.fromkeys(rows):
@@ -178,7 +178,7 @@ def partitions() -> str:
 
 
 def place_in_queue(job_id: str, partition: str) -> int:
-    """How many-th it is among the jobs that wait for the partition, by priority; 0 when that is not shown."""
+    """Position among the partition's waiting jobs, by priority, from 1; 0 if it is not shown."""
     waiting = ask(
         "squeue", "--noheader", "--states=PENDING", f"--partition={partition}", "--sort=-p,i", "--format=%i"
     ).split()
@@ -186,23 +186,23 @@ def place_in_queue(job_id: str, partition: str) -> int:
 
 
 def node_names(nodes: str) -> list[str]:
-    """`node[1-2]` as names."""
+    """Names of the nodes in `node[1-2]`."""
     return ask("scontrol", "show", "hostnames", nodes).split()
 
 
 def node_address(name: str) -> str:
-    """An address at which other nodes reach the node, as Slurm itself does."""
+    """An address at which other nodes reach the node, the one that Slurm itself uses."""
     shown = ask("scontrol", "show", "node", name, "--oneliner")
     address = next((word.partition("=")[2] for word in shown.split() if word.startswith("NodeAddr=")), name)
     try:
         return socket.gethostbyname(address)
     except OSError:
-        # only nodes know that name
+        # only nodes can resolve that name
         return address
 
 
 def node_troubles(nodes: str) -> dict[str, str]:
-    """What Slurm says of those of the nodes that do not work: `{"node2": "drained, disk is full"}`."""
+    """Slurm's reasons for nodes that do not work: `{"node2": "drained, disk is full"}`."""
     rows = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines()
     found = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The Slurm cluster: ranks on the nodes of a job that Slurm gave to this notebook."""
+"""The Slurm cluster: ranks on the nodes of a job that Slurm has allocated to this notebook."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from labkit.clusters.agent import Nodes, NodesLine, NodesLost, Plan, Ready, open_line
+from labkit.clusters.agent import LaunchPlan, NodeInfo, Nodes, NodesConnection, NodesLost, open_connection
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.slurm import clients
 from labkit.clusters.slurm.allocation import Allocation
-from labkit.clusters.slurm.script import Asked, job_script, step_command
+from labkit.clusters.slurm.script import ResourceRequest, job_script, step_command
 from labkit.clusters.slurm.steps import Step, Steps
 
 _READY_LIMIT_SECONDS = 300.0
-"""For Python and torch to be read from the nodes' file system, which may be slow."""
+"""Time to read Python and torch from the nodes' file system, which may be slow."""
 _ENDING_SECONDS = 5.0
 _LEARNERS = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 
 
 class SlurmCluster:
-    """Nodes of a Slurm cluster; made by `slurm`. Runs go one at a time."""
+    """Nodes of a Slurm cluster; created by `slurm`. Runs go one at a time."""
 
     kind = "slurm"
 
-    def __init__(self, asked: Asked, keep: float, python: str, backend: str | None, timeout: float | None) -> None:
+    def __init__(
+        self, asked: ResourceRequest, keep: float, python: str, backend: str | None, timeout: float | None
+    ) -> None:
         self._asked = asked
         self._keep = keep
         self._agent = [python, "-P", "-m", "labkit.clusters.agent"]
         self._backend = backend
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._held: _Held | None = None
+        self._held: _HeldNodes | None = None
         self._timer: threading.Timer | None = None
 
     @property
@@ -61,19 +63,19 @@ class SlurmCluster:
         return text + (f"; job {held.job_id} keeps {', '.join(held.names)}" if held else "")
 
     def require(self) -> None:
-        """Raise `InvalidJob` when no Slurm answers here."""
+        """Raise `InvalidJob` if Slurm does not answer here."""
         clients.require_slurm()
         clients.partitions()
 
     def dry_run(self) -> str:
-        """What would be submitted, and what would then be started on the first node."""
+        """The job that would be submitted, and the command that would then be started on the first node."""
         step = shlex.join(step_command("JOB", 0, self._agent))
         return (
             f"# sbatch gets this script:\n{job_script(self._asked)}\n# and each node, here the first, this:\n{step}\n"
         )
 
     def srun_options(self, nnodes: int) -> list[str]:
-        """For one process on each of so many nodes, which starts the ranks itself, as torchrun does."""
+        """Options for one process on each of `nnodes` nodes, which starts the ranks itself, as torchrun does."""
         asked = replace(self._asked, nnodes=nnodes)
         left_out = ("--job-name", "--ntasks-per-node", "--cpus-per-task", "--no-requeue", "--no-kill", "--output")
         kept = [option for option in asked.options() if not option.startswith(left_out)]
@@ -81,15 +83,15 @@ class SlurmCluster:
         return [*kept, "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
-        """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` when Slurm does not give the nodes."""
+        """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` if Slurm does not allocate the nodes."""
         asked = self._asked_for(job)
         with self._nodes_for(asked, on_state) as held:
             return held.run(self._plan(job, asked, held), on_output, on_state)
 
-    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[NodesLine, list[list[int]]]:
-        """Start ranks that stay, for `labkit.clusters.live`. The nodes are held as long as the line to them is open.
+    def keep(self, job: Job, on_state: OnState | None = None) -> tuple[NodesConnection, list[list[int]]]:
+        """Start live ranks, for `labkit.clusters.live`. The nodes are held as long as the connection to them is open.
 
-        Raises `InvalidJob` when Slurm does not give the nodes.
+        Raises `InvalidJob` if Slurm does not allocate the nodes.
         """
         asked = self._asked_for(job)
         with self._nodes_for(asked, on_state) as held:
@@ -100,21 +102,21 @@ class SlurmCluster:
                 commands=True,
                 timeout=None,
             )
-            line = held.open(plan)
-            line.when_closed = lambda: self._line_closed(held, line)
-            return line, [hosted for node in range(plan.nnodes) for hosted in plan.ranks(node)]
+            connection = held.open(plan)
+            connection.when_closed = lambda: self._connection_closed(held, connection)
+            return connection, [hosted for node in range(plan.nnodes) for hosted in plan.ranks(node)]
 
-    def _line_closed(self, held: _Held, line: NodesLine) -> None:
+    def _connection_closed(self, held: _HeldNodes, connection: NodesConnection) -> None:
         with self._lock:
-            held.lines.discard(line)
+            held.connections.discard(connection)
             if self._held is held:
                 if held.lost:
                     self._let_go()
                 self._keep_or_let_go()
 
     @contextmanager
-    def _nodes_for(self, asked: Asked, on_state: OnState | None) -> Iterator[_Held]:
-        """Nodes to do something on; afterwards they are kept as long as they are to be."""
+    def _nodes_for(self, asked: ResourceRequest, on_state: OnState | None) -> Iterator[_HeldNodes]:
+        """Within the context, nodes for a run; afterwards they are kept for the time that `keep` allows."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -127,7 +129,7 @@ class SlurmCluster:
                 self._let_go()
                 raise InvalidJob(str(error)) from None
             except BaseException:
-                # after an interrupt the nodes stay where they were to be kept
+                # after an interrupt, nodes that are to be kept are not released
                 if self._held is not None and (self._held.lost or not self._held.ready):
                     self._let_go()
                 raise
@@ -135,11 +137,11 @@ class SlurmCluster:
                 self._keep_or_let_go()
 
     def release(self) -> bool:
-        """Give the nodes back, if any are kept; False when there were none."""
+        """Release the nodes, if any are kept; False if there were none."""
         with self._lock:
             return self._let_go()
 
-    def _asked_for(self, job: Job) -> Asked:
+    def _asked_for(self, job: Job) -> ResourceRequest:
         nproc_per_node = job.nproc_per_node or self._asked.nproc_per_node
         if isinstance(nproc_per_node, str):
             gpus = self._asked.gpus_per_node
@@ -157,9 +159,9 @@ class SlurmCluster:
             )
         return asked
 
-    def _hold(self, asked: Asked, on_state: OnState | None) -> _Held:
+    def _hold(self, asked: ResourceRequest, on_state: OnState | None) -> _HeldNodes:
         if self._held is not None and (self._held.asked != asked or self._held.lost):
-            if self._held.lines:
+            if self._held.connections:
                 raise InvalidJob(
                     f"live ranks hold job {self._held.job_id}, which has other nodes than this needs: ask for the same "
                     "number of nodes and ranks, or give them back first with %ranks stop"
@@ -169,15 +171,15 @@ class SlurmCluster:
             allocation = Allocation(asked)
             try:
                 allocation.wait(on_state)
-                self._held = _Held(allocation, self._agent)
+                self._held = _HeldNodes(allocation, self._agent)
             except BaseException:
                 allocation.release()
                 raise
             self._held.wait_until_ready(on_state)
         return self._held
 
-    def _plan(self, job: Job, asked: Asked, held: _Held) -> Plan:
-        return Plan(
+    def _plan(self, job: Job, asked: ResourceRequest, held: _HeldNodes) -> LaunchPlan:
+        return LaunchPlan(
             run=uuid.uuid4().hex,
             entry="labkit.clusters.local.rank:main",
             job=job,
@@ -189,7 +191,7 @@ class SlurmCluster:
             timeout=job.timeout or self._timeout,
             environment={
                 "OMP_NUM_THREADS": str(asked.cpus_per_task),
-                # what the learner has set stands against what the lab would set
+                # the learner's own settings override the lab's
                 **{name: os.environ[name] for name in _LEARNERS if name in os.environ},
                 **held.changes(),
             },
@@ -198,7 +200,7 @@ class SlurmCluster:
         )
 
     def _keep_or_let_go(self) -> None:
-        if self._held is None or self._held.lines:
+        if self._held is None or self._held.connections:
             return
         if self._keep <= 0:
             self._let_go()
@@ -220,18 +222,18 @@ class SlurmCluster:
         return held is not None
 
 
-class _Held:
-    """Nodes that Slurm has given, with an agent on each."""
+class _HeldNodes:
+    """Allocated nodes, with an agent on each."""
 
     def __init__(self, allocation: Allocation, agent: Sequence[str]) -> None:
         self.asked = allocation.asked
         self.job_id = allocation.job_id
         self.names = allocation.nodes
         self.address = clients.node_address(self.names[0])
-        self.ready: list[Ready] = []
+        self.ready: list[NodeInfo] = []
         self.lost = False
-        self.lines: set[NodesLine] = set()
-        """To ranks that live on these nodes."""
+        self.connections: set[NodesConnection] = set()
+        """Connections to live ranks on these nodes."""
         self._allocation = allocation
         self._environment = clients.environment()
         self._steps = Steps(self.job_id, self.names, agent)
@@ -245,17 +247,17 @@ class _Held:
         self.ready = self._nodes.wait_until_ready(_READY_LIMIT_SECONDS, on_state)
 
     def changes(self) -> dict[str, str]:
-        """What has become of the notebook's environment since the agents, which have it, were started."""
+        """Changes of the notebook's environment since the start of the agents, which have the old one."""
         now = clients.environment()
         return {name: value for name, value in now.items() if self._environment.get(name) != value}
 
-    def run(self, plan: Plan, on_output: OnOutput | None, on_state: OnState | None) -> Run:
+    def run(self, plan: LaunchPlan, on_output: OnOutput | None, on_state: OnState | None) -> Run:
         return self._nodes.run(plan, on_output, on_state)
 
-    def open(self, plan: Plan) -> NodesLine:
-        line = open_line(self._nodes, plan)
-        self.lines.add(line)
-        return line
+    def open(self, plan: LaunchPlan) -> NodesConnection:
+        connection = open_connection(self._nodes, plan)
+        self.connections.add(connection)
+        return connection
 
     def close(self) -> None:
         for node in range(len(self.names)):
@@ -270,7 +272,7 @@ class _Held:
         self._nodes.lost(step.node, self._why(step))
 
     def _why(self, step: Step) -> str:
-        """Why a step ended that should not have: in Slurm's words, as far as it has any."""
+        """Why a step ended unexpectedly: Slurm's reason, if it has one."""
         limit = time.monotonic() + _ENDING_SECONDS
         try:
             while (state := self._allocation.state()).state == "COMPLETING" and time.monotonic() < limit:
@@ -304,21 +306,21 @@ def slurm(
 ) -> SlurmCluster:
     """Nodes of the Slurm cluster that this machine can submit jobs to.
 
-    nproc_per_node: ranks on each node; as many as GPUs when None, 1 without GPUs.
-    partition, account, time, gpus_per_node, cpus_per_task, qos, constraint: as sbatch takes them. A task is a rank, and
+    nproc_per_node: ranks on each node; None: the number of GPUs, or 1 without GPUs.
+    partition, account, time, gpus_per_node, cpus_per_task, qos, constraint: sbatch's options. A task is a rank, and
         `cpus_per_task` its OMP_NUM_THREADS.
     sbatch_options: more of them: `["--reservation=course"]`.
     keep: seconds for which the nodes are kept for the next run; 0: every run is a job of its own.
-    python: the interpreter on the nodes, with the lab installed; this one's path when None, on a shared file system.
+    python: the interpreter on the nodes, with the lab installed; None: this one's path, on a shared file system.
     backend, timeout: see `local`.
-    Raises `InvalidJob` for a value that makes no sense, and where Slurm's commands are missing.
+    Raises `InvalidJob` for an invalid value, and if Slurm's commands are missing.
     """
     clients.require_slurm()
     if keep < 0:
         raise InvalidJob(f"keep must be 0 or more seconds, got {keep!r}")
     if timeout is not None and not timeout > 0:
         raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
-    asked = Asked(
+    asked = ResourceRequest(
         nnodes=nnodes,
         nproc_per_node=gpus_per_node or 1 if nproc_per_node is None else nproc_per_node,
         cpus_per_task=cpus_per_task,

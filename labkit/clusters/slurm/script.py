@@ -1,4 +1,4 @@
-"""What is handed to Slurm: the job script that holds the nodes, and the command that starts the lab's agent on each."""
+"""The job script that holds the nodes, and the command that starts the lab's agent on each."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from labkit.clusters.job import InvalidJob
 
 LOOK_SECONDS = 30
-"""How often the job looks whether it still has steps."""
+"""Time between the job's checks whether it still has steps."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of Slurm. Names and values are those of sbatch's options."""
+class ResourceRequest:
+    """Request to Slurm. Names and values are those of sbatch's options."""
 
     nnodes: int
     nproc_per_node: int
-    """Ranks on each node: a rank is what Slurm calls a task."""
+    """Ranks on each node: a rank is a task in Slurm's terms."""
     cpus_per_task: int = 1
     gpus_per_node: int | None = None
     partition: str | None = None
     account: str | None = None
     time: str | None = None
-    """Limit of the whole allocation as sbatch takes it: minutes, or `HH:MM:SS`; the partition's own when None."""
+    """Time limit of the whole allocation in sbatch's format: minutes, or `HH:MM:SS`; None: the partition's own."""
     qos: str | None = None
     constraint: str | None = None
     sbatch_options: tuple[str, ...] = ()
-    """More options of sbatch, as it takes them: `--reservation=course`."""
+    """More options of sbatch: `--reservation=course`."""
 
     def __post_init__(self) -> None:
         for name in ("nnodes", "gpus_per_node", "nproc_per_node", "cpus_per_task"):
@@ -45,8 +45,8 @@ class Asked:
     def options(self) -> list[str]:
         """sbatch's options.
 
-        A job whose node fails is not started again: the notebook would not know of it. Nor is it ended, as a run with
-        `--nnodes MIN:MAX` may go on with the others; after any other run the notebook ends it.
+        A job whose node fails is not restarted: the notebook would not know of it. It is not ended either, as a run
+        with `--nnodes MIN:MAX` may go on with the others; after any other run the notebook ends it.
         """
         options = [
             "--job-name=labkit",
@@ -61,10 +61,10 @@ class Asked:
         return [*options, *self.sbatch_options, "--no-requeue", "--no-kill", "--output=/dev/null"]
 
 
-def job_script(asked: Asked) -> str:
+def job_script(asked: ResourceRequest) -> str:
     """The script of a job that holds the nodes as long as it has steps.
 
-    The notebook cancels the job when it has no more use for the nodes. This is for a notebook that could not: its
+    The notebook cancels the job when it no longer needs the nodes. The script is for a notebook that could not: its
     machine is gone, or it ended while the job was queued.
     """
     directives = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in asked.options())
@@ -87,9 +87,9 @@ done
 
 
 def step_command(job_id: str, node: int, command: list[str]) -> list[str]:
-    """Run `command` on node number `node` of the job, with this program's pipes as its input and output.
+    """The srun command that runs `command` on node number `node` of the job, connected to this program's pipes.
 
-    Each node has a step of its own: of several tasks in one step, srun mixes up lines of more than a kilobyte.
+    Each node has a step of its own: with several tasks in one step, srun mixes up lines of more than a kilobyte.
     """
     return [
         "srun",

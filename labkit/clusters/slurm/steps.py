@@ -1,4 +1,4 @@
-"""The lab's agent on every node of an allocation, and the pipes to it: one step of the job on each."""
+"""The lab's agent on every node of an allocation, and the pipes to it: one job step per node."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from labkit.clusters.slurm import clients
 from labkit.clusters.slurm.script import step_command
 
 SILENCE_SECONDS = 60.0
-"""An agent that hears nothing for so long ends: srun does not tell it that the notebook's machine is gone."""
+"""Time after which an agent without input ends: srun does not tell it that the notebook's machine is gone."""
 _END_LIMIT_SECONDS = 5.0
 _CHUNK_BYTES = 256 << 10
 _KEPT_CHARACTERS = 4_000
 
 
 def _environment() -> dict[str, str]:
-    # c10d warns on every rank, about every connection, where nodes' addresses have no names
+    # c10d warns on every rank, about every connection, if nodes' addresses have no names
     return {"TORCH_CPP_LOG_LEVEL": "ERROR", **clients.environment()}
 
 
 class Step:
-    """One srun: the way to and from one node."""
+    """One srun: the connection to one node."""
 
     def __init__(self, node: int, name: str, process: subprocess.Popen[bytes]) -> None:
         self.node, self.name, self.process = node, name, process
@@ -35,14 +35,14 @@ class Step:
         self.unsent = bytearray()
         self.line: list[bytes] = []
         self.messages = ""
-        """What srun and the agent's stderr said last."""
+        """Last messages of srun and of the agent's stderr."""
 
 
 class Steps:
-    """Agents on `nodes` of job `job_id`. A thread of its own carries lines, and tells agents that somebody is here."""
+    """Agents on `nodes` of job `job_id`. A thread transfers lines, and shows the agents that the notebook is alive."""
 
     def __init__(self, job_id: str, nodes: Sequence[str], command: Sequence[str]) -> None:
-        """command: starts an agent; node number, number of nodes and how long it may hear nothing are added."""
+        """command: starts an agent; node number, number of nodes and maximum silence are added."""
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_up, self._waker = os.pipe()
@@ -60,7 +60,7 @@ class Steps:
             raise
 
     def begin(self, on_line: Callable[[int, str], None], on_end: Callable[[Step], None]) -> None:
-        """Carry lines from now on. `on_line(node, line)` and `on_end(step)` are called in the thread.
+        """Start to transfer lines. `on_line(node, line)` and `on_end(step)` are called in the thread.
 
         When `on_end` is called, the step's srun has ended.
         """
@@ -76,7 +76,7 @@ class Steps:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # Ctrl-C is for the notebook, which decides what becomes of the ranks
+            # Ctrl-C is for the notebook, which decides what happens to the ranks
             start_new_session=True,
         )
         step = Step(node, name, process)
@@ -87,7 +87,7 @@ class Steps:
             self._selector.register(pipe, selectors.EVENT_READ, step)
 
     def writer(self, node: int) -> Callable[[str], None]:
-        """What has a line sent to node number `node`. It never waits."""
+        """A function that sends a line to node number `node`. It never blocks."""
 
         def write(line: str) -> None:
             with self._lock:
@@ -97,7 +97,7 @@ class Steps:
         return write
 
     def close(self) -> None:
-        """End every agent, and with it all that it runs; return when their steps have ended, or after some seconds."""
+        """End every agent with all of its runs; return when their steps have ended, or after some seconds."""
         self._closing = True
         self._wake()
         if self._thread is None:
@@ -128,13 +128,13 @@ class Steps:
         self._end()
 
     def _send(self, step: Step) -> None:
-        """Send as much as the pipe takes now."""
+        """Send as much as the pipe accepts now."""
         try:
             while step.unsent:
                 del step.unsent[: os.write(step.stdin.fileno(), memoryview(step.unsent)[:_CHUNK_BYTES].tobytes())]
         except BlockingIOError:
             pass
-        except (OSError, ValueError):  # it has ended: what comes from it says why
+        except (OSError, ValueError):  # it has ended; its output has the reason
             step.unsent.clear()
         waiting = step.stdin in self._selector.get_map()
         if step.unsent and not waiting:
@@ -169,7 +169,7 @@ class Steps:
         for key in self._open():
             if key.data is None or key.fileobj is key.data.stdin:
                 self._selector.unregister(key.fileobj)
-        # an agent that still has something to say ends only when it could
+        # an agent with unsent output ends only once it is read
         while self._open() and (left := limit - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
                 if not os.read(key.fd, _CHUNK_BYTES):
@@ -178,7 +178,7 @@ class Steps:
             try:
                 step.process.wait(max(0.0, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # the second process of this srun then has the step cancelled
+                # the second process of this srun then cancels the step
                 step.process.kill()
                 step.process.wait()
             for pipe in (step.process.stdout, step.process.stderr):

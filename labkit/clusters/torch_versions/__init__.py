@@ -1,7 +1,7 @@
-"""All that depends on torch's version: the private parts of c10d that the clusters hook into. 2.11 to 2.14.
+"""All code that depends on torch's version: the private parts of c10d that the clusters hook into. 2.11 to 2.14.
 
-torch 2.13 calls `all_gather_single` and `reduce_scatter_single` what older versions call `_allgather_base` and
-`_reduce_scatter_base`; process groups written in Python define both names.
+torch 2.13's names `all_gather_single` and `reduce_scatter_single` are `_allgather_base` and `_reduce_scatter_base` in
+older versions; process groups written in Python define both.
 """
 
 from labkit.clusters.torch_versions.agents import poll_rendezvous_every, start_workers_with
@@ -28,6 +28,7 @@ from labkit.clusters.torch_versions.groups import (
     run_after_backward,
     split_groups_of_nccl,
 )
+from labkit.clusters.torch_versions.prefork_warmup import warm_up_groups
 from labkit.clusters.torch_versions.ranks import (
     checkpoints_in_own_thread,
     hand_on_world,
@@ -36,7 +37,6 @@ from labkit.clusters.torch_versions.ranks import (
     tensor_handlers_per_thread,
     worlds_per_thread,
 )
-from labkit.clusters.torch_versions.rehearsal import rehearse_groups
 from labkit.clusters.torch_versions.tensors import (
     all_ddp,
     ddp_afresh,
@@ -80,7 +80,6 @@ __all__ = [
     "poll_rendezvous_every",
     "reduction_name",
     "refuse_cuda",
-    "rehearse_groups",
     "rendezvous_with",
     "replace_function",
     "replace_groups_with",
@@ -90,5 +89,6 @@ __all__ = [
     "start_workers_with",
     "swap_fake_tensors",
     "tensor_handlers_per_thread",
+    "warm_up_groups",
     "worlds_per_thread",
 ]

@@ -1,4 +1,4 @@
-"""torch's elastic agent, in the places where it does not ask how it should be done."""
+"""Changes to torch's elastic agent where it has no option."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 
 def start_workers_with(start: Callable[..., PContext]) -> None:
-    """Agents of this process start their workers with `start`, called by keyword as `start_processes` is."""
+    """Make agents of this process start their workers with `start`, called with keywords like `start_processes`."""
     module: Any = local_elastic_agent
     module.start_processes = start
 
 
 def poll_rendezvous_every(every: float, handler: dynamic_rendezvous.DynamicRendezvousHandler) -> None:
-    """A node that waits for others looks for them `every` so many seconds, torch's own way is once a second.
+    """Make a node that waits for others poll `every` seconds instead of once a second.
 
-    Nor does it begin after a random while.
+    It also begins at once instead of after a random delay.
     """
     holder: Any = handler._state_holder
     holder._cache_duration = 0
@@ -30,5 +30,5 @@ def poll_rendezvous_every(every: float, handler: dynamic_rendezvous.DynamicRende
 
     module: Any = dynamic_rendezvous
     module._delay = delay
-    # of every step it writes down the name of the method: a search through all modules, for a log that nobody keeps
+    # torch finds the name of the method at every step by a search through all modules, for a log that nobody keeps
     module.get_method_name = lambda *_: ""

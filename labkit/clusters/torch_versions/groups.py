@@ -1,4 +1,4 @@
-"""Process groups: made, found, split and replaced by the clusters, and the classes they are written from."""
+"""Process groups: creation, lookup, splitting and replacement, and their base classes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
-"""(backend asked for, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
+"""(requested backend, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
 
 
 def make_groups_with(make: GroupMaker) -> None:
-    """From now on every process group of this process comes from `make`, whatever backend the program asks for.
+    """Create every process group of this process with `make`, whatever backend the program requests.
 
-    `dist.get_backend()` still answers what was asked for: `gloo` where nothing was.
+    `dist.get_backend()` still returns the requested one: `gloo` if there was none.
     """
     requested: list[str] = []
 
@@ -43,7 +43,7 @@ def make_groups_with(make: GroupMaker) -> None:
 
     _log_without_nccl()
     if vars(c10d)["default_pg_nccl_timeout"] is None:
-        # a torch without NCCL would warn that it has none, and take gloo's
+        # without NCCL torch would warn that it has none, and use gloo's
         vars(c10d)["default_pg_nccl_timeout"] = timedelta(minutes=10)
     split_groups_of_nccl()
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
@@ -73,22 +73,22 @@ _inits = _Inits()
 
 
 def inits_of_this_rank() -> int:
-    """How often this rank has made a default group through `make_groups_with`, with the one it is making."""
+    """Number of default groups that this rank has created with `make_groups_with`, including one under construction."""
     return _inits.count
 
 
 def count_inits_from(number: int) -> None:
-    """This rank's count is at least so much from now on."""
+    """Raise this rank's count to at least `number`."""
     _inits.count = max(number, _inits.count)
 
 
 def forget_inits() -> None:
-    """This rank has made no default group so far."""
+    """Reset this rank's count of default groups."""
     _inits.count = 0
 
 
 def split_groups_of_nccl() -> None:
-    """`dist.split_group` splits a group that asked for `nccl` without the GPU that torch wants to see first."""
+    """Let `dist.split_group` split a group that requested `nccl`, without the GPU that torch requires first."""
 
     original = dist.split_group
 
@@ -106,14 +106,14 @@ def split_groups_of_nccl() -> None:
         if mine is None:
             return None
         ranks = [members[rank] for rank in sorted(mine)]
-        # those who are in no group need not know its name
+        # ranks that are in no group need not know its name
         return dist.new_group(ranks, timeout, backend, use_local_synchronization=True, group_desc=group_desc)
 
     replace_function("split_group", split_group)
 
 
 def _log_without_nccl() -> None:
-    """c10d adds NCCL's version to what it logs of an error in an `nccl` group: here there may be no NCCL to ask."""
+    """c10d adds NCCL's version to its log of an error in an `nccl` group: there may be no NCCL here."""
     original = c10d_logger._get_msg_dict
 
     @functools.wraps(original)
@@ -129,9 +129,9 @@ def _log_without_nccl() -> None:
 def rendezvous_with(
     store: Callable[[int], Any], rank: Callable[[], int], world_size: int, schemes: Iterable[str] = ("env",)
 ) -> None:
-    """`env://`, the default of init_process_group, gives `store(world_size)` and this rank at once.
+    """Make `env://`, the default of init_process_group, return `store(world_size)` and this rank at once.
 
-    So do the other `schemes`, `tcp` and `file`, whatever address they name.
+    The other `schemes`, `tcp` and `file`, do the same, whatever address they name.
     """
 
     def handler(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Any, int, int]]:
@@ -149,12 +149,12 @@ def rendezvous_with(
 
 
 def reduction_name(op: Any) -> str:
-    """`SUM`, `AVG`, ... of an operation or of the options that hold one."""
+    """`SUM`, `AVG`, ... of an operation or of options that hold one."""
     return str(getattr(op, "op", op).name)
 
 
 def run_after_backward(callback: Callable[[], None]) -> bool:
-    """Call `callback` when the backward pass that is running in this thread ends; False when none is."""
+    """Call `callback` when the backward pass that is running in this thread ends; False if none is running."""
     from torch.autograd import Variable
 
     try:
@@ -164,7 +164,7 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
     return True
 
 
-# C++ classes whose overloads are meant for callers; in Python they are subclassed with one signature for each method
+# C++ classes whose overloads are for callers; Python subclasses have one signature for each method
 Work: Any = c10d_bindings.Work
 
 
@@ -176,10 +176,10 @@ def replace_groups_with(
     replacement: Callable[[dist.ProcessGroup, str, tuple[int, ...]], dist.ProcessGroup],
     making: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """From now on each process group is made by torch, for `backend(asked for)`, and replaced for all of torch.
+    """Let torch create each process group, for `backend(requested)`, and replace it everywhere in torch.
 
-    `asked for` is empty where the program names no backend. `replacement(group, its backend, global ranks)` may return
-    the group itself. All this is done within `making()`.
+    `requested` is empty if the program names no backend. `replacement(group, its backend, global ranks)` may return the
+    group itself. All this happens within `making()`.
     """
     original = c10d._new_process_group_helper
 
@@ -188,7 +188,7 @@ def replace_groups_with(
         with making():
             chosen = dist.Backend(backend("" if str(asked) == "undefined" else str(asked)) or "undefined")
             group, store = original(size, rank, ranks, chosen, *args, **options)
-            if store is None:  # this rank is no member
+            if store is None:  # this rank is not a member
                 return group, store
             replaced = replacement(group, str(chosen), tuple(ranks) or tuple(range(size)))
             if replaced is not group:
@@ -217,9 +217,9 @@ def _replace_group(group: dist.ProcessGroup, replaced: dist.ProcessGroup) -> Non
 
 
 def follow_groups(begins: Callable[[], None], is_made: Callable[[dist.ProcessGroup | None], None]) -> None:
-    """From now on `begins` is called before this process makes a group or meets others for one, `is_made` with it.
+    """Call `begins` before this process creates a group or meets others for one, and `is_made` with the new group.
 
-    `is_made(None)`: this process is no member, or the making failed. To be called after `replace_groups_with`.
+    `is_made(None)`: this process is not a member, or the creation failed. Call this after `replace_groups_with`.
     """
     original = c10d._new_process_group_helper
 
@@ -238,22 +238,22 @@ def follow_groups(begins: Callable[[], None], is_made: Callable[[dist.ProcessGro
 
 
 def groups_of_this_rank() -> list[dist.ProcessGroup]:
-    """Every process group that this process is a member of and has not destroyed."""
+    """Process groups of which this process is a member and which it has not destroyed."""
     return list(c10d._world.pg_map)
 
 
 def group_count() -> int:
-    """How many groups have been made since the last default group: the next one's name."""
+    """Number of groups created since the last default group: the next one's name."""
     return int(c10d._world.group_count)
 
 
 def count_groups_from(number: int) -> None:
-    """The next group's name is `number`, unless the count is already beyond it. All ranks must count alike."""
+    """Set the next group's name to `number`, unless the count is already beyond it. All ranks must count alike."""
     c10d._world.group_count = max(number, group_count())
 
 
 def gloo_group(store: Any, real: dist.ProcessGroup) -> dist.ProcessGroup:
-    """A new process group of gloo alone, with the members, name and time limit of `real`; they meet at `store`."""
+    """A new process group with gloo only, with the members, name and timeout of `real`; the members meet at `store`."""
     rank, size = real.rank(), real.size()
     options = real._get_backend(real._device_types[0]).options
     backend = dist.ProcessGroupGloo(store, rank, size, timeout=options._timeout)
@@ -272,7 +272,7 @@ def gloo_group(store: Any, real: dist.ProcessGroup) -> dist.ProcessGroup:
 def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> bool:
     """Give `group`, a process group written in Python, the name and the backends of `real`.
 
-    Whatever its class does not define then works as it does on `real`. Returns whether one of the backends is NCCL's.
+    Methods that its class does not define then work as on `real`. Returns whether one of the backends is NCCL's.
     """
     types = dist.ProcessGroup.BackendType
     has_nccl = False
@@ -288,17 +288,17 @@ def dress_group(group: dist.ProcessGroup, real: dist.ProcessGroup) -> bool:
 
 
 def default_group() -> Any:
-    """This thread's default process group, or None. The shortest way to it."""
+    """This thread's default process group, or None, by the fastest path."""
     return c10d._world.default_pg
 
 
 def is_coalescing() -> bool:
-    """Is this thread within a `_coalescing_manager`, which collects calls?"""
+    """Whether this thread is within a `_coalescing_manager`, which collects calls."""
     return bool(c10d._world.pg_coalesce_state)
 
 
 def replace_function(name: str, replacement: Callable[..., Any]) -> None:
-    """From now on `torch.distributed.<name>` is `replacement`, under its name and with its documentation."""
+    """Replace `torch.distributed.<name>` with `replacement`, under its name and with its documentation."""
     replaced = functools.wraps(getattr(c10d, name))(replacement)
     # both modules hold the function; P2POp compares with c10d's
     setattr(c10d, name, replaced)

@@ -1,4 +1,4 @@
-"""What torch keeps for a process, kept for each rank whose thread it is."""
+"""torch's per-process state, kept for each rank whose thread it is."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch.distributed import distributed_c10d as c10d
 
 
 def refuse_cuda(reason: str) -> None:
-    """What would put a tensor on a GPU of this machine raises RuntimeError(reason) instead."""
+    """Make operations that would put a tensor on a GPU of this machine raise RuntimeError(reason) instead."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(reason)
 
-    # this is what everything else in torch.cuda calls before it touches a GPU
+    # everything else in torch.cuda calls this before it uses a GPU
     torch.cuda._lazy_init = refuse
-    # a function of its own: torch.compile has other rules for this name, and refuses one function with two
+    # a separate function: torch.compile has other rules for this name, and refuses one function with two
     torch.cuda.set_device = lambda *_: refuse()
     torch.cuda.is_available = lambda: False
 
 
 def leave_uncompiled() -> None:
-    """`torch.compile` returns what it is given, a module with the prefix that compiled ones have.
+    """Make `torch.compile` return its argument; a module gets the prefix of compiled ones.
 
-    Kernels would take a C++ compiler many seconds for each rank, and mean nothing on modelled GPUs.
+    Kernels would keep a C++ compiler busy for many seconds on each rank, and mean nothing on modelled GPUs.
     """
-    # only processes that host ranks have it
+    # only processes that host ranks have imported it
     from torch._dynamo import disable
     from torch._dynamo.eval_frame import OptimizedModule
 
@@ -45,7 +45,7 @@ def leave_uncompiled() -> None:
 
 
 class _WorldPerThread(threading.local):
-    """What c10d keeps for a process (`distributed_c10d._World`), kept for each thread."""
+    """c10d's per-process state (`distributed_c10d._World`), kept for each thread."""
 
     def __init__(self, entered: Callable[[], object]) -> None:
         entered()
@@ -62,16 +62,16 @@ class _WorldPerThread(threading.local):
 
 
 def worlds_per_thread(entered: Callable[[], object]) -> None:
-    """Each thread has its own default group and its own table of groups, as if it were a process.
+    """Give each thread its own default group and its own table of groups, as if it were a process.
 
-    `entered` is called in each thread, before it uses its groups for the first time, and may refuse by raising.
+    `entered` is called in each thread before its first use of groups, and may raise to refuse it.
     """
     c10d._world = _WorldPerThread(entered)  # type: ignore[assignment]  # same attributes, kept per thread
     c10d_bindings._set_thread_isolation_mode(True)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
 def hand_on_world() -> Callable[[], None]:
-    """What a thread that this one starts calls first, to have the same process groups."""
+    """A function for a new thread of this one to call first, to share its process groups."""
     world = c10d._world
     if not isinstance(world, _WorldPerThread):
         return lambda: None
@@ -80,7 +80,7 @@ def hand_on_world() -> Callable[[], None]:
 
 
 def tensor_handlers_per_thread() -> None:
-    """What DTensor does in a way of its own (`loss_parallel()` adds to it) is kept for each thread."""
+    """Keep DTensor's custom handlers, to which `loss_parallel()` adds, separately for each thread."""
     from torch.distributed.tensor import DTensor
 
     dispatcher: Any = DTensor._op_dispatcher
@@ -92,13 +92,13 @@ def tensor_handlers_per_thread() -> None:
             self.table = dict(shared)
 
     handlers = Handlers()
-    # found before the attribute of the same name, by C++ too
+    # looked up before the attribute of the same name, by C++ too
     table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
     setattr(type(dispatcher), name, table)
 
 
 def checkpoints_in_own_thread() -> None:
-    """`async_save` has written when it returns: its own thread, or process, would be no rank."""
+    """Make `async_save` write before it returns: its own thread, or process, would not be a rank."""
     from torch.distributed.checkpoint import _async_process_executor, _async_thread_executor
 
     def at_once(self: Any, staged: Any, **options: Any) -> Future[Any]:

@@ -1,4 +1,4 @@
-"""Fake tensors, tensor subclasses, and what no dispatch mode is to see."""
+"""Fake tensors, tensor subclasses, and operations hidden from dispatch modes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from labkit.clusters.torch_versions.groups import replace_function
 
 
 def ddp_of_shapes() -> None:
-    """DistributedDataParallel takes it for granted that parameters are equal at first, and forms its buckets at once.
+    """Make DistributedDataParallel assume that parameters are equal at first, and form its buckets at once.
 
-    Its C++ part would look into fake tensors to compare parameters, and to agree on buckets after the first pass. The
-    buckets are those that it comes to when gradients arrive in the opposite order of the parameters.
+    Its C++ part would read fake tensors to compare parameters, and to agree on buckets after the first pass. The
+    buckets are those that result when gradients arrive in the opposite order of the parameters.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -34,7 +34,7 @@ def ddp_of_shapes() -> None:
     def init_helper(self: Any, *args: Any, **options: Any) -> None:
         def assigned(tensors: list[Any], limits: list[int], *rest: Any) -> tuple[list[list[int]], list[int]]:
             last = len(tensors) - 1
-            if limits == [sys.maxsize]:  # all in one, since the first pass would tell
+            if limits == [sys.maxsize]:  # one bucket for all, until the first pass shows the order
                 limits = [min(private._DEFAULT_FIRST_BUCKET_BYTES, self.bucket_bytes_cap), self.bucket_bytes_cap]
             buckets, sizes = assign(tensors[::-1], limits, *[list(flags)[::-1] for flags in rest])
             return [[last - index for index in bucket] for bucket in buckets[::-1]], sizes[::-1]
@@ -60,9 +60,9 @@ def all_ddp() -> list[Any]:
 
 
 def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
-    """Those of `found` whose group is one of `groups` forget how far their first pass had come, and their buckets.
+    """Reset the first-pass state and the buckets of those in `found` whose group is one of `groups`.
 
-    In a pass that failed some ranks may have come to agree on new buckets, and others not: then they would differ.
+    In a failed pass some ranks may have agreed on new buckets, and others not, so they would differ.
     """
     register: Any = dist._register_comm_hook  # type: ignore[attr-defined]  # private
     for ddp in found:
@@ -78,7 +78,7 @@ def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
 
 
 def shapes_of_dtensors_apart() -> None:
-    """DTensor asks for the shape of a whole result by an operator on fake tensors: no dispatch mode shall see it."""
+    """Hide from dispatch modes the operators on fake tensors by which DTensor computes the shape of a whole result."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     name = "_propagate_tensor_meta_non_cached"
@@ -93,7 +93,7 @@ def shapes_of_dtensors_apart() -> None:
 
 
 def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> torch.Tensor:
-    """A fake tensor of `device` out of one on `meta`, with another's attributes: its constructor, but shorter."""
+    """A fake tensor of `device` from one on `meta`, with another's attributes: its constructor, but shorter."""
     fake = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
     torch._C._set_throw_on_mutable_data_ptr(fake)
     vars(fake).update(attributes)
@@ -101,8 +101,9 @@ def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, 
 
 
 def swap_fake_tensors(mode: FakeTensorMode) -> None:
-    """`module.to(torch.bfloat16)` exchanges parameters that are fake with new ones, and refuses while anything refers
-    to them weakly. The mode does, from making them: it forgets them first."""
+    """Let `module.to(torch.bfloat16)` swap fake parameters with new ones, which torch refuses while weak references to
+    them exist. The mode has some since their creation: it drops them first.
+    """
     original: Callable[..., None] = torch.utils.swap_tensors
     known: Any = mode.fake_tensor_converter.meta_converter.tensor_memo
 
@@ -117,7 +118,7 @@ def swap_fake_tensors(mode: FakeTensorMode) -> None:
 
 @functools.cache
 def meshes_apart() -> None:
-    """A DeviceMesh keeps ranks in tensors of its own: no dispatch mode shall see them. To be called once or more."""
+    """Hide from dispatch modes the tensors in which a DeviceMesh keeps its ranks. May be called repeatedly."""
     from torch.distributed import device_mesh
 
     def apart(original: Any) -> Any:
@@ -129,7 +130,7 @@ def meshes_apart() -> None:
         return method
 
     initial = device_mesh.init_device_mesh
-    for module in list(sys.modules.values()):  # those of torch that have it by its name
+    for module in list(sys.modules.values()):  # torch's modules that imported it by name
         if getattr(module, "__dict__", {}).get("init_device_mesh") is initial:
             setattr(module, "init_device_mesh", apart(initial))  # noqa: B010  # not known of a module
     mesh = device_mesh.DeviceMesh
@@ -141,7 +142,7 @@ def meshes_apart() -> None:
 
 
 def objects_without_modes() -> None:
-    """Collectives of Python objects pickle them into tensors, whose values count: no dispatch mode sees them."""
+    """Hide collectives of Python objects from dispatch modes: they pickle them into tensors, whose values matter."""
     names = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
     for name in (*names, "send_object_list", "recv_object_list"):
         replace_function(name, _without_modes(getattr(dist, name)))
@@ -156,14 +157,14 @@ def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_modes() -> AbstractContextManager[Any]:
-    """Meanwhile no dispatch mode sees what this thread does."""
+    """Within the context, no dispatch mode sees this thread's operators."""
     return _disable_current_modes()
 
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the data of one: a DTensor's local one, for instance, or `[tensor]` itself."""
+    """The tensors that hold a tensor's data: a DTensor's local one, for instance, or `[tensor]` itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    parts = (getattr(tensor, name) for name in names)  # a DTensor's mesh among them
+    parts = (getattr(tensor, name) for name in names)  # includes a DTensor's mesh
     return [plain for part in parts if isinstance(part, torch.Tensor) for plain in plain_tensors(part)]

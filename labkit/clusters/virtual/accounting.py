@@ -1,11 +1,11 @@
-"""What a virtual rank's operators cost: each one moves the rank's clock and its memory account.
+"""Cost of a virtual rank's operators: each one advances the rank's clock and updates its memory account.
 
-One dispatch mode around the rank's whole program sees every operator, also those of backward passes, optimizers, DDP
-and FSDP. An operator takes the time of a roofline (`labkit.hardware.GPU.seconds`) over its FLOPs, which torch's own
-flop counter knows for products of matrices, convolutions and attention, and over the bytes that it reads and writes.
-Views cost nothing; an in-place operator reads and writes its tensor; nothing is charged on the `meta` device.
+One dispatch mode around the rank's whole program sees every operator, including those of backward passes, optimizers,
+DDP and FSDP. An operator takes the time of a roofline (`labkit.hardware.GPU.seconds`) over its FLOPs, which torch's
+flop counter knows for matrix products, convolutions and attention, and over the bytes that it reads and writes.
+Views are free; an in-place operator reads and writes its tensor; nothing is charged on the `meta` device.
 
-Hundreds of thousands of operators come by here, so this is written for few steps.
+This code runs for hundreds of thousands of operators, so it takes as few steps as possible.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from labkit.clusters import torch_versions
 from labkit.clusters.virtual import memory
 from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.fake import Shapes
-from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
 from labkit.clusters.virtual.operators import Operator, known, operator
 from labkit.clusters.virtual.operators import nbytes as nbytes_of
-from labkit.clusters.virtual.watch import watch
+from labkit.clusters.virtual.race_detection import RaceDetector
+from labkit.clusters.virtual.torch_hooks import install_torch_hooks
 from labkit.hardware import GPU, Topology
 from labkit.trace import MemorySample
 
@@ -48,7 +48,7 @@ class Accounting(TorchDispatchMode):
         gpu: GPU,
         compute: Callable[[float], None],
         account: MemoryAccount,
-        in_flight: InFlight,
+        race_detector: RaceDetector,
         claim: Callable[[], None] | None = None,
         shapes: Shapes | None = None,
     ) -> None:
@@ -57,12 +57,12 @@ class Accounting(TorchDispatchMode):
         self._compute = compute
         self._account = account
         self._claim = claim
-        self._in_flight = in_flight
+        self._race_detector = race_detector
         self._shapes = shapes
         self._moving: dict[int, float] = {}
         """Seconds of an operator without FLOPs, by bytes."""
         self._working: dict[Any, float] = {}
-        """Seconds of one with FLOPs, by everything that its FLOPs depend on."""
+        """Seconds of an operator with FLOPs, by everything that its FLOPs depend on."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -72,8 +72,8 @@ class Accounting(TorchDispatchMode):
         for kind in types:
             if kind not in _KINDS:
                 if kind is FakeTensor:
-                    return function(*args, **(kwargs or {}))  # of somebody's who only asks for shapes
-                return NotImplemented  # a DTensor, say: what it does with its local tensors comes by again
+                    return function(*args, **(kwargs or {}))  # called by code that only wants shapes
+                return NotImplemented  # a DTensor, for example: its operators on local tensors arrive here again
         op = known.get(id(function)) or operator(function)
         if op.without_tensors:
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
@@ -84,8 +84,8 @@ class Accounting(TorchDispatchMode):
                 parts = function.decompose(*args, **(kwargs or {}))
             if parts is not NotImplemented:
                 return parts
-        if self._in_flight.pending:
-            self._in_flight.check(function, args, kwargs or {})
+        if self._race_detector.pending:
+            self._race_detector.check(function, args, kwargs or {})
         account = self._account
         nbytes = 0
         differentiable = False
@@ -128,7 +128,7 @@ class Accounting(TorchDispatchMode):
             for number, name in op.rewrites:
                 nbytes += nbytes_of(args[number] if number < len(args) else kwargs[name])
         elif kind != _SEQUENCE:
-            # a fake tensor's own word: to ask torch for its device takes a way through all modes
+            # asks the fake tensor itself: torch's own query for the device passes through all modes
             if output.fake_device.type == "meta" if kind == _FAKE else output.is_meta:
                 return output
             nbytes += nbytes_of(output)
@@ -155,7 +155,7 @@ class Accounting(TorchDispatchMode):
         return output
 
     def _free(self, op: Operator, args: Any, kwargs: Any) -> Any:
-        """Views, and memory that nothing is written to: no time, perhaps memory."""
+        """Views, and allocations without writes: no time, but possibly memory."""
         account = self._account
         if op.creates:
             account.must_fit(_bytes_to_create(args, kwargs))
@@ -166,7 +166,7 @@ class Accounting(TorchDispatchMode):
                 if tensor.__class__ in _KINDS:
                     account.hold(tensor, category)
         elif args:
-            # a layer's weight is looked at through a view
+            # a layer's weight is used through a view
             kind = _KINDS.get(args[0].__class__)
             if kind == _PARAMETER or (kind == _FAKE and getattr(args[0], "_is_param", False)):
                 account.is_parameter(args[0])
@@ -175,7 +175,7 @@ class Accounting(TorchDispatchMode):
         return output
 
     def _category(self, differentiable: bool) -> int:
-        """What a new tensor is held for, as far as can be known at its birth."""
+        """The category of a new tensor, as far as it is known when the tensor is created."""
         if self._account.in_optimizer:
             return OPTIMIZER
         return ACTIVATION if differentiable and torch.is_grad_enabled() else OTHER
@@ -216,7 +216,7 @@ def _bytes_to_create(args: Any, kwargs: Any) -> int:
 
 
 def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
-    """Tensors that an operator was given may have more memory now, or other."""
+    """Update tensors passed to an operator that may have resized or replaced their memory."""
     for argument in (*args, *(kwargs or {}).values()):
         if isinstance(argument, Tensor):
             account.resized(argument.untyped_storage())
@@ -226,13 +226,13 @@ def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
 
 
 def report_to_accounts() -> None:
-    """From now on torch reports to the accounts that this process, or one that is forked from it, will have."""
+    """Register torch's reports to the accounts of this process and of those forked from it."""
     torch_versions.meshes_apart()
-    watch()
+    install_torch_hooks()
 
 
 class Ledger:
-    """The accounts of the ranks of one process. Made once in it: torch is told to report to them."""
+    """The accounts of the ranks of one process. Create one per process: torch is set up to report to them."""
 
     def __init__(
         self, topology: Topology, account: bool, shapes_only: bool = False, claim: Callable[[int], None] | None = None
@@ -257,7 +257,7 @@ class Ledger:
 
     @contextmanager
     def counting(self, endpoint: Endpoint) -> Iterator[None]:
-        """What this thread does meanwhile is charged to `endpoint`'s clock and to a memory account of its own."""
+        """Within the context, charge this thread's work to `endpoint`'s clock and to a memory account of its own."""
         with self._shapes.mode if self._shapes else nullcontext():
             if self._account:
                 with self._charging(endpoint):
@@ -275,12 +275,12 @@ class Ledger:
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
         with (
             memory.counted_on(memory.Device(account, endpoint, self._topology)),
-            Accounting(gpu, endpoint.compute, account, endpoint.in_flight, claim, self._shapes),
+            Accounting(gpu, endpoint.compute, account, endpoint.race_detector, claim, self._shapes),
         ):
             yield
         account.close()
 
     def samples(self) -> tuple[MemorySample, ...]:
-        """What all ranks held over time."""
+        """Memory of all ranks over time."""
         samples = [sample for account in self._accounts for sample in account.samples()]
         return tuple(sorted(samples, key=lambda sample: (sample.time, sample.rank)))

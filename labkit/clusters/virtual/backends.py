@@ -1,7 +1,7 @@
-"""What gloo and NCCL do and refuse: reductions by dtype, shapes, layouts. Errors are of the types that they raise.
+"""Operations that gloo and NCCL accept or reject: reductions by dtype, shapes, layouts. Error types are theirs.
 
-Virtual ranks compute the same for both; but a program that is refused on real ranks is refused here too, by the
-backend that it asked for. From torch 2.13's ProcessGroupGloo.cpp and ProcessGroupNCCL.cpp.
+Virtual ranks compute the same for both; but a program that real ranks reject is rejected here too, by the backend that
+it requested. From torch 2.13's ProcessGroupGloo.cpp and ProcessGroupNCCL.cpp.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BITWISE = ("BAND", "BOR", "BXOR")
 
 
 class Backend(Protocol):
-    """What a backend accepts. `call` is the collective's name, for messages; `n` the size of the group."""
+    """Input checks of a backend. `call` is the collective's name, for messages; `n` the size of the group."""
 
     name: str
 
@@ -28,26 +28,26 @@ class Backend(Protocol):
         """Raise unless tensors of this dtype and layout can be sent."""
 
     def reduction(self, call: str, op: str, dtype: torch.dtype) -> None:
-        """Raise unless there is this reduction for this dtype."""
+        """Raise unless this reduction exists for this dtype."""
 
     def gathered(self, call: str, outputs: Sequence[Tensor], given: Tensor, n: int) -> None:
-        """A list of outputs, one from each member."""
+        """Check a list of outputs, one from each member."""
 
     def gathered_whole(self, output: Tensor, given: Tensor, n: int) -> None:
-        """One output for what all members give."""
+        """Check one output for the inputs of all members."""
 
     def scattered(self, call: str, output: Tensor, given: Sequence[Tensor], n: int, rank: int) -> None:
-        """A list of inputs, one for each member; `rank` is this one's number."""
+        """Check a list of inputs, one for each member; `rank` is the rank within the group."""
 
     def scattered_whole(self, output: Tensor, given: Tensor, n: int) -> None:
-        """One input for all members."""
+        """Check one input for all members."""
 
     def exchanged(self, outputs: Sequence[Tensor], given: Sequence[Tensor], n: int) -> None:
-        """all_to_all with lists."""
+        """Check all_to_all with lists."""
 
 
 def backend(asked: str) -> Backend:
-    """The backend of a group's tensors: `gloo`, `nccl`, or what `cpu:gloo,cuda:nccl` says for the CPU.
+    """The backend of a group's tensors: `gloo`, `nccl`, or the CPU's part of `cpu:gloo,cuda:nccl`.
 
     Raises NotImplementedError for any other.
     """
@@ -202,7 +202,7 @@ _BACKENDS: dict[str, Backend] = {"gloo": _Gloo(), "nccl": _Nccl()}
 def check_splits(
     output: Tensor, given: Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], n: int
 ) -> None:
-    """What all_to_all_single asks of its tensors and splits, on every backend."""
+    """Check the tensors and splits of all_to_all_single, the same on every backend."""
     if not (output.is_contiguous() and given.is_contiguous()):
         raise ValueError("Tensors must be contiguous")
     for tensor, sizes in ((output, output_sizes), (given, input_sizes)):

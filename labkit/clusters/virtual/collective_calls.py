@@ -1,6 +1,6 @@
-"""The collectives of a virtual rank's process group: each call is checked, asked of the scheduler, and delivered.
+"""The collectives of a virtual rank's process group: each call is checked, sent to the scheduler, and delivered.
 
-torch calls these methods by their names and positions: from `dist.all_reduce` and its like, from DDP's reducer, from
+torch calls these methods by name and position: from `dist.all_reduce` and the like, from DDP's reducer, from
 functional collectives.
 """
 
@@ -22,22 +22,22 @@ from labkit.clusters.virtual import backends, streams
 from labkit.clusters.virtual.collectives import PLAIN, has_data
 from labkit.clusters.virtual.diagnosis import MismatchError
 from labkit.clusters.virtual.endpoint import Endpoint
-from labkit.clusters.virtual.in_flight import UsedBeforeWait
 from labkit.clusters.virtual.memory import communicated
+from labkit.clusters.virtual.race_detection import UsedBeforeWait
 from labkit.clusters.virtual.requests import Collective
-from labkit.clusters.virtual.work import Awaited, VirtualWork, WorkOfSeveral
+from labkit.clusters.virtual.work import AwaitedWork, VirtualWork, WorkOfSeveral
 
-AnyWork = VirtualWork | Awaited
+AnyWork = VirtualWork | AwaitedWork
 
 
 class CollectiveCalls:
-    """What a process group of virtual ranks does for collectives."""
+    """The collectives of a process group of virtual ranks."""
 
     endpoint: Endpoint
     ranks: tuple[int, ...]
     backend: backends.Backend
     label: str
-    """The group's name, as the scheduler knows it."""
+    """Name of the group, as the scheduler knows it."""
     group_rank: int
     _coalesced: list[AnyWork] | None = None
     _called = 0
@@ -57,10 +57,10 @@ class CollectiveCalls:
         expected: tuple[int, ...] = (),
         timeout: float = inf,
     ) -> AnyWork:
-        """Ask for a collective. `deliver` gets what arrives for each tensor; `outputs` is the Work's result."""
+        """Start a collective. `deliver` receives the data arriving for each tensor; `outputs` is the Work's result."""
         self._called += 1
         line = call_site()[1]
-        # what dist.all_reduce and its like wait for at once; C++ and callers without options hold a Work
+        # dist.all_reduce and the like wait at once; C++ and callers without options hold a Work
         at_once = opts is not None and opts.asyncOp is False
         given = tensors
         communicated(given)
@@ -72,7 +72,7 @@ class CollectiveCalls:
         handle = streams.post(self.endpoint, request)
         work: AnyWork
         if at_once:
-            work = Awaited(self.endpoint, handle, deliver)
+            work = AwaitedWork(self.endpoint, handle, deliver)
         else:
             work = VirtualWork(self.endpoint, self.ranks, handle, deliver, outputs, given)
         if self._coalesced is not None:
@@ -86,7 +86,7 @@ class CollectiveCalls:
         return root
 
     def _reduction(self, call: str, opts: Any, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
-        """The reduction's name, and what to reduce."""
+        """The name of the reduction, and the tensors to reduce."""
         if opts is None:
             op = "SUM"
         else:
@@ -114,7 +114,7 @@ class CollectiveCalls:
     allreduce_coalesced = allreduce
 
     def sum_at_once(self, tensor: Tensor, line: str) -> None:
-        """`dist.all_reduce(tensor)` of a contiguous tensor, by the shortest way."""
+        """`dist.all_reduce(tensor)` of a contiguous tensor, by the fast path."""
         self.backend.reduction("all_reduce", "SUM", tensor.dtype)
         self._called += 1
         communicated((tensor,))
@@ -125,7 +125,7 @@ class CollectiveCalls:
         _put(tensor, arrived[0])
 
     def _all_reduce_sparse(self, tensors: list[Tensor], opts: Any) -> AnyWork:
-        """The values of a sparse sum, moved as a dense one."""
+        """Sum sparse tensors, moved as dense ones."""
         sparse = tensors[0]
         if sparse.layout is not torch.sparse_coo or len(tensors) > 1 or self.backend.name != "gloo":
             raise NotImplementedError(f"all_reduce of {sparse.layout} tensors on {self.backend.name}")
@@ -247,11 +247,11 @@ class CollectiveCalls:
         return self._start("barrier", [], partial(_fill, []), [], opts)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
-        """A barrier that names who has not come after `timeout` on the virtual clock."""
+        """A barrier that names the ranks missing after `timeout` on the virtual clock."""
         work = self._start("monitored_barrier", [], partial(_fill, []), [], None, timeout=timeout.total_seconds())
         work.wait()
 
-    # Several in one -----------------------------------------------------------------------------------------------
+    # Several collectives in one call ------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: Any = None) -> None:
         if self.backend.name == "gloo":
@@ -266,9 +266,9 @@ class CollectiveCalls:
         return self._called
 
     def _set_sequence_number_for_group(self) -> None:
-        """It counts from the group's beginning."""
+        """Does nothing: the numbers count from the creation of the group."""
 
-    # the names before torch 2.13, by which C++ may still call
+    # the names before torch 2.13, which C++ may still use
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -277,7 +277,7 @@ class CollectiveCalls:
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """All of them in one flat tensor."""
+    """All tensors in one flat tensor."""
     if not has_data(tensors[0]):
         return tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
     with torch.no_grad(), torch._C._DisableTorchDispatch():
@@ -285,22 +285,22 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _pieces(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Their sizes, where they differ."""
+    """Sizes of the tensors; empty if they are equal."""
     return _unless_all([tensor.numel() for tensor in tensors], tensors[0].numel())
 
 
 def _unless_all(sizes: Sequence[int], usual: int) -> tuple[int, ...]:
-    """The sizes; empty when all are the usual one."""
+    """The sizes; empty if all equal `usual`."""
     return tuple(sizes) if any(size != usual for size in sizes) else ()
 
 
 def _share(numel: int, n: int) -> int:
-    """Each of `n` equal parts; -1 when there are none."""
+    """Size of each of `n` equal parts; -1 if `numel` is not divisible."""
     return numel // n if numel % n == 0 else -1
 
 
 def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> list[int]:
-    """The elements in each split along the first dimension; in each of `n` equal parts when there are no splits."""
+    """Number of elements in each split along the first dimension; without splits, in each of `n` equal parts."""
     if not splits:
         return [tensor.numel() // n] * n
     row = tensor.numel() // max(tensor.shape[0], 1)
@@ -308,24 +308,24 @@ def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> list[int]:
 
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
-    """The data as it is now: a program may write into its tensors sooner than it waits."""
+    """Copies of the current data: a program may overwrite its tensors before it waits."""
     if not has_data(tensors[0]):
         return tensors
     with torch.no_grad(), torch._C._DisableTorchDispatch():
         return [tensor.clone() for tensor in tensors]
 
 
-# Delivery: what arrived is written into the rank's own tensors, past the operators that are recorded and accounted
+# Delivery: arrived data is written into the rank's tensors, outside the operators that are recorded and accounted
 
 
 def _fill(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
-    """Each output from one flat tensor."""
+    """Fill each output from one flat tensor."""
     for output, data in zip(outputs, arrived, strict=True):
         _put(output, data)
 
 
 def _fill_parts(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
-    """All outputs, one after the other, from one flat tensor."""
+    """Fill all outputs, one after the other, from one flat tensor."""
     if not outputs or arrived[0] is None:
         return
     with torch._C._DisableTorchDispatch():
@@ -342,16 +342,16 @@ def _put(output: Tensor, data: Tensor | None) -> None:
     if output.__class__ in PLAIN and output.is_contiguous() and data.is_contiguous():
         ctypes.memmove(output.data_ptr(), data.data_ptr(), data.nbytes)
     else:
-        # detached: what arrives is no part of anybody's autograd graph
+        # detached: arriving data belongs to no autograd graph
         output.detach().copy_(data.view(output.shape))
 
 
 def _deliver_unless_written(
     deliver: Callable[[list[Any]], None], tensors: list[Tensor], given: list[Tensor], what: str, arrived: list[Any]
 ) -> None:
-    """A collective in place: between its call and its wait the tensor belongs to it.
+    """Deliver an in-place collective, which owns the tensor between its call and its wait.
 
-    What in_flight.py cannot see is found here: writes past torch's operators, and those of ranks that are processes.
+    Finds writes that the race detection cannot see: those outside torch's operators, and those of process ranks.
     """
     for tensor, copy in zip(tensors, given, strict=True):
         if has_data(tensor) and not _equal(tensor, copy):

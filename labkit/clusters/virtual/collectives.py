@@ -1,7 +1,7 @@
-"""What collectives compute: from every member's tensors to every member's result.
+"""Results of collectives: from every member's tensors to every member's result.
 
 A result that is the same for all members is one tensor, which each of them copies: with 1,024 ranks nothing here may
-cost a step for each pair of them, but for what they exchange in pairs.
+take a step for each pair of ranks, except for data that they exchange in pairs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REDUCTIONS = tuple(_IN_PLACE)
 
 
 def signature(call: Collective) -> Any:
-    """What must be equal on all members of one collective."""
+    """The properties that must be equal on all members of one collective."""
     name, tensors = call.name, call.tensors
     if len(tensors) == 1 and name not in ("scatter", "all_to_all"):
         tensor = tensors[0]
-        # with sizes that differ by rank, all must expect the same ones
+        # with sizes that differ by rank, all members must expect the same sizes
         return name, call.op, call.root, tensor.dtype, call.expected or tensor.numel(), call.pieces
-    if name == "scatter":  # the root alone has tensors
+    if name == "scatter":  # only the root has tensors
         return name, call.root
     if name == "all_to_all":
         return name, tensors[0].dtype
@@ -46,17 +46,17 @@ def signature(call: Collective) -> Any:
 
 
 def has_data(tensor: Tensor) -> bool:
-    """False for `meta` and fake tensors: they have a shape and nothing to compute with."""
+    """False for `meta` and fake tensors, which have a shape but no data."""
     return not tensor.is_meta and (tensor.__class__ in PLAIN or not hasattr(tensor, "fake_mode"))
 
 
 def complete(calls: list[Collective]) -> list[list[Any]]:
-    """Each member's results: what arrives for each of its tensors, flat. `calls`: the members', by rank in the group.
+    """Each member's results: the data for each of its tensors, flat. `calls`: one per member, by group rank.
 
-    all_reduce, broadcast: for each tensor, one as large. reduce: on the root alone. all_gather and gather (on the
-    root): all members' tensors, one after the other. scatter, reduce_scatter: this member's piece. all_to_all: the
-    pieces for this member, one after the other. None stands for a tensor without data.
-    Raises MismatchError when a rank expects another size than is sent to it.
+    all_reduce, broadcast: a tensor of the same size for each tensor. reduce: on the root only. all_gather and gather
+    (on the root): all members' tensors, concatenated. scatter, reduce_scatter: this member's piece. all_to_all: the
+    pieces for this member, concatenated. None replaces a tensor without data. Raises MismatchError if a rank expects
+    another size than is sent to it.
     """
     first, n = calls[0], len(calls)
     name = first.name
@@ -67,7 +67,7 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
     if not has_data(given[0]):
         empty: list[Any] = [None] * len(given)
         return [empty[:1] if name == "scatter" else empty for _ in calls]
-    # past the operators that are recorded and accounted: this is the network's work, no rank's
+    # outside the operators that are recorded and accounted: this is the network's work, not a rank's
     with torch.no_grad(), torch._C._DisableTorchDispatch():
         if name in ("all_reduce", "reduce"):
             return _at(first.root, n, [_reduced(calls, i) for i in range(len(given))])
@@ -86,12 +86,12 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
 
 
 def _at(root: int, n: int, results: list[Tensor]) -> list[list[Any]]:
-    """The same results for all, or for the root alone."""
+    """The same results for all members, or only for the root."""
     return [results if root in (-1, rank) else [] for rank in range(n)]
 
 
 def _reduced(calls: list[Collective], index: int) -> Tensor:
-    """The reduction of one tensor over all members, in the order of their ranks."""
+    """One tensor reduced over all members, in rank order."""
     op = calls[0].op
     combine = _IN_PLACE[op]
     total = calls[0].tensors[index].clone(memory_format=torch.contiguous_format)
@@ -104,7 +104,7 @@ def _reduced(calls: list[Collective], index: int) -> Tensor:
 
 
 def _cut(flat: Tensor, pieces: tuple[int, ...], n: int) -> tuple[Tensor, ...]:
-    """A tensor's piece for each member, flat."""
+    """Split a tensor into one flat piece for each member."""
     flat = flat.reshape(-1)
     return flat.split(pieces) if pieces else flat.view(n, -1 if flat.numel() else 0).unbind()
 
@@ -119,7 +119,7 @@ def _exchanged(calls: list[Collective], n: int) -> list[Tensor]:
 
 
 def _check_sizes(calls: list[Collective]) -> None:
-    """Does every rank expect what is sent to it?"""
+    """Check that every rank expects the size that is sent to it."""
     first, n = calls[0], len(calls)
     if first.name in ("all_gather", "gather") and first.expected:
         for call, numel in zip(calls, first.expected, strict=True):

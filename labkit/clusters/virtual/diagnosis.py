@@ -1,4 +1,4 @@
-"""Why nobody can go on: who waits for whom, in which operation, at which line, and the cycle if there is one."""
+"""Deadlock diagnosis: who waits for whom, in which operation, at which line, and the cycle if there is one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from labkit.clusters import cycles
+from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import ranges
-from labkit.clusters.standing import Standing, UnderWay
 from labkit.clusters.virtual.faults import LinkDown
 from labkit.clusters.virtual.key_values import StoreCall
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer, shown
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 SCHEDULER_FAILED = "the lab's scheduler failed"
 _MOST_CALLS = 8
-"""Of a meeting's different calls, so many are named."""
+"""Maximum number of different calls of one collective that are named."""
 
 
 class DeadlockError(RuntimeError):
-    """No rank can go on. The message says who waits for whom, where, and the cycle."""
+    """No rank can go on. The message names who waits for whom, where, and the cycle."""
 
 
 class MismatchError(RuntimeError):
-    """Ranks asked for things that do not belong together: other collectives, dtypes, sizes or groups."""
+    """Ranks requested incompatible operations: different collectives, dtypes, sizes or groups."""
 
 
 class PeerFailed(RuntimeError):
@@ -36,12 +36,12 @@ class PeerFailed(RuntimeError):
 
 
 class SchedulerFailed(RuntimeError):
-    """The lab's own scheduler met an error of its own: no rank can go on, and none is at fault."""
+    """The lab's own scheduler failed: no rank can go on, and no rank is at fault."""
 
 
 def explain(engine: Engine) -> dict[int, Exception]:
-    """The error for each waiting rank, now that nothing more will happen."""
-    unlike = engine.meetings.unlike()
+    """The error for each waiting rank, once nothing more can happen."""
+    unlike = engine.matcher.unlike()
     if unlike:
         return unlike
     waits = {
@@ -50,7 +50,7 @@ def explain(engine: Engine) -> dict[int, Exception]:
     }
     report = _report(engine, waits)
     engine.stuck = engine.stuck or [
-        _standing(rank, request) for rank in sorted(engine.waiting) for request in engine.awaited(rank)
+        _status(rank, request) for rank in sorted(engine.waiting) for request in engine.awaited(rank)
     ]
     return {rank: DeadlockError(report) for rank in waits}
 
@@ -59,7 +59,7 @@ def scheduler_failed(what: str) -> SchedulerFailed:
     return SchedulerFailed(f"{SCHEDULER_FAILED}, which is no fault of this program: {what}")
 
 
-def _standing(rank: int, request: Request) -> Standing:
+def _status(rank: int, request: Request) -> RankStatus:
     kind, peer = "other", -1
     if isinstance(request, Send):
         kind, peer = "send", request.to
@@ -67,11 +67,13 @@ def _standing(rank: int, request: Request) -> Standing:
         kind, peer = "receive", -1 if request.wanted is None else request.wanted
     elif isinstance(request, Collective):
         kind = "collective"
-    return Standing(rank, under_way=(UnderWay(kind, request.name, peer=peer, line=request.line, waited_for=True),))
+    return RankStatus(
+        rank, under_way=(PendingOperation(kind, request.name, peer=peer, line=request.line, waited_for=True),)
+    )
 
 
 def waited_for(engine: Engine, request: Request) -> list[int]:
-    """The ranks that could end this wait."""
+    """Ranks that could complete this request."""
     if isinstance(request, Send):
         return [request.to]
     if isinstance(request, Receive):
@@ -79,14 +81,14 @@ def waited_for(engine: Engine, request: Request) -> list[int]:
             return [request.wanted]
         return [rank for rank in engine.groups[request.group] if rank != request.rank]
     if isinstance(request, StoreCall | Timer):
-        return []  # anybody could set the key
+        return []  # any rank could set the key
     assert isinstance(request, Collective)
-    joined = engine.meetings.joined(request)
+    joined = engine.matcher.joined(request)
     return [rank for rank in engine.groups[request.group] if rank not in joined]
 
 
 def lost_peer(engine: Engine, request: Request) -> PeerFailed | None:
-    """Why this request cannot be done since ranks have failed; None when it still can."""
+    """The error of a request that failed ranks make impossible; None if it is still possible."""
     peers = waited_for(engine, request)
     lost = [peer for peer in peers if peer in engine.lost]
     anybody = isinstance(request, Receive) and request.wanted is None
@@ -96,7 +98,7 @@ def lost_peer(engine: Engine, request: Request) -> PeerFailed | None:
 
 
 def unequal_message(send: Send, receive: Receive) -> MismatchError:
-    """A send and a receive that met, but not with the same data."""
+    """A matched send and receive whose data differ in dtype or size."""
     return MismatchError(
         f"rank {send.rank} sends {shown(send.dtype, send.numel)} ({send.line or 'unknown line'}), but rank "
         f"{receive.rank} receives into {shown(receive.dtype, receive.numel)} ({receive.line or 'unknown line'})"
@@ -106,7 +108,7 @@ def unequal_message(send: Send, receive: Receive) -> MismatchError:
 def unlike_collectives(
     engine: Engine, number: int, members: tuple[int, ...], joined: dict[int, Collective]
 ) -> MismatchError:
-    """Members of a group that called different things: who called what, at which line, and who called nothing."""
+    """Members of a group made different calls: who called what, at which line, and who called nothing."""
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in sorted(joined):
         alike[str(joined[rank]), joined[rank].line].append(rank)
@@ -127,7 +129,7 @@ def unlike_collectives(
 
 
 def incomplete_barrier(request: Collective, missing: list[int]) -> str:
-    """Who did not come to a monitored barrier in time."""
+    """Describe the ranks that did not reach a monitored barrier in time."""
     return (
         f"{_ranks(missing).capitalize()} failed to pass monitoredBarrier in {request.timeout * 1000:g} ms "
         f"({request.line or 'unknown line'})"
@@ -139,7 +141,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
-    """A message that reached a link through which nothing passes."""
+    """A message reached a cut link."""
     return LinkDown(
         f"Connection closed by peer: the message from rank {send.rank} ({send.line or 'unknown line'}) to rank "
         f"{receive.rank} ({receive.line or 'unknown line'}) found a link that is cut: {name}"
@@ -147,7 +149,7 @@ def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
 
 
 def cut_collective(name: str, request: Collective) -> LinkDown:
-    """A collective that needs a link through which nothing passes."""
+    """A collective needs a cut link."""
     return LinkDown(
         f"Connection closed by peer: {request} at {request.line or 'an unknown line'} found a link that is cut: {name}"
     )

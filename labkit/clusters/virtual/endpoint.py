@@ -1,11 +1,11 @@
-"""A rank's line to the scheduler, whether the rank is a thread of its process or a process of its own."""
+"""A rank's connection to the scheduler, for thread ranks and process ranks."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any, NoReturn, Protocol
 
-from labkit.clusters.virtual.in_flight import InFlight
+from labkit.clusters.virtual.race_detection import RaceDetector
 from labkit.clusters.virtual.rank_threads import RankThreads
 from labkit.clusters.virtual.requests import Request
 
@@ -16,56 +16,56 @@ NO_CUDA = (
 
 
 def refuse_after_fork(*_: Any) -> NoReturn:
-    """What a copy of an endpoint does in a process that a rank has forked."""
+    """Replaces the methods of an endpoint's copy in a process that a rank has forked."""
     raise RuntimeError("torch.distributed can be used in a rank's own process only, not in one that it forked")
 
 
 class Endpoint(Protocol):
-    """What a virtual rank can ask for."""
+    """A virtual rank's interface to the scheduler."""
 
     rank: int
-    in_flight: InFlight
-    """What it has asked for and not waited for yet."""
+    race_detector: RaceDetector
+    """Operations that the rank has not waited for yet."""
 
     @property
     def now(self) -> float:
         """This rank's virtual clock, in seconds."""
 
     def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
-        """This rank has made a process group. backend: the one that it asked for."""
+        """Record that this rank has created a process group. backend: the requested one."""
 
     def leave_group(self, name: str) -> None:
-        """This rank has destroyed a process group, and asks for nothing in it any more."""
+        """Record that this rank has destroyed a process group and makes no more requests in it."""
 
     def post(self, request: Request, at: float | None = None) -> Any:
-        """Ask for something; returns a handle at once. `at`: a stream's time, instead of the rank's clock."""
+        """Post a request; returns a handle at once. `at`: a stream's time, instead of the rank's clock."""
 
     def wait(self, handle: Any, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
-        """Sleep until it is done; return what arrived and, for a receive, the rank that sent. Raises its error.
+        """Wait for a request; return the arrived data and, for a receive, the sending rank. Raises the request's error.
 
-        Without `move_clock` the rank's clock stays behind until a later `wait` of the same handle. After `timeout`
-        seconds on the virtual clock it fails.
+        Without `move_clock` the rank's clock stays behind until a later `wait` of the same handle. The request fails
+        after `timeout` seconds on the virtual clock.
         """
 
     def is_done(self, handle: Any) -> bool: ...
 
     def done_at(self, handle: Any) -> float:
-        """When it was done, in virtual seconds; it must have been waited for without moving the clock."""
+        """Completion time, in virtual seconds, of a request that was waited for without moving the clock."""
 
     def compute(self, seconds: float, operations: int = 1) -> None:
-        """This rank's clock moves on: it works, on so many operators."""
+        """Advance this rank's clock: it computes, `operations` operators."""
 
     def work(self, name: str, seconds: float) -> None:
-        """As `compute`, for work that the job declares; an event of its own."""
+        """Like `compute`, for work that the job declares; an event of its own."""
 
     def sleep(self, seconds: float) -> None:
-        """This rank's clock moves on: it does nothing, and others run."""
+        """Advance this rank's clock while it does nothing and others run."""
 
     def share(self) -> RankThreads:
-        """From now on several threads of the rank use it."""
+        """Let several threads of the rank use the endpoint from now on."""
 
     def cut_off(self) -> None:
-        """This is a copy, in a process that the rank has forked: who uses it now gets a RuntimeError."""
+        """Disable this copy, in a process that the rank has forked: any use raises RuntimeError."""
 
     def tick(self, seconds: float) -> None:
-        """This rank's clock moves on by a little, which is no event of its own."""
+        """Advance this rank's clock by a short time that is not an event of its own."""

@@ -1,22 +1,23 @@
 """The virtual cluster's scheduler: virtual clocks, who runs next, who waits for what.
 
-The rules, all of them:
+All of its rules:
 
-1. Every rank has a clock. It moves when the rank computes, sleeps or waits for what is done later.
-2. There is one agenda of what happens when. The entry with the least time comes next: a rank that runs on, a request
-   that reaches the scheduler, a step of a message. A rank may run ahead of others until it waits: what it asks for
-   meanwhile is put on the agenda at its clock, so requests are served in the order of virtual time.
-3. A send and a receive meet when both are posted (messages.py). From then on the message streams through the links of
+1. Every rank has a clock. It advances when the rank computes, sleeps or waits for something that completes later.
+2. There is one agenda of timed entries. The entry with the least time comes next: a rank that runs on, a request
+   that reaches the scheduler, a step of a message. A rank may run ahead of others until it waits: its requests in the
+   meantime go on the agenda at its clock, so requests are served in the order of virtual time.
+3. A send and a receive match when both are posted (messages.py). From then on the message streams through the links of
    its route (network.py), which serve one message after the other. The send is done when its last byte has left the
    sender's port and network card, the receive when the last byte has arrived.
-4. A collective begins when its last member has joined (meetings.py), and takes the time that timing.py states.
-5. A rank that waits sleeps until its request is done; then its clock is at least that time.
-6. When nobody can run and somebody still waits, it is a deadlock: diagnosis.py says who waits for whom.
+4. A collective begins when its last member has joined, and takes the time of the NCCL cost model.
+5. A rank that waits sleeps until its request is done; its clock is then at least that time.
+6. When no rank can run and some rank still waits, it is a deadlock: diagnosis.py describes who waits for whom.
 
-Nothing here knows how ranks are run: threads.py runs them as threads of this process, remote.py as processes of their
-own. Ties are broken by order of arrival, so the same program gives the same trace, bit for bit.
+The engine does not depend on how ranks run: threads.py runs them as threads of this process, remote.py as processes of
+their own. Ties are broken by order of arrival, so the same program gives the same trace, bit for bit.
 
-A ring of 256 ranks posts a quarter of a million requests, so what lies on a message's way is written for few steps.
+A ring of 256 ranks posts a quarter of a million requests, so the code on a message's way takes as few steps as
+possible.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from labkit.clusters.rank_status import RankStatus
 from labkit.clusters.run import RankError
-from labkit.clusters.standing import Standing
 from labkit.clusters.virtual import diagnosis
+from labkit.clusters.virtual.collective_matching import CollectiveMatcher
 from labkit.clusters.virtual.faults import Fault, Faults
 from labkit.clusters.virtual.key_values import KeyValues, StoreCall
-from labkit.clusters.virtual.meetings import Meetings
 from labkit.clusters.virtual.messages import Messages
 from labkit.clusters.virtual.network import Network
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer
@@ -42,10 +43,10 @@ from labkit.hardware import Topology
 from labkit.trace import Kind, Membership, Trace, events_from
 
 POLL_SECONDS = 1e-6
-"""What asking a Work whether it is complete costs; without it a polling loop would never let time pass."""
+"""Virtual time of asking a Work whether it is complete; without it a polling loop would never let time pass."""
 
 MOST_POLLS = 200_000
-"""After so many questions in a row, with nothing that could still happen, a polling loop is a deadlock."""
+"""Polls in a row after which a polling loop is a deadlock, if nothing else can happen any more."""
 
 Act = Callable[[float, Any], None]
 
@@ -58,60 +59,60 @@ class Engine:
         self.clock = [0.0] * topology.world_size
         self.waiting: dict[int, Request] = {}
         self.several: dict[int, list[Request]] = {}
-        """Of waiting ranks with several threads: all that these wait for, `waiting` being the first."""
+        """All requests of waiting ranks with several threads; `waiting` holds the first."""
         self.restless: set[int] = set()
-        """Of these, ranks with a thread that may run on by itself, since it waits for something outside of the run."""
+        """Those of them with a thread that waits for something outside the run and may go on by itself."""
         self.called_back: Callable[[bool], int | None] = lambda until_one: None
-        """A rank of `several` of which a thread runs again; None when there is none. Waits for one if asked to."""
+        """Returns a rank of `several` with a thread that runs again, or None. With True it waits for one."""
         self.gone: int | None = None
-        """Where ranks are processes: the first one that was gone in the midst of its turn."""
+        """With process ranks: the first rank that ended in the middle of its turn."""
         self.dropped: dict[int, RankError] = {}
-        """Where ranks are processes: those that said what they may not say, or for which others left no room to."""
+        """With process ranks: ranks that broke the protocol, or for which others left no quota."""
         self.failure = ""
-        """The first error of the scheduler itself, and where it was: from then on no wait can end well."""
+        """The scheduler's own first error and its place: from then on every wait fails."""
         self.mismatched: dict[int, diagnosis.MismatchError] = {}
-        """By rank: the first of its requests that did not fit another rank's."""
+        """By rank: the first of its requests that did not match another rank's."""
         self.kept_back: dict[int, tuple[str, str]] = {}
-        """By rank that is not trusted: what it was told last of why something failed, and what there is to say."""
+        """By untrusted rank: the last error stub sent to it, and the full message."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()
-        """Ranks that stay, and on which the present cell does not run; they count as ended."""
+        """Live ranks that do not run the current cell; they count as ended."""
         self.lost: set[int] = set()
-        """Ranks that have failed by now, as others can tell."""
-        self.stuck: list[Standing] = []
+        """Failed ranks, as far as others can know by now."""
+        self.stuck: list[RankStatus] = []
         """The ranks of the first deadlock, and what each waited for."""
         self.groups: dict[str, tuple[int, ...]] = {}
         self._memberships: dict[tuple[int, str], Membership] = {}
-        """By rank and group, in the order in which ranks joined."""
+        """By rank and group, in the order of joining."""
         self.events: list[tuple[Any, ...]] | None = [] if recording else None
-        """Rows of plain values, in the order of Event's fields: the garbage collector forgets about those."""
+        """Rows of plain values, in the order of Event's fields: the garbage collector stops tracking those."""
         self.network = Network(topology)
         self.faults = Faults(faults, topology)
         self.messages = Messages(self)
-        self.meetings = Meetings(self)
+        self.matcher = CollectiveMatcher(self)
         self._agenda: list[tuple[float, int, Act | None, Any]] = []
         self._order = 0
         self._polls: dict[int, tuple[int, int]] = {}
-        """How often each rank has asked in vain, since which request of anybody was the last one."""
+        """By rank: its number of unsuccessful polls, and the latest request of any rank when it began to count."""
         self._order_of_requests = 0
         self._computing: list[tuple[float, int] | None] = [None] * topology.world_size
-        """When a rank began to compute, and how many operators it has done, until its next request."""
+        """When a rank began to compute, and its number of operators since, until its next request."""
         self._accept: dict[type[Request], Act] = {
             Send: self.messages.accept_send,
             Receive: self.messages.accept_receive,
-            Collective: self.meetings.accept,
+            Collective: self.matcher.accept,
             StoreCall: KeyValues(self).accept,
             Timer: lambda time, timer: self.complete(timer, time + timer.seconds),
         }
-        self.faults.plan(self)  # first: what is broken from the start is so before anybody runs
+        self.faults.plan(self)  # first: faults at time 0 take effect before any rank runs
         for rank in range(topology.world_size):
             self.at(0.0, None, rank)
 
     # Scheduling ---------------------------------------------------------------------------------------------------
 
     def next_rank(self) -> int | None:
-        """Let time pass until a rank can run, and return it; None when all have ended."""
+        """Advance time until a rank can run, and return it; None if all have ended."""
         agenda = self._agenda
         while True:
             if self.restless and (called := self.called_back(False)) is not None:
@@ -123,7 +124,7 @@ class Engine:
                     return subject  # type: ignore[no-any-return]  # the entry of a rank, see `at`
                 try:
                     act(time, subject)
-                except Exception as error:  # whoever asked for this, it must not leave all ranks without a scheduler
+                except Exception as error:  # no request may leave all ranks without a scheduler
                     self._has_failed(error)
             if not self.waiting:
                 return None
@@ -140,7 +141,7 @@ class Engine:
                 self.fail_all(self.awaited(rank), why, now)
 
     def _has_failed(self, error: Exception) -> None:
-        """All who wait hear of it, and all who will."""
+        """Fail all present and future waits."""
         if not self.failure:
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             self.failure = f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
@@ -156,26 +157,26 @@ class Engine:
         heappush(self._agenda, (time, self._order, act, subject))
 
     def is_ahead(self, rank: int) -> bool:
-        """Is anything due before this rank's clock? Then what it sees of others now is not all that it should."""
+        """Whether anything is due before this rank's clock, so that it does not see the present state of others yet."""
         return bool(self._agenda) and self._agenda[0][0] < self.clock[rank]
 
     def is_idle(self, besides: int) -> bool:
-        """Is nothing on the agenda but `besides` entries?"""
+        """Whether the agenda has at most `besides` entries."""
         return len(self._agenda) <= besides
 
     def step_aside(self, rank: int) -> None:
-        """The rank runs on when all others have come to its clock: now `next_rank` must be asked."""
+        """Let the rank run on after all others have reached its clock: `next_rank` must be called now."""
         self.at(self.clock[rank], None, rank)
 
     def end(self, rank: int, failed: bool) -> None:
-        """The rank's program is over."""
+        """End the rank's program."""
         self._end_computing(rank)
         self.ended[rank] = failed
         if failed:
             self.at(self.clock[rank], self._lose, rank)
 
     def go_on(self, ranks: Iterable[int]) -> None:
-        """These ranks, which have ended, run another program, all from now on; those that had failed are here again."""
+        """Start another program on these ended ranks, all from now on; those that had failed are back."""
         now = max(self.clock)
         self.clock[:] = [now] * len(self.clock)
         self.lost.clear()
@@ -184,17 +185,17 @@ class Engine:
             self.at(now, None, rank)
 
     def forget(self) -> None:
-        """All ranks have ended: what was asked for and not met is nobody's any more, and groups count anew."""
+        """After all ranks have ended: drop unmatched requests and restart the groups' numbering."""
         self.messages.forget()
-        self.meetings.forget()
+        self.matcher.forget()
 
     def _lose(self, time: float, rank: int) -> None:
-        """A rank has failed: nobody will meet what it left undone, and what others asked of it cannot be done.
+        """Withdraw a failed rank's pending requests, and fail those of others that it can no longer complete.
 
-        What it has sent arrives. Requests that have not reached the scheduler yet hear of it when they do.
+        Messages that it has sent arrive. Requests that have not reached the scheduler yet fail when they do.
         """
         self.lost.add(rank)
-        unmet = [*self.messages.unmet(), *self.meetings.unmet()]
+        unmet = [*self.messages.unmet(), *self.matcher.unmet()]
         for request in unmet:
             if request.rank == rank and not isinstance(request, Send):
                 self._withdraw(request)
@@ -207,7 +208,7 @@ class Engine:
     # What ranks call ----------------------------------------------------------------------------------------------
 
     def join_group(self, rank: int, name: str, ranks: tuple[int, ...], backend: str) -> None:
-        """A rank has made a process group; every member must mean the same one by its name."""
+        """Record that a rank has created a process group; every member must mean the same group by its name."""
         known = self.groups.setdefault(name, ranks)
         if known != ranks:
             error = diagnosis.MismatchError(
@@ -216,22 +217,22 @@ class Engine:
             )
             self.mismatched.setdefault(rank, error)
             raise error
-        # a second time would hide the first
+        # a second entry would hide the first
         self._memberships.setdefault((rank, name), Membership(rank, name, backend, self.clock[rank], None))
 
     def leave_group(self, rank: int, name: str) -> None:
-        """A rank has destroyed a process group."""
+        """Record that a rank has destroyed a process group."""
         membership = self._memberships.get((rank, name))
         if membership is not None and membership.left is None:
             self._memberships[rank, name] = membership._replace(left=self.clock[rank])
 
     def is_in_group(self, rank: int, name: str) -> bool:
-        """Has the rank joined this group, and not left it?"""
+        """Whether the rank has joined this group and not left it."""
         membership = self._memberships.get((rank, name))
         return membership is not None and membership.left is None
 
     def compute(self, rank: int, seconds: float, operations: int = 1) -> None:
-        """The rank works for `seconds`, on so many operators; up to its next request it is one event."""
+        """The rank computes for `seconds`, `operations` operators; all up to its next request is one event."""
         computing = self._computing[rank]
         clock = self.clock[rank]
         self._computing[rank] = (clock, operations) if computing is None else (computing[0], computing[1] + operations)
@@ -254,9 +255,9 @@ class Engine:
         self.faults.strike(rank, self.clock)
 
     def post(self, rank: int, request: Request, at: float | None = None) -> Request:
-        """Ask for something; returns at once. What is wrong with it is raised by `finish`.
+        """Post a request; returns at once. Its errors are raised by `finish`.
 
-        `at`: the time of the stream on which it is asked, where that is not the rank's own (streams.py).
+        `at`: the time of the stream on which it is posted, if that is not the rank's own (streams.py).
         """
         clock = self.clock[rank] if at is None else at
         if self._computing[rank] is not None:
@@ -276,7 +277,7 @@ class Engine:
         return request
 
     def is_done(self, rank: int, request: Request) -> bool:
-        """Is it complete by now? Asking takes a little time. The rank must not be ahead."""
+        """Whether the request is complete by now. Asking takes a little time. The rank must not be ahead."""
         self._end_computing(rank)
         self.clock[rank] += POLL_SECONDS
         if request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank]):
@@ -289,7 +290,7 @@ class Engine:
         return False
 
     def _poll_in_vain(self, rank: int, request: Request) -> None:
-        """Raises DeadlockError when all ranks that could run have asked very often, and nothing else has happened."""
+        """Raises DeadlockError when all ranks that could run have polled very often and nothing else has happened."""
         last, times = self._polls.get(rank, (-1, 0))
         self._polls[rank] = self._order_of_requests, (times + 1 if last == self._order_of_requests else 1)
         if times < MOST_POLLS or times % MOST_POLLS:
@@ -304,7 +305,7 @@ class Engine:
             raise report
 
     def must_sleep(self, rank: int, request: Request, timeout: float = inf) -> bool:
-        """Begin to wait: True when the rank has to sleep (`next_rank` will return it once the request is done).
+        """Begin to wait: True if the rank has to sleep (`next_rank` returns it once the request is done).
 
         After `timeout` seconds the request fails.
         """
@@ -319,10 +320,10 @@ class Engine:
         return False
 
     def must_sleep_for_any(self, rank: int, waits: Sequence[tuple[Request, float]], restless: bool) -> bool:
-        """Several threads of a rank begin to wait, each for a request, which fails when the clock shows a limit.
+        """Several threads of a rank begin to wait, each for a request and until a limit on the clock, when it fails.
 
-        False when one of these is over by the rank's clock. restless: a thread that waits for something else may run
-        on by itself (`called_back` says when). Without requests the rank sleeps until then.
+        Returns False if one of these is over by the rank's clock. restless: a thread that waits for something else may
+        run on by itself (`called_back` reports when). Without requests the rank sleeps until then.
         """
         clock = self.clock[rank]
         requests = [request for request, _ in waits]
@@ -343,11 +344,11 @@ class Engine:
         return True
 
     def is_over(self, rank: int, request: Request) -> bool:
-        """Has it failed, or is it done by the rank's clock?"""
+        """Whether the request has failed, or is done by the rank's clock."""
         return request.error is not None or (request.done_at is not None and request.done_at <= self.clock[rank])
 
     def awaited(self, rank: int) -> list[Request]:
-        """What a waiting rank waits for: one request, or one for each of its threads."""
+        """The requests of a waiting rank: one, or one for each of its threads."""
         return self.several.get(rank) or [self.waiting[rank]]
 
     def _is_awaited(self, request: Request) -> bool:
@@ -359,7 +360,7 @@ class Engine:
         self.restless.discard(rank)
 
     def _wake(self, time: float, request: Request) -> None:
-        """A request is done for which one of a rank's several threads waits."""
+        """Wake one of a rank's several threads, whose request is done."""
         rank = request.rank
         if request in self.several.get(rank, ()):
             self._stop_waiting(rank)
@@ -368,9 +369,9 @@ class Engine:
             self.at(self.clock[rank], None, rank)
 
     def finish(self, rank: int, request: Request, move_clock: bool = True) -> Any:
-        """End of the wait: raise the request's error or move the rank's clock and return what arrived."""
+        """End the wait: raise the request's error, or advance the rank's clock and return the arrived data."""
         if request.error is not None:
-            # one error may end many ranks: each gets an exception of its own, with its own traceback
+            # one error may end many ranks: each gets its own exception, with its own traceback
             raise type(request.error)(*request.error.args)
         assert request.done_at is not None
         if move_clock and request.done_at > self.clock[rank]:
@@ -390,10 +391,10 @@ class Engine:
         events, memberships = events_from(rows), tuple(self._memberships.values())
         return Trace(self.topology.world_size, events, "modelled", dict(self.groups), memberships=memberships)
 
-    # What requests come to ----------------------------------------------------------------------------------------
+    # Outcomes of requests -----------------------------------------------------------------------------------------
 
     def complete(self, request: Request, time: float) -> None:
-        """The request is done at `time`, now or later."""
+        """Complete the request at `time`, now or later."""
         request.done_at = time
         rank = request.rank
         if rank in self.several:
@@ -406,7 +407,7 @@ class Engine:
             heappush(self._agenda, (time if time > clock else clock, self._order, None, rank))
 
     def fail(self, request: Request, error: BaseException, time: float = 0.0) -> None:
-        """The request cannot be done; the rank hears of it when it waits, not before `time`."""
+        """Fail the request; the rank gets the error when it waits, not before `time`."""
         request.error = error
         rank = request.rank
         if isinstance(error, diagnosis.MismatchError):
@@ -427,9 +428,9 @@ class Engine:
             self.fail(request, RuntimeError(f"{request} timed out: not done after {timeout:g} s"), time)
 
     def _withdraw(self, request: Request) -> None:
-        """Nobody waits for this request any more: nothing may meet it."""
+        """Remove a request that nobody waits for any more: nothing may match it."""
         if isinstance(request, Collective):
-            self.meetings.joined(request).pop(request.rank, None)
+            self.matcher.joined(request).pop(request.rank, None)
         else:
             self.messages.withdraw(request)
 

@@ -1,6 +1,6 @@
 """Fake tensors on virtual ranks: the same program with shapes only, so that a model of any size runs on a laptop.
 
-All ranks share one `FakeTensorMode`, since tensors of two modes cannot meet in one operator. The process group hands on
+All ranks share one `FakeTensorMode`, since one operator cannot mix tensors of two modes. The process group passes on
 shapes; times, traffic and memory are those of the real program, as none of them depends on values.
 """
 
@@ -24,7 +24,7 @@ _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _SAID = {"_local_scalar_dense": "`.item()` (or `float()`, `int()`, `if` on a tensor)", "equal": "`torch.equal`"}
 
 
-class _Fresh(NamedTuple):
+class _NewResult(NamedTuple):
     """A result with memory of its own."""
 
     size: tuple[int, ...]
@@ -33,8 +33,8 @@ class _Fresh(NamedTuple):
     device: torch.device
 
 
-class _Alias(NamedTuple):
-    """A result that looks at the memory of an argument, by number, from so many elements on."""
+class _AliasResult(NamedTuple):
+    """A result that is a view of an argument's memory: argument number and offset in elements."""
 
     argument: int
     size: tuple[int, ...]
@@ -44,19 +44,19 @@ class _Alias(NamedTuple):
     offset: int
 
 
-class _Same(NamedTuple):
+class _ArgumentResult(NamedTuple):
     """An argument itself, by number."""
 
     argument: int
 
 
-_Result = _Fresh | _Alias | _Same
+_Result = _NewResult | _AliasResult | _ArgumentResult
 
 
 class Shapes:
-    """What operators make of shapes. Made once in a process; all its ranks enter `mode`.
+    """Output shapes of operators. Created once per process; all its ranks enter `mode`.
 
-    The mode takes 70 microseconds an operator. What it has answered once is answered from memory, in a quarter of that.
+    The mode takes 70 microseconds per operator. A cached answer takes a quarter of that.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class Shapes:
         self.mode = FakeTensorMode()
         torch_versions.swap_fake_tensors(self.mode)
         self._answers: dict[Any, tuple[type, list[_Result]] | None] = {}
-        """By operator and arguments: type of what it returns, and the tensors in it. None: must be asked each time."""
+        """By operator and arguments: type of the return value, and its tensors. None: must be computed each time."""
         with self.mode:
             tensors: list[Any] = [torch.empty(1, device=device) for device in ("cpu", "meta")]
         self._attributes = {torch.device(tensor.fake_device): dict(vars(tensor)) for tensor in tensors}
 
     def run(self, op: Operator, args: Any, kwargs: Any) -> Any:
-        """The operator's result. Raises RuntimeError where it would depend on values."""
+        """The operator's result. Raises RuntimeError if it depends on values."""
         key = _key(op, args, kwargs)
         answer = self._answers.get(key) if key is not None else None
         if answer is not None:
@@ -93,13 +93,13 @@ class Shapes:
         return output
 
     def _make(self, result: _Result, args: Any) -> Tensor:
-        if result.__class__ is _Same:
+        if result.__class__ is _ArgumentResult:
             return args[result.argument]  # type: ignore[no-any-return]
         with torch._C._DisableTorchDispatch():
-            if isinstance(result, _Fresh):
+            if isinstance(result, _NewResult):
                 meta = torch.empty_strided(result.size, result.stride, dtype=result.dtype, device="meta")
             else:
-                assert isinstance(result, _Alias)
+                assert isinstance(result, _AliasResult)
                 base = args[result.argument]
                 offset = base.storage_offset() + result.offset
                 meta = torch.empty(0, dtype=result.dtype, device="meta")
@@ -116,14 +116,14 @@ def _is_of_constant(op: Operator, args: Any) -> bool:
 
 
 def _of_constant(op: Operator, args: Any, kwargs: Any) -> Any:
-    """Of a small tensor whose value is known all the same: an optimizer's count of steps."""
+    """The result for a small tensor whose value is known nevertheless: an optimizer's step count."""
     with torch._C._DisableTorchDispatch():
         result = op.call(args[0].constant, *args[1:], **kwargs)
     return args[0] if isinstance(result, Tensor) else result
 
 
 def _key(op: Operator, args: Any, kwargs: Any) -> Any:
-    """All that the shape of a result depends on; None where that is not known."""
+    """Everything that the result's shape depends on; None if that is unknown."""
     if op.grows:
         return None
     key: list[Any] = [op]
@@ -159,18 +159,20 @@ def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
         addresses = [a.untyped_storage()._cdata if isinstance(a, Tensor) else None for a in args]
         base = addresses.index(storage._cdata) if storage._cdata in addresses else None
         if same is not None:
-            results.append(_Same(same))
+            results.append(_ArgumentResult(same))
         elif base is not None:
             offset = tensor.storage_offset() - args[base].storage_offset()
             if tensor.dtype is not args[base].dtype:
                 return None
-            results.append(_Alias(base, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device, offset))
+            results.append(
+                _AliasResult(base, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device, offset)
+            )
         elif tensor.storage_offset() == 0:
-            results.append(_Fresh(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device))
+            results.append(_NewResult(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device))
         else:
             return None
     inside = {a.untyped_storage()._cdata for a in args if isinstance(a, list) for a in a if isinstance(a, Tensor)}
-    fresh = [t.untyped_storage()._cdata for t, r in zip(tensors, results, strict=True) if isinstance(r, _Fresh)]
+    fresh = [t.untyped_storage()._cdata for t, r in zip(tensors, results, strict=True) if isinstance(r, _NewResult)]
     if len(set(fresh)) < len(fresh) or inside.intersection(fresh) or not results:
-        return None  # two results share new memory, or one looks at that of a list's tensor
+        return None  # two results share new memory, or one is a view of a list's tensor
     return type(output), results

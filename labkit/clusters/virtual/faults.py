@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: ranks that die, ranks and links that are slow, links that are cut, jitter.
+"""Injected faults: ranks that die, slow ranks and links, cut links, jitter.
 
 Faults are inputs of a run, at virtual times, so a run with faults is as repeatable as one without.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kill:
-    """The rank is gone from `at` on, as if by SIGKILL."""
+    """The rank dies at `at`, as if by SIGKILL."""
 
     rank: int
     at: float
@@ -61,7 +61,7 @@ _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in (Kill, Slow, L
 
 
 def kill(rank: int, at: float) -> Kill:
-    """The rank is gone from `at` (virtual seconds) on. Its peers' operations with it fail."""
+    """Kill the rank at `at` (virtual seconds). Its peers' operations with it fail."""
     return Kill(rank, float(at))
 
 
@@ -75,7 +75,7 @@ def slow(rank: int, factor: float, at: float = 0.0, until: float = inf) -> Slow:
 def link(
     *, rank: int | None = None, node: int | None = None, factor: float = 0.0, at: float = 0.0, until: float = inf
 ) -> LinkFault:
-    """The port of `rank`, or the network cards of `node`, work at `factor` of their rate; 0, the default, cuts them.
+    """Slow the port of `rank`, or the network cards of `node`, to `factor` of their rate; 0, the default, cuts them.
 
     From `at` until `until` (virtual seconds). A message that reaches a cut link fails on both sides.
     """
@@ -87,7 +87,7 @@ def link(
 
 
 def jitter(seed: int = 0, *, compute: float = 0.05, latency: float = 0.2) -> Jitter:
-    """Times vary: each is multiplied by a log-normal number of this spread, drawn from `seed`."""
+    """Vary times: each is multiplied by a log-normal number of this spread, drawn from `seed`."""
     if compute < 0 or latency < 0:
         raise ValueError(f"jitter: spreads must be at least 0, got {compute} and {latency}")
     return Jitter(seed, float(compute), float(latency))
@@ -98,7 +98,7 @@ _KIND_OF: dict[str, type[Fault]] = {"kill": Kill, "slow": Slow, "link": LinkFaul
 
 
 def parse(text: str) -> Fault:
-    """A fault as a call's text, `kill(3, at=0.5)`. Raises ValueError that says what is possible."""
+    """Parse a fault written as a call, `kill(3, at=0.5)`. Raises ValueError that lists the possible ones."""
     example = "a fault is one of kill(3, at=0.5), slow(2, factor=1.5), link(node=1, factor=0.1), jitter(seed=0)"
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -128,7 +128,7 @@ def from_plain(data: Sequence[Mapping[str, Any]]) -> tuple[Fault, ...]:
 
 
 def check(faults: Sequence[Fault], topology: Topology) -> None:
-    """Raises ValueError when a fault names a rank or a node that the topology does not have."""
+    """Raises ValueError if a fault names a rank or a node that the topology does not have."""
     for fault in faults:
         if not isinstance(fault, Fault):
             raise ValueError(f"faults are made by kill, slow, link and jitter, got {fault!r}")
@@ -140,7 +140,7 @@ def check(faults: Sequence[Fault], topology: Topology) -> None:
 
 
 def _spelled(fault: Fault) -> str:
-    """As the call that made it."""
+    """The fault as the call that makes it."""
     name = next(name for name, kind in _KIND_OF.items() if isinstance(fault, kind))
     usual = {"at": 0.0, "until": inf, "rank": None, "node": None} if not isinstance(fault, Kill) else {}
     given = [f"{field}={value!r}" for field, value in asdict(fault).items() if value != usual.get(field, ...)]
@@ -148,23 +148,23 @@ def _spelled(fault: Fault) -> str:
 
 
 class Killed(SystemExit):
-    """Raised in a rank that is killed. No `except Exception` of a learner stops it."""
+    """Raised in a rank that is killed. No `except Exception` of a learner catches it."""
 
     def __init__(self, code: int = -9) -> None:
         super().__init__(code)
 
 
 class LinkDown(RuntimeError):
-    """A message could not travel: a link on its way is cut."""
+    """A message could not travel: a link on its route is cut."""
 
 
 class Faults:
-    """The faults of one run, as the scheduler asks for them."""
+    """The faults of one run, for the scheduler."""
 
     def __init__(self, faults: Sequence[Fault], topology: Topology) -> None:
         check(faults, topology)
         self.any = bool(faults)
-        """Is there any? Without, the scheduler need not ask."""
+        """Whether there are any faults. If not, the scheduler can skip its queries."""
         self._faults = faults
         self._dies_at = [inf] * topology.world_size
         self._slow: dict[int, list[Slow]] = {}
@@ -177,12 +177,12 @@ class Faults:
             elif isinstance(fault, Jitter):
                 self._jitter = fault
         seed = self._jitter.seed if self._jitter else 0
-        # a generator for each rank: what one rank does changes nothing for another
+        # one generator per rank: the actions of one rank change nothing for another
         self._computing = [random.Random(f"{seed} rank {rank}") for rank in range(topology.world_size)]
         self._messages = random.Random(f"{seed} messages")
 
     def plan(self, engine: Engine) -> None:
-        """Put what happens at stated times on the agenda."""
+        """Put faults with fixed times on the agenda."""
         for fault in self._faults:
             if isinstance(fault, Kill):
                 engine.at(fault.at, self._kill_waiting, (engine, fault.rank))
@@ -199,13 +199,13 @@ class Faults:
             engine.fail_all(engine.awaited(rank), Killed(), time)
 
     def strike(self, rank: int, clock: list[float]) -> None:
-        """Raises Killed when the rank's time has come; its clock is then the time of its death."""
+        """Raises Killed once the rank's time has come; its clock is then the time of its death."""
         if clock[rank] >= self._dies_at[rank]:
             clock[rank] = self._dies_at[rank]
             raise Killed
 
     def stretched(self, rank: int, start: float, seconds: float) -> float:
-        """How long `seconds` of computing take on this rank."""
+        """Seconds that this rank takes for `seconds` of computing."""
         for fault in self._slow.get(rank, ()):
             if fault.at <= start < fault.until:
                 seconds *= fault.factor
@@ -214,17 +214,17 @@ class Faults:
         return seconds
 
     def latency(self, seconds: float) -> float:
-        """How long a latency of `seconds` takes this time."""
+        """One latency of `seconds`, with jitter."""
         if self._jitter is not None and self._jitter.latency:
             seconds *= self._messages.lognormvariate(0.0, self._jitter.latency)
         return seconds
 
 
-class Interrupting(Faults):
-    """The faults of a run whose ranks are interrupted: each is struck once, where it computes, sleeps or has waited."""
+class InterruptFaults(Faults):
+    """Faults of a run that is being interrupted: each rank is struck once, where it computes, sleeps or has waited."""
 
     def __init__(self, real: Faults, running: Collection[int]) -> None:
-        """running: the ranks that are in a cell now; others are left in peace."""
+        """running: the ranks that are in a cell now; others are not interrupted."""
         self.any = True
         self._real = real
         self._running = running

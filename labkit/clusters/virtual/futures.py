@@ -1,6 +1,6 @@
-"""Futures of work under way on virtual ranks. They are completed by the rank itself, when it waits for them.
+"""Futures of work under way on virtual ranks. The rank itself completes them, when it waits for them.
 
-There is nobody else to do it: one rank runs at a time, and what another rank's thread did would be done as that rank.
+No other thread can: one rank runs at a time, and the work of another rank's thread would count as that rank's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.clusters.program import is_learners
 
 
 class VirtualFuture(torch.futures.Future[Any]):
-    """A future that `finish` completes: it waits for what is awaited and returns the result, or raises.
+    """A future completed by `finish`, which waits for the operation and returns the result, or raises.
 
     Callbacks run in the rank's own thread, as soon as the rank learns that the result is there: in `wait()` or `done()`
     of this future, or of the one that it was chained to.
@@ -31,7 +31,7 @@ class VirtualFuture(torch.futures.Future[Any]):
         self._error: Exception | None = None
 
     def complete(self) -> None:
-        """Wait for the result, set it, and run the callbacks; nothing if that has been done."""
+        """Wait for the result, set it, and run the callbacks. Does nothing the second time."""
         if self._finish is None:
             return
         finish, self._finish = self._finish, None
@@ -60,7 +60,7 @@ class VirtualFuture(torch.futures.Future[Any]):
                 raise self._error
             try:
                 return callback(self)
-            except Exception as error:  # as torch tells it
+            except Exception as error:  # like torch's message
                 told = f"Got the following error when running the callback: {type(error).__name__}: {error}"
                 raise RuntimeError(told) from error
 
@@ -76,7 +76,7 @@ class VirtualFuture(torch.futures.Future[Any]):
 
 
 def collect_all(futures: Sequence[Any]) -> VirtualFuture:
-    """`torch.futures.collect_all`: a future of the list of these futures, once all are done."""
+    """`torch.futures.collect_all`: a future of the list of these futures, complete when all are."""
 
     def finish() -> list[Any]:
         for future in futures:
@@ -93,7 +93,7 @@ def wait_all(futures: Sequence[Any]) -> list[Any]:
 
 
 def called_from_the_program_itself() -> bool:
-    """Does code of the program call `get_future()`, with none of torch above it that may hand the future to C++?"""
+    """Whether the program itself calls `get_future()`, with no torch code above it that may pass the future to C++."""
     frame: FrameType | None = sys._getframe(2)
     if frame is None or "get_future" not in frame.f_code.co_names:
         return False
@@ -103,6 +103,6 @@ def called_from_the_program_itself() -> bool:
 
 
 def install() -> None:
-    """From now on `torch.futures.collect_all` and `wait_all` wait as a virtual rank does."""
+    """Make `torch.futures.collect_all` and `wait_all` wait as a virtual rank does."""
     torch.futures.collect_all = collect_all
     torch.futures.wait_all = wait_all

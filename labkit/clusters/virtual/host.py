@@ -1,6 +1,6 @@
 """The process that hosts virtual ranks as threads: entry point of the virtual cluster in a fresh process.
 
-Each thread sees what a process of its own would see: see `isolation`.
+Each thread sees the same as in a process of its own: see `isolation`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from socket import socket
 from typing import Any, NoReturn
 
 from labkit.clusters import arguments, torch_versions, torchrun
+from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual import faults, futures, quick, store, streams, uninitialized
+from labkit.clusters.virtual import fast_path, faults, futures, store, streams, uninitialized
 from labkit.clusters.virtual.accounting import Ledger
 from labkit.clusters.virtual.endpoint import NO_CUDA
 from labkit.clusters.virtual.engine import Engine
@@ -26,7 +27,6 @@ from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.threads import ThreadEndpoint, ThreadRanks
-from labkit.clusters.warm import Reporter
 from labkit.hardware import Topology
 from labkit.trace import Trace
 
@@ -35,7 +35,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
 
     def program(endpoint: ThreadEndpoint) -> bool:
-        """What a rank does, in its thread."""
+        """A rank's program, in its thread."""
         reporter.hosts(endpoint.rank)
         with host.being(endpoint, job.environment) as rank:
             result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
@@ -61,7 +61,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
 @dataclass(frozen=True)
 class Host:
-    """What the ranks of this process have in common."""
+    """State shared by the ranks of this process."""
 
     topology: Topology
     engine: Engine
@@ -70,23 +70,23 @@ class Host:
 
     @contextmanager
     def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
-        """Meanwhile this thread is a rank, with `variables` beside torchrun's: what it does is charged to it."""
+        """Within the context this thread is a rank, with `variables` beside torchrun's; its work is charged to it."""
         rank = Rank(endpoint.rank, {**torchrun_environment(self.topology, endpoint.rank), **variables})
-        rank.in_thread = partial(random_states.Claiming, rank.number)
+        rank.in_thread = partial(random_states.GeneratorClaimer, rank.number)
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
         environment.own_folder()
-        claiming = nullcontext() if self.account else random_states.Claiming(rank.number)
+        claiming = nullcontext() if self.account else random_states.GeneratorClaimer(rank.number)
         with self.ledger.counting(endpoint), claiming:
             yield rank
 
     def trace(self) -> Trace:
-        """All that has happened."""
+        """The trace of everything so far."""
         return replace(self.engine.trace, memory=self.ledger.samples())
 
 
 def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Callable[[int], NoReturn]) -> Host:
-    """Make this process one whose threads can be ranks. `leave(exit code)` is what `os._exit` on a rank does."""
+    """Prepare this process for ranks as threads. `leave(exit code)` implements `os._exit` on a rank."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
@@ -95,7 +95,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     torch_versions.checkpoints_in_own_thread()
     torch_versions.refuse_cuda(NO_CUDA)
     torch_versions.leave_uncompiled()
-    quick.install()
+    fast_path.install()
     streams.install()
     store.install()
     futures.install()
@@ -116,7 +116,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
 
 
 def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:
-    """The variables that torchrun sets for a rank."""
+    """The environment variables that torchrun sets for a rank."""
     return torchrun.environment(
         rank,
         nnodes=topology.nnodes,

@@ -1,8 +1,8 @@
-"""The key-value store of a job, `torch.distributed.Store`, as the scheduler keeps it: one table of keys for each store.
+"""The key-value store of a job, `torch.distributed.Store`, in the scheduler: one table of keys for each store.
 
-The table lies on node 0. An operation takes one round trip to that node, 2 latencies. A `get`, `wait` or `queue_pop`
-whose key is missing is done one round trip after another rank has set it, and fails when its time-out has passed on the
-virtual clock; a time-out as long as torch's own default is not waited for when nobody is left who could set the key.
+The table is on node 0. An operation takes one round trip to that node, 2 latencies. A `get`, `wait` or `queue_pop`
+with a missing key is done one round trip after another rank has set it, and fails after its timeout on the virtual
+clock; a timeout as long as torch's default is not waited for if no rank is left that could set the key.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from labkit.clusters.virtual.engine import Engine
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
-"""torch's own."""
+"""torch's default."""
 
 
 @dataclass(slots=True, eq=False)
 class StoreCall(Request):
-    """Do the operation `name` on these keys of one store."""
+    """The operation `name` on these keys of one store."""
 
     store: str
-    """Which store of the job: `tcp://localhost:29500`, for instance."""
+    """Name of the store: `tcp://localhost:29500`, for instance."""
     keys: list[str]
     values: list[bytes]
     number: int
-    """What `add` adds; whether `queue_pop` waits."""
+    """The summand of `add`; for `queue_pop`, whether to wait."""
     timeout: float
-    """Seconds that it may wait for a key."""
+    """Maximum seconds to wait for a key."""
 
     def __str__(self) -> str:
         shown = ", ".join(repr(key.rpartition("/")[2]) for key in self.keys[:3])
@@ -47,7 +47,7 @@ class _Table:
     data: dict[str, bytes] = field(default_factory=dict)
     queues: dict[str, deque[bytes]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[str, list[StoreCall]] = field(default_factory=lambda: defaultdict(list))
-    """By the key that is missing, in order of arrival."""
+    """By missing key, in order of arrival."""
 
 
 class KeyValues:
@@ -57,10 +57,10 @@ class KeyValues:
         self._engine = engine
         self._tables: dict[str, _Table] = defaultdict(_Table)
         self._time_outs = 0
-        """How many are on the agenda."""
+        """Number of timeouts on the agenda."""
 
     def accept(self, time: float, call: StoreCall) -> None:
-        """An operation has reached the store."""
+        """Process an operation that has reached the store."""
         table = self._tables[call.store]
         try:
             call.result, changed = _OPERATIONS[call.name](table, call)
@@ -101,10 +101,10 @@ class KeyValues:
         if call.error is not None or call.done_at is not None:
             return
         if call.timeout >= DEFAULT_TIMEOUT_SECONDS and self._engine.is_idle(besides=self._time_outs):
-            # nobody can set the key any more, and it was not for the time-out that the program wanted to wait
+            # no rank can set the key any more, and the program did not mean to wait for the timeout
             if self._engine.lost:
                 self._fail_with_lost(time)
-            # else the scheduler's diagnosis comes next
+            # otherwise the scheduler's diagnosis follows
         else:
             self._fail_late(time, call)
 
@@ -130,7 +130,7 @@ class _Missing(Exception):
 
 
 _Done = tuple[Any, list[str]]
-"""The answer, and the keys that others may wait for."""
+"""The answer, and the keys that it has set and that others may wait for."""
 
 
 def _set(table: _Table, call: StoreCall) -> _Done:

@@ -1,8 +1,8 @@
-"""A virtual rank's memory account: how many bytes its tensors hold, what for, and the most they ever held.
+"""A virtual rank's memory account: bytes that its tensors hold, by purpose, and their maximum.
 
 A storage is counted once, from the operator that makes it to the end of its life, however many tensors, views and
-graphs refer to it. Sizes are rounded up to blocks of 512 bytes as CUDA's caching allocator does; what that allocator
-keeps in reserve and loses by fragmentation is not modelled.
+graphs refer to it. Sizes are rounded up to blocks of 512 bytes as in CUDA's caching allocator; that allocator's reserve
+and fragmentation are not modelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MIN_SAMPLES, _MAX_SAMPLES, _ALL_SAMPLES = 64, 1024, 1 << 17
 
 
 class _Storage(weakref.ref[torch.UntypedStorage]):
-    """One live storage, what it is held for, and its size in the account."""
+    """One live storage, its category, and its size in the account."""
 
     __slots__ = ("category", "key", "nbytes")
     category: int
@@ -39,7 +39,7 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
 
 
 class MemoryAccount:
-    """Of one rank. `capacity`: bytes past which `torch.OutOfMemoryError` is raised."""
+    """Memory of one rank. `capacity`: bytes beyond which `torch.OutOfMemoryError` is raised."""
 
     def __init__(self, rank: int, capacity: int, gpu: str, now: Callable[[], float], world_size: int) -> None:
         self.rank = rank
@@ -49,30 +49,31 @@ class MemoryAccount:
         self.peak = 0
         self.peak_since_reset = 0
         self.in_optimizer = False
-        """An optimizer's step is under way."""
+        """Whether an optimizer's step is under way."""
         self._capacity = capacity
         self._gpu = gpu
         self._now = now
         self._storages: dict[int, _Storage] = {}
-        """Those alive, by address."""
+        """Live storages, by address."""
         self._gradient_hook = self._has_gradient
-        """One object, by which it is known on a parameter."""
+        """One object, so that it can be recognized on a parameter."""
         self._samples: list[tuple[float, list[int]]] = []
         self._max_samples = min(_MAX_SAMPLES, max(_MIN_SAMPLES, _ALL_SAMPLES // world_size))
         self._pause = 0.0
-        """Seconds between two samples, but for peaks."""
+        """Minimum seconds between two samples, except for peaks."""
         self._sampled_at = -inf
         self._sampled_total = 0
         self._due = self._at_peak = False
-        """What is held now is to be sampled; is the most so far. Samples are taken when it changes: until then it may
-        be told what it is for."""
+        """Whether the present state must be sampled; whether it is the peak so far. Samples are taken when the state
+        changes: until then a tensor's category may become known.
+        """
         self._changed_at = 0.0
         self._closed = False
 
-    # What operators do --------------------------------------------------------------------------------------------
+    # Called for operators -----------------------------------------------------------------------------------------
 
     def hold(self, tensor: Tensor, category: int) -> None:
-        """Count the tensor's storage, unless it is known already. Raises torch.OutOfMemoryError."""
+        """Count the tensor's storage if it is new. Raises torch.OutOfMemoryError."""
         if tensor.layout is not torch.strided:
             return  # its indices and values are tensors of their own
         untyped = tensor.untyped_storage()
@@ -89,7 +90,7 @@ class MemoryAccount:
         self._grow(category, nbytes)
 
     def must_fit(self, nbytes: int) -> None:
-        """Raise torch.OutOfMemoryError unless there is room for so many bytes more."""
+        """Raise torch.OutOfMemoryError unless `nbytes` more bytes fit."""
         if self.total + nbytes > self._capacity:
             raise torch.OutOfMemoryError(self._out_of_memory(nbytes))
 
@@ -99,7 +100,7 @@ class MemoryAccount:
             self._shrink(storage.category, storage.nbytes)
 
     def resized(self, untyped: torch.UntypedStorage) -> None:
-        """A storage has another size now. Raises torch.OutOfMemoryError."""
+        """Update the size of a resized storage. Raises torch.OutOfMemoryError."""
         storage = self._storages.get(untyped._cdata)
         if storage is None:
             return
@@ -135,17 +136,17 @@ class MemoryAccount:
             self._consider()
 
     def _consider(self) -> None:
-        """There is much more or less than at the last sample: take one, if that was not just now."""
+        """Plan a sample, since much has changed since the last one, unless that was just now."""
         now = self._now()
         if now - self._sampled_at >= self._pause:
             self._due = True
             self._changed_at = now
 
-    # What memory is held for --------------------------------------------------------------------------------------
+    # Categories ---------------------------------------------------------------------------------------------------
 
     def is_parameter(self, tensor: Tensor) -> None:
-        """The tensor is a parameter, and its gradient, when there is one, is a gradient."""
-        if tensor.__class__ is torch.nn.Parameter:  # it is used again and again
+        """Mark the tensor as a parameter; its gradient will count as a gradient."""
+        if tensor.__class__ is torch.nn.Parameter:  # called again and again
             known = self._storages.get(tensor.untyped_storage()._cdata)
             if known is not None and known.category == PARAMETER and self._is_hooked(tensor):
                 return
@@ -155,7 +156,7 @@ class MemoryAccount:
             tensor.register_post_accumulate_grad_hook(self._gradient_hook)
 
     def _is_hooked(self, parameter: Tensor) -> bool:
-        # the parameter itself tells: a weak reference to it would be in the way of `swap_tensors`
+        # a hook on the parameter: a weak reference to it would block `swap_tensors`
         hooks: Any = parameter._post_accumulate_grad_hooks
         return hooks is not None and self._gradient_hook in hooks.values()
 
@@ -164,13 +165,13 @@ class MemoryAccount:
             self.is_for(parameter.grad, GRADIENT)
 
     def is_for(self, tensor: Tensor, category: int) -> None:
-        """The tensor's memory is held for `category`, unless it is a parameter's."""
+        """Count the tensor's memory under `category`, unless it is a parameter's."""
         for storage in self._storages_of(tensor):
             if storage.category != PARAMETER:
                 self._move(storage, category)
 
     def is_communicated(self, tensor: Tensor) -> None:
-        """The tensor goes into or comes out of a collective: what is for nothing else is for communication."""
+        """Mark a tensor that enters or leaves a collective: memory without another category is for communication."""
         for storage in self._storages_of(tensor):
             if storage.category == OTHER:
                 self._move(storage, COMMUNICATION)
@@ -189,10 +190,10 @@ class MemoryAccount:
             self.held[category] += storage.nbytes
             storage.category = category
 
-    # What is told -------------------------------------------------------------------------------------------------
+    # Results ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The rank's program is over: when its tensors are collected afterwards is not told."""
+        """End of the rank's program: the later collection of its tensors is not recorded."""
         if self._due or self._at_peak:
             self._sample()
         self._changed_at = self._now()
@@ -200,7 +201,7 @@ class MemoryAccount:
         self._closed = True
 
     def samples(self) -> list[MemorySample]:
-        """What the rank held over time: changes of more than 1/256 of the peak, thinned out; the peak is exact."""
+        """Memory of the rank over time: changes of more than 1/256 of the peak, thinned out; the peak is exact."""
         if not self._closed:
             self.close()
         told: list[MemorySample] = []
@@ -220,7 +221,7 @@ class MemoryAccount:
             self._thin()
 
     def _thin(self) -> None:
-        """Keep two samples of each of a number of equal spans of time: where the most was held, and the last one."""
+        """Keep two samples of each of several equal time spans: the one with the most memory, and the last one."""
         first, last = self._samples[0][0], self._samples[-1][0]
         spans = self._max_samples // 4
         self._pause = (last - first) / spans
@@ -262,7 +263,7 @@ def _shown(nbytes: int) -> str:
 
 
 def communicated(tensors: Iterable[Tensor]) -> None:
-    """This thread's rank gives these tensors to a collective."""
+    """Mark tensors that this thread's rank passes to a collective."""
     account = current()
     if account is not None:
         for tensor in tensors:
@@ -270,16 +271,16 @@ def communicated(tensors: Iterable[Tensor]) -> None:
 
 
 def is_meta(tensor: Tensor) -> bool:
-    """Is it a tensor without memory, on the `meta` device?"""
-    # a fake tensor's own word: to ask torch for its device takes a way through all modes
+    """Whether the tensor has no memory, on the `meta` device."""
+    # asks the fake tensor itself: torch's own query for the device passes through all modes
     return bool(tensor.fake_device.type == "meta") if isinstance(tensor, FakeTensor) else tensor.is_meta
 
 
-# Which account is the running rank's ------------------------------------------------------------------------------
+# The running rank's account ---------------------------------------------------------------------------------------
 
 
 class Device(NamedTuple):
-    """A virtual rank's GPU, as its program can use it."""
+    """A virtual rank's GPU, for its program."""
 
     account: MemoryAccount
     endpoint: Endpoint
@@ -294,18 +295,18 @@ _current = _Current()
 
 
 def device() -> Device | None:
-    """That of the rank whose thread runs; None where nothing is counted."""
+    """The GPU of the running thread's rank; None if nothing is counted."""
     return _current.device
 
 
 def current() -> MemoryAccount | None:
-    """The account of the rank whose thread runs; None where memory is not counted."""
+    """The account of the running thread's rank; None if memory is not counted."""
     return _current.device.account if _current.device is not None else None
 
 
 @contextmanager
 def counted_on(device: Device) -> Iterator[None]:
-    """Meanwhile `device` is that of this thread's rank."""
+    """Within the context, `device` is the GPU of this thread's rank."""
     _current.device = device
     try:
         yield

@@ -1,4 +1,4 @@
-"""Messages of the virtual cluster: which send meets which receive, and how a message travels."""
+"""Messages of the virtual cluster: matching of sends and receives, and how a message travels."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _SEND, _RECEIVE = Kind.SEND.value, Kind.RECEIVE.value
 
 
 class Messages:
-    """Sends and receives that have not met, and messages on their way."""
+    """Unmatched sends and receives, and messages on their way."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # (group, from, to, tag): what one side has posted and the other has not, in order; never both
+        # (group, from, to, tag): unmatched requests of one side, in order; never of both
         self._boxes: dict[tuple[str, int, int, int], deque[Send | Receive]] = {}
-        # (group, to, tag): receives from anybody
+        # (group, to, tag): receives from any rank
         self._open: dict[tuple[str, int, int], deque[Receive]] = {}
 
     def unmet(self) -> list[Send | Receive]:
-        """What nothing has met."""
+        """All unmatched requests."""
         return [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
 
     def forget(self) -> None:
-        """Whatever nothing has met."""
+        """Drop all unmatched requests."""
         self._boxes.clear()
         self._open.clear()
 
     def posted_by(self, rank: int) -> list[Receive]:
-        """Receives of this rank that no message has met."""
+        """Unmatched receives of this rank."""
         return [request for request in self.unmet() if isinstance(request, Receive) and request.rank == rank]
 
     def withdraw(self, request: Request) -> None:
-        """Forget a send or receive that nothing has met."""
-        # the box is looked up: a rank may leave a hundred thousand of them behind, each with one request
+        """Drop an unmatched send or receive."""
+        # finds the box by its key, without a search: a rank may leave a hundred thousand behind, each with one request
         if isinstance(request, Receive) and request.wanted is None:
             box: deque[Any] | None = self._open.get((request.group, request.rank, request.tag))
         elif isinstance(request, Receive):
@@ -119,7 +119,7 @@ class Messages:
             return
         receive.result, receive.source = send.payload, send.rank
         send.payload = None
-        # a rank whose clock lags behind what it has been told (see streams.py) may have asked later than the other one
+        # a rank whose clock lags behind known results (see streams.py) may have asked later than the other one
         begin = max(send.posted, receive.posted)
         self._travel(begin, (send, receive, self._engine.network.route(send.rank, receive.rank), 0))
 
@@ -161,7 +161,7 @@ class Messages:
                          send.order, receive.line)
                     )  # fmt: skip
                 return
-            # the next channel is fed without a pause from here on, at the latest when its own last byte must follow
+            # from here on the next channel is fed without a pause, at the latest when its own last byte must follow
             onward = end - size * channels[hop].seconds_per_byte
             if onward < start:
                 onward = start

@@ -1,8 +1,8 @@
-"""The virtual network: which links a message crosses, and how long each is busy with it.
+"""The virtual network: the links that a message crosses, and how long each is busy with it.
 
 A link serves one message after the other, in the order of their arrival, at its own rate. A message streams through
 the links of its path: it may begin on the next link as soon as that link can be fed without a pause. So incast,
-shared network cards and stragglers cost what they cost, without any formula for them.
+shared network cards and stragglers have their cost without any formula for them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from labkit.clusters.virtual.timing import Plan
+from labkit.clusters.virtual.nccl_cost_model import CollectivePlan
 from labkit.hardware.topology import Hop, Topology
 
 
 class Channel:
-    """One direction of one link: when it is free again, and how fast it is. messages.py serves from it."""
+    """One direction of one link: when it is free again, and how fast it is. Used by messages.py."""
 
     __slots__ = ("cut_at", "free_at", "name", "rated", "seconds_per_byte")
 
@@ -24,13 +24,13 @@ class Channel:
         self.rated = self.seconds_per_byte = 1.0 / bytes_per_second
         self.free_at = 0.0
         self.cut_at = math.inf
-        """From then on nothing passes."""
+        """Time from which nothing passes."""
 
 
 class Route:
     """The channels from one rank to another, in order, and the latency of the whole way.
 
-    The first `leaving` of them are the sender's: once through those, a message has left, and its send is done.
+    The first `leaving` of them are the sender's: a message that has passed those has left, and its send is done.
     """
 
     __slots__ = ("channels", "latency", "leaving")
@@ -48,18 +48,18 @@ class Network:
         self.topology = topology
         self._channels: dict[str, Channel] = {}
         self._routes: dict[tuple[int, int], Route] = {}
-        self._loads: dict[int, tuple[Plan, list[tuple[Channel, float]]]] = {}
-        """What each collective's plan puts on which channels, by the plan's identity."""
+        self._loads: dict[int, tuple[CollectivePlan, list[tuple[Channel, float]]]] = {}
+        """Each collective's load on the channels, by the identity of its plan."""
 
     def channel(self, hop: Hop) -> Channel:
-        """The channel of this name, made when first asked for."""
+        """The channel of this name, created on first use."""
         channel = self._channels.get(hop.name)
         if channel is None:
             channel = self._channels[hop.name] = Channel(hop.name, hop.bytes_per_second)
         return channel
 
     def route(self, source: int, destination: int) -> Route:
-        """The way from `source` to `destination`, see `Topology.path`."""
+        """The route from `source` to `destination`, see `Topology.path`."""
         route = self._routes.get((source, destination))
         if route is None:
             leaving, arriving = self.topology.path(source, destination)
@@ -68,10 +68,10 @@ class Network:
             route = self._routes[source, destination] = Route(channels, len(leaving), latency)
         return route
 
-    def carry(self, plan: Plan, start: float) -> tuple[float, str]:
-        """Put a collective's bytes on its links, behind what they have to carry already.
+    def carry(self, plan: CollectivePlan, start: float) -> tuple[float, str]:
+        """Put a collective's bytes on its links, behind their present load.
 
-        Returns when the last of them is through, and the name of a link that is cut, if it needs one.
+        Returns when the last byte is through, and the name of a cut link, if the collective needs one.
         """
         known = self._loads.get(id(plan))
         if known is None:
@@ -97,7 +97,7 @@ class Network:
         ]
 
     def slow_down(self, time: float, subject: tuple[Iterable[Channel], float]) -> None:
-        """From now on these channels work at a factor of their rate; at 0 nothing passes any more."""
+        """Slow these channels to a factor of their rate from now on; at 0 nothing passes any more."""
         channels, factor = subject
         for channel in channels:
             if factor:
@@ -106,6 +106,6 @@ class Network:
                 channel.cut_at = time
 
     def restore(self, time: float, channels: Iterable[Channel]) -> None:
-        """From now on these channels are as good as new."""
+        """Restore these channels' full rate."""
         for channel in channels:
             channel.seconds_per_byte, channel.cut_at = channel.rated, math.inf

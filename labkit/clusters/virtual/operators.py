@@ -1,4 +1,4 @@
-"""What is known of each of torch's operators: does a GPU work for it, its FLOPs, what it reads and writes."""
+"""Cost data of torch's operators: whether a GPU works for it, its FLOPs, the bytes it reads and writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _FREE = {
-    # another view of the same data, although the schema does not say so
+    # other views of the same data, although the schema does not say so
     "_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_",
-    # memory alone: nothing is written to it
+    # only allocations: nothing is written
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
 }  # fmt: skip
 _READS_NOTHING_OF_FIRST = {
-    # their first tensor gives a shape, or is overwritten whole
+    # their first tensor gives a shape, or is overwritten completely
     "ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like",
     "new_ones", "new_zeros", "new_full",
     "copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "trunc_normal_",
@@ -24,7 +24,7 @@ _READS_NOTHING_OF_FIRST = {
 }  # fmt: skip
 _WORKS_WITHOUT_TENSORS = {"_local_scalar_dense", "equal", "is_nonzero"}
 _CREATES = {"empty", "empty_strided", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "normal"}
-"""Their first argument is the size; a request that no GPU could fill is refused before the host tries."""
+"""Their first argument is the size; one that no GPU could hold is refused before the host tries."""
 _COMMUNICATION = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 
 
@@ -32,7 +32,7 @@ _DENSE = torch.strided
 
 
 class Operator:
-    """One operator, looked up once."""
+    """Cost data of one operator, looked up once."""
 
     __slots__ = (
         "attention", "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
@@ -48,12 +48,12 @@ class Operator:
         self.composite = function.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
             function.name(), "CompositeImplicitAutograd"
         )
-        """It is made of other operators; only inference mode shows it whole."""
+        """Whether it is made of other operators; only inference mode shows it whole."""
         tags = set(function.tags)
         self.seeded = torch.Tag.nondeterministic_seeded in tags
-        """It draws random numbers."""
+        """Whether it draws random numbers."""
         self.grows = torch.Tag.out in tags or self.name in ("resize_", "resize_as_", "set_")
-        """A tensor that it is given may have other memory afterwards."""
+        """Whether an argument tensor may have other memory afterwards."""
         written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         tensors = [r for r in schema.returns if "Tensor" in str(r.type)]
         views = [r for r in tensors if r.alias_info is not None and not r.alias_info.is_write]
@@ -64,19 +64,19 @@ class Operator:
             or (bool(tensors) and len(views) == len(tensors))
             or not (tensors or written or self.name in _WORKS_WITHOUT_TENSORS)
         )
-        """A GPU has nothing to do for it."""
+        """Whether it costs no GPU time."""
         self.fresh = any(r.alias_info is None for r in tensors) and self.name != "_unsafe_view"
-        """It may return tensors with memory of their own."""
+        """Whether it may return tensors with memory of their own."""
         self.without_tensors = self.free and not tensors and not written
-        """It neither returns nor changes a tensor."""
+        """Whether it neither returns nor changes a tensor."""
         self.creates = self.name in _CREATES
         self.rewrites = () if tensors else tuple((i, schema.arguments[i].name) for i in written)
         """Arguments, by number and name, that it writes and does not return."""
         self.moves = _MOVES.get(self.name)
-        """Bytes that it reads and writes, where the rule for all others does not hold."""
+        """Function for the bytes that it reads and writes, if the general rule does not apply."""
         self.reads_first = self.name not in _READS_NOTHING_OF_FIRST
         self.attention = _ATTENTION.get(self.name, 0.0)
-        """Attention in one kernel: at which share of its forward's rate. 0: it is none."""
+        """For attention in one kernel: its rate as a fraction of the forward's rate. 0: not such a kernel."""
         self.flops: Callable[..., int] | None = None
         if function.namespace == "aten":
             packet = function.overloadpacket
@@ -84,22 +84,22 @@ class Operator:
 
 
 def _device(tensor: Any) -> Any:
-    """A fake tensor's own word spares the way through all modes, which torch takes at each look at a device."""
+    """Ask a fake tensor for its own device, which avoids torch's dispatch through all modes at each query."""
     return tensor.fake_device if hasattr(tensor, "fake_device") else torch.ops.prim.device.default(tensor)
 
 
 def _look_up(args: Any, output: Any) -> int:
-    """Of a table it reads as much as it returns, and it reads where to look."""
+    """A lookup reads as much of a table as it returns, and the indices."""
     return 2 * nbytes(output) + sum(map(nbytes, args[1:]))
 
 
 def _add_to_rows(args: Any, output: Any) -> int:
-    """It reads and writes rows of its first argument, not all of it."""
+    """Rows of the first argument are read and written, not all of it."""
     return 3 * nbytes(args[-1]) + sum(map(nbytes, args[1:-1]))
 
 
 def _adam(args: Any, output: Any) -> int:
-    """In one kernel: gradients are read, parameters and moments read and written (the schema says: all are written)."""
+    """One kernel: gradients are read, parameters and moments read and written (in the schema, all are written)."""
     parameters, gradients, *moments = args[:5]
     return nbytes(gradients) + 2 * (nbytes(parameters) + sum(map(nbytes, moments)))
 
@@ -107,24 +107,24 @@ def _adam(args: Any, output: Any) -> int:
 _MOVES: dict[str, Callable[[Any, Any], int]] = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _look_up),
     **dict.fromkeys(("index_add_", "index_copy_", "scatter_", "scatter_add_"), _add_to_rows),
-    # one value of each row is read, and a whole table of zeros written backward
+    # one value of each row is read; backward writes a whole table of zeros
     "nll_loss_forward": lambda args, output: 2 * nbytes(args[1]),
     "nll_loss_backward": lambda args, output: nbytes(output) + nbytes(args[2]),
     **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _adam),
-    # FSDP's shard, copied into its place of the buffer that the others will fill
+    # FSDP's shard, copied to its place in the buffer that the others will fill
     "all_gather_copy_in": lambda args, output: 2 * nbytes(args[0]),
 }
 
 
 def nbytes(argument: Any) -> int:
-    """Of a tensor, or of the tensors of a list; 0 for anything else."""
+    """Bytes of a tensor, or of the tensors of a list; 0 for anything else."""
     if isinstance(argument, Tensor):
         return argument.nbytes if argument.layout is _DENSE else _nbytes_of_sparse(argument)
     return sum(map(nbytes, argument)) if isinstance(argument, (list, tuple)) else 0
 
 
 def _nbytes_of_sparse(tensor: Tensor) -> int:
-    """Of its indices and values."""
+    """Bytes of the indices and values."""
     if tensor.layout is torch.sparse_coo:
         parts = [tensor._indices(), tensor._values()]
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -135,7 +135,7 @@ def _nbytes_of_sparse(tensor: Tensor) -> int:
 
 
 def _seen(query: Any, key: Any, dropout_p: float = 0.0, is_causal: bool = False) -> float:
-    """Share of all pairs of a query and a key that a kernel works on: what a causal mask leaves out, it skips."""
+    """Fraction of all query-key pairs that a kernel computes: it skips those that a causal mask excludes."""
     queries, keys = int(query.shape[-2]), int(key.shape[-2])
     if not is_causal:
         return 1.0
@@ -159,19 +159,19 @@ def _known(options: Any) -> Any:
 
 
 _CPU_ATTENTION: dict[str, Callable[..., int]] = {
-    # flash attention as CPUs do it; torch's table has the GPU's
+    # flash attention on CPUs; torch's table has the GPU's
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
 _ATTENTION = dict(zip(_CPU_ATTENTION, (1.0, 0.8), strict=True))
-"""Backward's rate over forward's as in FlashAttention-2's figures (arXiv 2307.08691, figures 5 and 6)."""
+"""Rate of backward over forward as in FlashAttention-2's figures (arXiv 2307.08691, figures 5 and 6)."""
 
 known: dict[int, Operator] = {}
-"""By the id of torch's own object for it, which lives as long as the process."""
+"""By the id of torch's own object, which lives as long as the process."""
 
 
 def operator(function: Any) -> Operator:
-    """What is known of `function`, a `torch._ops.OpOverload`."""
+    """Cost data of `function`, a `torch._ops.OpOverload`."""
     found = known.get(id(function))
     if found is None:
         found = known[id(function)] = Operator(function)

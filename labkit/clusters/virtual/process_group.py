@@ -21,7 +21,7 @@ from labkit.clusters.virtual.work import VirtualWork, snapshot, write
 
 
 class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc]  # typed as Any, see torch_versions
-    """The members are `ranks` (global); this one is number `group_rank` among them."""
+    """The members are `ranks` (global); this rank is number `group_rank` among them."""
 
     def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
         super().__init__(group_rank, len(ranks))
@@ -31,7 +31,7 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         self.group_rank = group_rank
         self._name = name
         self._description = ""
-        # a name may come again after destroy_process_group and another init, with other ranks
+        # a name may be used again, with other ranks, after destroy_process_group and another init
         inits = inits_of_this_rank()
         self.label = name if inits == 1 else f"{name} of init {inits}"
         endpoint.join_group(self.label, ranks, backend)
@@ -43,7 +43,7 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         return self.group_rank
 
     def getBackendName(self) -> str:
-        # "gloo" here would make DDP look for the C++ backend of that name
+        # "gloo" would make DDP look for the C++ backend of that name
         return "labkit"
 
     def name(self) -> str:
@@ -100,17 +100,17 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
             raise RuntimeError(f"rank {self.ranks[peer]} cannot {what} itself: gloo has no connection for that")
 
     def post_send(self, tensor: Tensor, to: int, tag: int, name: str, line: str) -> Any:
-        """Ask for a send to member number `to`; returns the scheduler's handle. `name` and `line` go into the trace."""
+        """Post a send to group rank `to`; returns the scheduler's handle. `name` and `line` go into the trace."""
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
-        # the data is what it is now: a learner may write into it only after wait(), yet nothing breaks if it is sooner
+        # copies the present data: a learner may write into it only after wait(), but earlier writes break nothing
         return self.endpoint.post(
             Send(self.label, name, line, self.ranks[to], tag, tensor.dtype, tensor.numel(), tensor.nbytes,
                  snapshot(tensor))
         )  # fmt: skip
 
     def post_receive(self, tensor: Tensor, source: int | None, tag: int, name: str, line: str) -> Any:
-        """Ask for a message from member number `source`, or from anybody; returns the scheduler's handle."""
+        """Post a receive from group rank `source`, or from any rank; returns the scheduler's handle."""
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
         wanted = None if source is None else self.ranks[source]

@@ -1,9 +1,9 @@
-"""A rank's own threads: they share its clock and its endpoint, of which one at a time makes use.
+"""A rank's own threads: they share its clock and its endpoint, which one thread uses at a time.
 
-A rank sleeps when all of its threads wait: each for a request, or for something else, as `queue.get()` does. That the
-latter wait is the kernel's word: a thread that sleeps, and has not run since it was last looked at, does not compute.
+A rank sleeps when all of its threads wait: each for a request, or for something else, as in `queue.get()`. The kernel
+tells whether the latter wait: a thread that sleeps, and has not run since the last check, does not compute.
 Most wait for another thread of the rank. One that waits with a time limit, or for another process, may run on by itself
-while the rank sleeps; then it asks for the rank's turn.
+while the rank sleeps; it then asks for the rank's turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESTLESS, _RUNS, _WAITS = "restless", "runs", "waits"
 
 @dataclass(eq=False)
 class _Wait:
-    """What one thread waits for."""
+    """The request that one thread waits for."""
 
     handle: Any
     limit: float
@@ -33,7 +33,7 @@ class _Wait:
 
 
 class SharedEndpoint:
-    """What an endpoint has so that several threads of its rank can use it."""
+    """The part of an endpoint that lets several threads of its rank use it."""
 
     threads: RankThreads | None = None
     """None as long as the rank has one thread."""
@@ -45,7 +45,7 @@ class SharedEndpoint:
         raise NotImplementedError
 
     def share(self: Any) -> RankThreads:
-        """From now on several threads use this endpoint: each method is in two pieces, what it was and its turn."""
+        """Let several threads use this endpoint: each method takes the rank's turn first."""
         if self.threads is None:
             threads = self.threads = RankThreads(self.sleep_for_any, self.call_back)
             post, wait = self.post, self.wait
@@ -68,12 +68,12 @@ class SharedEndpoint:
         return shared
 
     def close(self, failed: bool) -> None:
-        """The rank's program is over."""
+        """End the rank's program."""
         if self.threads is not None:
             self.threads.close(failed)
 
     def share_no_longer(self: Any, refuse: Callable[..., Any]) -> None:
-        """In a copy that a fork has made: whose turn it is nobody knows."""
+        """Disable the endpoint in a forked copy, where it is unknown whose turn it is."""
         for name in (*_QUICK, "wait", "sleep") if self.threads is not None else ():
             setattr(self, name, refuse)
 
@@ -97,9 +97,9 @@ class RankThreads:
         sleep_for_any: Callable[[Sequence[tuple[Any, float]], bool], Collection[Any]],
         call_back: Callable[[], None],
     ) -> None:
-        """sleep_for_any: sleep until one of these is over, given as handles and limits on the clock; returns which.
+        """sleep_for_any: sleep until one of these handles is over or at its limit on the clock; returns which.
 
-        call_back: ask for the rank's turn, from another thread than the one that sleeps.
+        call_back: ask for the rank's turn, from a thread other than the sleeping one.
         """
         self._sleep_for_any = sleep_for_any
         self._call_back = call_back
@@ -107,22 +107,22 @@ class RankThreads:
         self._asleep = False
         self._paused = False
         self._ended_by: threading.Thread | None = None
-        """The rank's own thread, once its program is over."""
+        """The rank's own thread, once its program has ended."""
         self._waits: dict[threading.Thread, _Wait | None] = {}
-        """What threads of this rank wait for here; None: until others have ended."""
+        """Waits of this rank's threads; None: until others have ended."""
         self._entering: set[threading.Thread] = set()
         self._threads = {threading.current_thread()}
-        # in a forked process threading still has the number that the thread had before
+        # in a forked process threading still has the thread's old number
         self._first = threading.current_thread(), threading.get_native_id()
         self._ran: dict[threading.Thread, str] = {}
-        """For how long each had run when it was last looked at."""
+        """CPU time of each thread at the last check."""
 
     def begin(self, thread: threading.Thread) -> None:
-        """The rank starts a thread."""
+        """Register a thread that the rank starts."""
         self._threads.add(thread)
 
     def end(self, thread: threading.Thread) -> None:
-        """The thread of the rank has done its work."""
+        """Remove a thread of the rank that has ended."""
         with self._turn:
             self._threads.discard(thread)
             self._ran.pop(thread, None)
@@ -130,9 +130,9 @@ class RankThreads:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Meanwhile the rank has its turn, and no other thread of it asks for anything."""
+        """Within the context this thread has the rank's turn, and no other thread of the rank makes a request."""
         me = threading.current_thread()
-        self._entering.add(me)  # from now on it does not wait, whatever the kernel says
+        self._entering.add(me)  # from now on it counts as running, whatever the kernel says
         with self._turn:
             while self._asleep or self._paused:
                 if self._asleep:
@@ -140,11 +140,11 @@ class RankThreads:
                 self._turn.wait()
             self._entering.discard(me)
             if self._ended_by not in (None, me):
-                raise SystemExit  # the rank's program is over: what it has left behind ends here
+                raise SystemExit  # the rank's program has ended: its remaining threads end here
             yield
 
     def wait(self, handle: Any, limit: float) -> None:
-        """Within `turn`: let other threads run, and other ranks, until the request is over. It fails at `limit`."""
+        """Within `turn`: let other threads and other ranks run until the request is over. It fails at `limit`."""
         me = threading.current_thread()
         mine = self._waits[me] = _Wait(handle, limit)
         try:
@@ -158,7 +158,7 @@ class RankThreads:
     def close(self, failed: bool) -> None:
         """At the end of the rank's program: wait for its threads as Python does, but not for those that never go on.
 
-        failed: wait for none, so that other ranks hear of it.
+        failed: do not wait, so that other ranks learn of the failure.
         """
         if not failed:
             self._wait_for_others()
@@ -167,14 +167,14 @@ class RankThreads:
             self._turn.notify_all()
 
     def pause(self, failed: bool) -> None:
-        """At the end of a cell, after which the rank stays: as `close`, but what is left goes on after `resume`."""
+        """At the end of a cell on a live rank: like `close`, but the remaining threads go on after `resume`."""
         if not failed:
             self._wait_for_others()
         with self.turn():
             self._paused = True
 
     def resume(self) -> None:
-        """The rank runs another cell."""
+        """Let the rank run another cell."""
         with self._turn:
             self._paused = False
             self._turn.notify_all()
@@ -211,14 +211,14 @@ class RankThreads:
             self._turn.acquire()
             self._asleep = False
             self._turn.notify_all()
-        # one at a time goes on, in the order in which they began to wait
+        # only one goes on, in the order in which they began to wait
         for wait in waits:
             if wait.handle in over:
                 wait.over = True
                 break
 
     def _state(self, thread: threading.Thread) -> str:
-        """What a thread does that waits for nothing here, as the kernel sees it."""
+        """State, as the kernel sees it, of a thread that waits for no request."""
         number = self._first[1] if thread is self._first[0] else thread.native_id
         if thread in self._entering or number is None:
             return _RUNS
@@ -235,7 +235,7 @@ class RankThreads:
             return _RUNS
         with suppress(OSError), open(f"{task}/syscall", encoding="ascii") as file:
             call = file.read().split()
-            # for a lock, without a time limit
+            # waits for a lock, without a time limit
             if call[0] == _FUTEX and int(call[4], 16) == 0:
                 return _WAITS
         return _RESTLESS

@@ -1,4 +1,4 @@
-"""A virtual rank that is a process of its own: it asks the scheduler over a socket, whose other end is desk.py."""
+"""A virtual rank that is a process of its own: it asks the scheduler server over a socket."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.clusters import arguments, handing, torch_versions
+from labkit.clusters import argument_transfer, arguments, torch_versions
+from labkit.clusters.forkserver import Reporter, rank_process
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual import futures, kept, rehearsal, store, streams, uninitialized
+from labkit.clusters.virtual import futures, prefork_warmup, rank_pool, store, streams, uninitialized
 from labkit.clusters.virtual.accounting import Ledger, report_to_accounts
 from labkit.clusters.virtual.endpoint import NO_CUDA
-from labkit.clusters.virtual.exchange import Line
 from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.process_group import VirtualProcessGroup
+from labkit.clusters.virtual.protocol import Connection
 from labkit.clusters.virtual.remote_endpoint import SocketEndpoint
-from labkit.clusters.warm import Reporter, fresh
 from labkit.hardware import Topology
 from labkit.trace import Trace
 
 
 def prepare_forks() -> None:
-    """What is the same for all ranks of all runs: done once, in a process from which nothing but ranks are forked."""
+    """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
     store.install()
     torch_versions.make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
@@ -43,35 +43,35 @@ def prepare_forks() -> None:
     current.follow_threads()
     clocks.separate()
     report_to_accounts()
-    rehearsal.rehearse()
+    prefork_warmup.warm_up()
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
     """Run `job` as rank `index`, over `sock`: entry point in a fresh process.
 
-    With the option `kept`, be a rank of one call after the other, which arrive over `sock`.
+    With the option `kept`, run one call after the other as that rank; the calls arrive over `sock`.
     """
     assert sock is not None
     if not options.get("kept"):
         _perform(job, index, options, reporter, sock)
         return
-    for ordered, rank, how, environment, line in kept.orders(sock):
+    for ordered, rank, how, environment, connection in rank_pool.orders(sock):
         os.environ.update(environment)
-        _perform(ordered, rank, how, reporter, line)
+        _perform(ordered, rank, how, reporter, connection)
         here.endpoint = here.clock = None
         if dist.is_initialized():
             dist.destroy_process_group()
         torch_versions.forget_inits()
         store.forget_attempts()
-        line.close()
+        connection.close()
 
 
 def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket) -> None:
     topology = Topology.from_plain(options["topology"])
     if job.call is not None:
-        job = handing.receive(sock, job, index, topology.world_size)
+        job = argument_transfer.receive(sock, job, index, topology.world_size)
         uninitialized.mark()
-    endpoint = SocketEndpoint(index, Line(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
+    endpoint = SocketEndpoint(index, Connection(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
     ledger = Ledger(topology, options["account"])
     torch_versions.rendezvous_with(
         lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file")
@@ -90,7 +90,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
         os._exit(result.exit or 0)
     if job.trace:
         reporter.trace(Trace(topology.world_size, clock="modelled", memory=ledger.samples()))
-    # who is told the result may take the call for over
-    fresh.flush()
-    reporter.result(handing.told(result))
+    # the call may count as over once its result arrives
+    rank_process.flush()
+    reporter.result(argument_transfer.without_tensors(result))
     endpoint.end(result.error is not None or result.exit != 0)

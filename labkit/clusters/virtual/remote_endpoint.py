@@ -1,4 +1,4 @@
-"""A process rank's line to the scheduler, whose other end is desk.py."""
+"""A process rank's connection to the scheduler server."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch.distributed as dist
 
 from labkit.clusters.virtual import diagnosis
 from labkit.clusters.virtual.endpoint import refuse_after_fork
-from labkit.clusters.virtual.exchange import ENDED, Line
 from labkit.clusters.virtual.faults import Killed, LinkDown
-from labkit.clusters.virtual.in_flight import InFlight
 from labkit.clusters.virtual.key_values import StoreCall
+from labkit.clusters.virtual.protocol import ENDED, Connection
+from labkit.clusters.virtual.race_detection import RaceDetector
 from labkit.clusters.virtual.rank_threads import SharedEndpoint
 from labkit.clusters.virtual.requests import Collective, Receive, Request, Send, Timer
 
 _MOST_UNSAID = 64
 _MOST_UNSAID_BYTES = 64 << 10
-"""Calls without an answer, and bytes of one, that wait for a call that needs one."""
+"""Maximum number of calls without an answer, and bytes of one, that wait for a call that needs an answer."""
 
 _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
@@ -38,25 +38,25 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class SocketEndpoint(SharedEndpoint):
-    """A process rank's line to the scheduler.
+    """A process rank's connection to the scheduler.
 
-    What needs no answer goes out with the next call that does: the scheduler would serve nobody else meanwhile.
-    faulty: something goes wrong on purpose, so that the scheduler alone knows how long computing takes.
-    trusted: the scheduler wants to hear how long computing takes; else it takes no time.
+    Calls without an answer are sent with the next call that needs one: the scheduler would serve no other rank
+    meanwhile. faulty: faults are injected, so only the scheduler knows how long computing takes. trusted: the rank
+    reports its compute time to the scheduler; otherwise computing takes no time.
     """
 
-    def __init__(self, rank: int, line: Line, *, faulty: bool = False, trusted: bool = True) -> None:
+    def __init__(self, rank: int, connection: Connection, *, faulty: bool = False, trusted: bool = True) -> None:
         self.rank = rank
         self.now = 0.0
         """This rank's virtual clock, in seconds."""
         self._faulty = faulty
         self._trusted = trusted
         self._computed = 0
-        """Operators since the scheduler was last told."""
+        """Number of operators since the last report to the scheduler."""
         self._unsaid: list[tuple[Any, ...]] = []
         self._posted = 0
-        self._line = line
-        self.in_flight = InFlight()
+        self._connection = connection
+        self.race_detector = RaceDetector()
 
     def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
         self._ask("join_group", name, ranks, backend)
@@ -97,7 +97,7 @@ class SocketEndpoint(SharedEndpoint):
         return over
 
     def call_back(self) -> None:
-        self._line.send([("call_back",)])
+        self._connection.send([("call_back",)])
 
     def done_at(self, handle: int) -> float:
         return float(self._ask("done_at", handle))
@@ -107,7 +107,7 @@ class SocketEndpoint(SharedEndpoint):
 
     def compute(self, seconds: float, operations: int = 1) -> None:
         if self._trusted:
-            # who counts operators has found this method before there were several threads
+            # the operator accounting looked this method up before there were several threads
             with nullcontext() if self.threads is None else self.threads.turn():
                 self.now += seconds
                 self._computed += operations
@@ -144,12 +144,12 @@ class SocketEndpoint(SharedEndpoint):
     def _send(self) -> None:
         said, self._unsaid = self._unsaid, []
         try:
-            self._line.send(said)
+            self._connection.send(said)
         except (BrokenPipeError, ConnectionResetError):
             raise diagnosis.PeerFailed(ENDED) from None
 
     def _answer(self) -> Any:
-        return self._line.receive()
+        return self._connection.receive()
 
     def _ask(self, *call: Any) -> Any:
         self._say(*call)

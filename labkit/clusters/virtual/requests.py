@@ -1,7 +1,7 @@
-"""What a rank asks of the scheduler: to send, to receive, to take part in a collective.
+"""A rank's requests to the scheduler: send, receive, take part in a collective.
 
-A request is one object from its posting to its end: the rank fills in what it wants, the scheduler when it was posted,
-when it is done, and what came of it.
+A request is one object from its posting to its end: the rank sets its parameters, the scheduler the times when it was
+posted and done, and its result.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from torch import Tensor
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What all requests have. The scheduler sets the fields that are not given."""
+    """Base of all requests. The scheduler sets the fields that are not arguments."""
 
     group: str
     """Name of the process group."""
     name: str
-    """The field's name for it, as it stands in the trace."""
+    """Name of the operation in the trace."""
     line: str
-    """Where it was issued: `Cell In[3], line 5`."""
+    """Call site: `Cell In[3], line 5`."""
     rank: int = field(default=-1, init=False)
     posted: float = field(default=0.0, init=False)
-    """The rank's clock when it asked, in seconds."""
+    """The rank's clock at the request, in seconds."""
     order: int = field(default=0, init=False)
-    """Number among all requests, as they reached the scheduler."""
+    """Number among all requests, in the order in which they reached the scheduler."""
     done_at: float | None = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
     result: Any = field(default=None, init=False)
-    """What arrived: a message's payload, a collective's list of tensors."""
+    """Received data: a message's payload, a collective's list of tensors."""
     source: int = field(default=-1, init=False)
-    """For a receive: the rank that sent."""
+    """For a receive: the sending rank."""
 
 
 @dataclass(slots=True, eq=False)
 class Send(Request):
-    """Hand `payload`, the data of `numel` elements, to rank `to` (global rank)."""
+    """Send `payload`, the data of `numel` elements, to rank `to` (global rank)."""
 
     to: int
     tag: int
@@ -47,7 +47,7 @@ class Send(Request):
     numel: int
     nbytes: int
     payload: Any
-    """Whatever the receiving rank can fill its tensor from. The scheduler hands it on and does not look at it."""
+    """Data from which the receiver can fill its tensor. The scheduler passes it on without reading it."""
 
     def __str__(self) -> str:
         return f"{self.name}(to rank {self.to}, {shown(self.dtype, self.numel)}{_tagged(self.tag)})"
@@ -55,7 +55,7 @@ class Send(Request):
 
 @dataclass(slots=True, eq=False)
 class Receive(Request):
-    """Take the next message from rank `wanted` (global rank; None: from anybody) with the same tag."""
+    """Receive the next message from rank `wanted` (global rank; None: any rank) with the same tag."""
 
     wanted: int | None
     tag: int
@@ -78,13 +78,13 @@ class Collective(Request):
     op: str
     root: int
     pieces: tuple[int, ...] = ()
-    """How many elements of each tensor go to each member, where they are not equal parts."""
+    """Number of elements of each tensor for each member, unless the parts are equal."""
     expected: tuple[int, ...] = ()
-    """How many elements each member is to send to this rank, where they are not all as many as it sends itself."""
+    """Number of elements that each member should send to this rank, unless all send as many as this rank does."""
     timeout: float = inf
-    """Seconds after which it fails unless all have joined; only `monitored_barrier` has one."""
+    """Seconds after which it fails unless all have joined; only for `monitored_barrier`."""
     number: int = field(default=-1, init=False)
-    """The how-manieth collective of its group it is on this rank, from 0."""
+    """Sequence number within the group on this rank, from 0."""
 
     def __str__(self) -> str:
         parts = [shown(t.dtype, t.numel()) for t in self.tensors[:2]] + ["..."] * (len(self.tensors) > 2)
@@ -97,7 +97,7 @@ class Collective(Request):
 
 @dataclass(slots=True, eq=False)
 class Timer(Request):
-    """Be done after so many seconds: how one of a rank's several threads sleeps."""
+    """Completes after `seconds`: lets one of a rank's several threads sleep."""
 
     seconds: float
 

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class VirtualStore(Store):
-    """The keys that begin with `prefix` in the table `name`. Waits are on the virtual clock, and others run."""
+    """The keys that begin with `prefix` in the table `name`. Waits use the virtual clock and let other ranks run."""
 
     def __init__(self, name: str, prefix: str = "", timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class VirtualStore(Store):
     def clone(self) -> VirtualStore:
         return VirtualStore(self._name, self._prefix, self._timeout)
 
-    # by these names C++ asks for them
+    # names that C++ uses
     deleteKey = delete_key
     getNumKeys = num_keys
 
@@ -123,7 +123,7 @@ class VirtualStore(Store):
 
 
 class TCPStore(VirtualStore):
-    """All ranks that name the same host and port share it."""
+    """Shared by all ranks that name the same host and port."""
 
     libuvBackend = True
 
@@ -152,7 +152,7 @@ class TCPStore(VirtualStore):
                 "code: -98, name: EADDRINUSE, message: address already in use"
             )
         server.wait(["listening"])
-        # real ones count their members under a key, too
+        # real stores count their members under a key, too
         joined = VirtualStore(self._name, "", timeout).add("init/", 1)
         if world_size is not None and joined == world_size:
             server.set("complete", b"1")
@@ -161,17 +161,17 @@ class TCPStore(VirtualStore):
 
 
 class FileStore(VirtualStore):
-    """All ranks that name the same file share it."""
+    """Shared by all ranks that name the same file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         super().__init__(f"file://{os.path.abspath(file_name)}", "/")
         self.path = file_name
-        # real ones count their members in the file, too
+        # real stores count their members in the file, too
         VirtualStore(self._name).add("members", 1)
 
 
 class HashStore(VirtualStore):
-    """One rank's own."""
+    """A store of one rank alone."""
 
     def __init__(self) -> None:
         super().__init__(f"hash {current.endpoint().rank} {next(_numbers)}")
@@ -181,7 +181,7 @@ class PrefixStore(VirtualStore):
     """The keys of another store that begin with `prefix/`."""
 
     def __new__(cls, prefix: str, store: Store) -> Any:
-        # a store of the learner's own class stays with torch's
+        # a store of a class of the learner's own stays with torch's
         return super().__new__(cls) if isinstance(store, VirtualStore) else CppPrefixStore(prefix, store)
 
     def __init__(self, prefix: str, store: VirtualStore) -> None:
@@ -194,7 +194,7 @@ class PrefixStore(VirtualStore):
 
 
 def install() -> None:
-    """From now on torch.distributed's stores are these, in this process."""
+    """Replace torch.distributed's stores with these, in this process."""
     for module in (dist, distributed_c10d):
         for store in (TCPStore, FileStore, HashStore, PrefixStore):
             if hasattr(module, store.__name__):
@@ -202,7 +202,7 @@ def install() -> None:
 
 
 def rendezvous_store() -> VirtualStore:
-    """What the running rank meets the others in, when it calls init_process_group; another one each time."""
+    """The running rank's store for the rendezvous of init_process_group; a different one for each call."""
     rank = current.endpoint().rank
     attempt = _attempts.get(rank, 0)
     _attempts[rank] = attempt + 1
@@ -213,12 +213,12 @@ _attempts: dict[int, int] = {}
 
 
 def forget_attempts() -> None:
-    """No rank of this process has called `init_process_group`."""
+    """Reset the counts of `init_process_group` calls for all ranks of this process."""
     _attempts.clear()
 
 
 def count_attempts_alike() -> None:
-    """Some ranks may have called `init_process_group` more often than others: let them all meet at the next call."""
+    """Set all ranks' counts of `init_process_group` calls to the largest, so that the next calls match."""
     most = max(_attempts.values(), default=0)
     _attempts.update(dict.fromkeys(_attempts, most))
 

@@ -2,10 +2,10 @@
 
 torch has `torch.cpu.Stream`, `Event` and `stream` so that code written for GPUs runs on CPUs, where they do nothing. On
 virtual ranks they keep time. A rank's clock is its default stream. Within `with torch.cpu.stream(side):` a collective
-begins when all is done that the side stream has waited for, which may be earlier than the rank's clock: a GPU's host
-runs ahead of it and has asked long ago. A blocking collective leaves the rank's clock where it is, and the side stream
-lasts until it is done; whoever waits for the stream, or for an event recorded on it, waits until then. FSDP2 overlaps
-in this way. Operators within the block are charged to the rank's own clock all the same.
+begins when everything that the side stream has waited for is done, which may be earlier than the rank's clock: a GPU's
+host runs ahead of it and asked long ago. A blocking collective leaves the rank's clock unchanged and extends the side
+stream until it is done; code that waits for the stream, or for an event recorded on it, waits until then. FSDP2
+overlaps in this way. Operators within the block are still charged to the rank's own clock.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from labkit.clusters.virtual.requests import Request
 
 
 class Stream:
-    """In place of `torch.cpu.Stream`: a side stream."""
+    """Replaces `torch.cpu.Stream`: a side stream."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self._until = 0.0
 
     @property
     def until(self) -> float:
-        """When all that was put on it so far is done, in virtual seconds."""
+        """When everything on it so far is done, in virtual seconds."""
         return self._until
 
     def last(self, time: float) -> None:
-        """What comes next on it does not begin before `time`."""
+        """Let the next operation on it begin no earlier than `time`."""
         self._until = max(self._until, time)
 
     def wait_stream(self, stream: Stream) -> None:
         self.last(stream.until)
 
-    def wait_event(self, event: Event | None) -> None:
+    def wait_event(self, event: StreamEvent | None) -> None:
         if event is not None:
             self.last(event.time)
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
+    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
+        event = event or StreamEvent()
         event.time = self.until
         return event
 
@@ -70,8 +70,8 @@ class _Default(Stream):
             endpoint.sleep(time - endpoint.now)
 
 
-class Event:
-    """In place of `torch.cpu.Event`."""
+class StreamEvent:
+    """Replaces `torch.cpu.Event`."""
 
     def __init__(self, enable_timing: bool = False, **options: Any) -> None:
         self.time = 0.0
@@ -88,14 +88,14 @@ class Event:
     def synchronize(self) -> None:
         _default.last(self.time)
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: StreamEvent) -> float:
         """Milliseconds from this event to `end`."""
         return (end.time - self.time) * 1e3
 
 
 class _Here(threading.local):
     side: Stream | None = None
-    """The side stream that the running rank has chosen."""
+    """Side stream that the running rank has selected."""
 
 
 _here = _Here()
@@ -103,13 +103,13 @@ _default = _Default()
 
 
 def current_stream(device: Any = None) -> Stream:
-    """In place of `torch.cpu.current_stream`."""
+    """Replaces `torch.cpu.current_stream`."""
     return _here.side or _default
 
 
 @contextmanager
 def stream(chosen: Stream | None) -> Iterator[None]:
-    """In place of `torch.cpu.stream`."""
+    """Replaces `torch.cpu.stream`."""
     before = _here.side
     if chosen is not None:
         _here.side = None if chosen is _default else chosen
@@ -120,13 +120,13 @@ def stream(chosen: Stream | None) -> Iterator[None]:
 
 
 def post(endpoint: Endpoint, request: Request) -> Any:
-    """`endpoint.post`, on the stream that the rank has chosen: when what that stream has waited for is done."""
+    """`endpoint.post` on the rank's selected stream: at the time when everything that stream has waited for is done."""
     side = _here.side
     return endpoint.post(request) if side is None else endpoint.post(request, side.until)
 
 
 def wait(endpoint: Endpoint, handle: Any, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
-    """`endpoint.wait`, on the stream that the rank has chosen."""
+    """`endpoint.wait` on the rank's selected stream."""
     side = _here.side
     if side is None or not move_clock:
         return endpoint.wait(handle, move_clock, timeout)
@@ -136,10 +136,10 @@ def wait(endpoint: Endpoint, handle: Any, move_clock: bool = True, timeout: floa
 
 
 def install() -> None:
-    """From now on torch.cpu's streams and events are these, in this process."""
+    """Replace torch.cpu's streams and events with these, in this process."""
     replacements: dict[str, Any] = {
         "Stream": Stream,
-        "Event": Event,
+        "Event": StreamEvent,
         "current_stream": current_stream,
         "stream": stream,
         "StreamContext": stream,

@@ -1,4 +1,4 @@
-"""Virtual ranks as threads of one process, of which exactly one runs: the baton goes from rank to rank."""
+"""Virtual ranks as threads of one process. Exactly one runs at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from labkit.clusters.virtual.endpoint import refuse_after_fork
 from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.in_flight import InFlight
+from labkit.clusters.virtual.race_detection import RaceDetector
 from labkit.clusters.virtual.rank_threads import SharedEndpoint
 from labkit.clusters.virtual.requests import Request
 
@@ -55,7 +55,7 @@ class ThreadRanks:
         self._all_ended.wait()
 
     def switch(self, rank: int) -> None:
-        """Let others run until it is this rank's turn again."""
+        """Let other ranks run until it is this rank's turn again."""
         following = self._engine.next_rank()
         if following != rank:
             assert following is not None
@@ -63,7 +63,7 @@ class ThreadRanks:
             self._batons[rank].acquire()
 
     def call_back(self, rank: int) -> None:
-        """Another thread of a rank that sleeps wants its turn."""
+        """Give a thread of a sleeping rank its turn."""
         self._calls.add(rank)
         self._called.set()
 
@@ -79,7 +79,7 @@ class ThreadRanks:
 
     def _main(self, rank: int) -> None:
         self._batons[rank].acquire()
-        # threads that the rank starts are daemons only when it says so
+        # threads that the rank starts are daemons only when it asks for that
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the property is fixed by now
         # a backward pass must stay in its rank's thread
         with torch.autograd.set_multithreading_enabled(False):
@@ -87,22 +87,22 @@ class ThreadRanks:
         self.end(rank, failed)
 
     def end(self, rank: int, failed: bool) -> None:
-        """The rank's program is over: others run."""
+        """End the rank's program and let others run."""
         self._engine.end(rank, failed)
         self._hand_over()
 
     @property
     def all_rest(self) -> bool:
-        """Nobody runs, and nobody will."""
+        """Whether no rank runs or will run."""
         return self._all_ended.is_set()
 
     def rest(self, rank: int, failed: bool) -> None:
-        """The rank's program is over; return when `go_on` has another one for it."""
+        """End the rank's program; return when `go_on` has another one for it."""
         self.end(rank, failed)
         self._batons[rank].acquire()
 
     def go_on(self, ranks: Iterable[int]) -> None:
-        """Wake ranks that rest, and return when all rest again, or have ended."""
+        """Wake resting ranks, and return when all rest again or have ended."""
         self._all_ended.clear()
         self._engine.go_on(ranks)
         self._hand_over()
@@ -117,15 +117,15 @@ class ThreadRanks:
 
 
 class ThreadEndpoint(SharedEndpoint):
-    """A thread rank's line to the scheduler: it calls the engine itself, since it holds the baton."""
+    """A thread rank's connection to the scheduler: it calls the engine directly, since only one rank runs at a time."""
 
     def __init__(self, ranks: ThreadRanks, engine: Engine, rank: int) -> None:
         self.rank = rank
         self._ranks = ranks
         self._engine = engine
         self._never = threading.Lock()
-        self.in_flight = InFlight()
-        # straight into the engine: nothing lies between
+        self.race_detector = RaceDetector()
+        # bound directly to the engine, without a wrapper
         self.post: Callable[..., Request] = partial(engine.post, rank)
         self.compute: Callable[..., None] = partial(engine.compute, rank)
 
@@ -176,9 +176,9 @@ class ThreadEndpoint(SharedEndpoint):
         self._ranks.switch = refuse_after_fork  # type: ignore[assignment,method-assign]
 
     def leave(self, failed: bool) -> NoReturn:
-        """End this rank here and now: nothing more of its code runs, as after `os._exit`."""
+        """End this rank at once: none of its code runs on, as after `os._exit`."""
         self._ranks.end(self.rank, failed)
-        for _ in range(2):  # the second time nobody gives it back
+        for _ in range(2):  # the second time nobody releases it
             self._never.acquire()
         raise AssertionError
 
@@ -189,7 +189,7 @@ class ThreadEndpoint(SharedEndpoint):
 
 
 def _stay_together() -> None:
-    """One thread runs at a time, so all of them stay on one CPU: switching is faster by half, and caches stay warm.
+    """Keep all threads on one CPU, as one runs at a time: switching is faster by half, and caches stay warm.
 
     Processes that a rank starts, such as the workers of a DataLoader, may run anywhere.
     """
@@ -200,5 +200,5 @@ def _stay_together() -> None:
     if here in everywhere:
         os.sched_setaffinity(0, {here})
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, everywhere))
-    # a thread that is woken must not push out the one that wakes it
+    # a thread that is woken must not preempt the one that wakes it
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -1,7 +1,8 @@
-"""Memory that was allocated and never written, made recognisable: a check can tell it from a wrong result.
+"""Marks memory that was allocated and never written, so that a check can tell it from a wrong result.
 
-On request glibc fills what `malloc` returns with one byte. That costs as much as the first write, and changes no
-program that writes before it reads. Other C libraries leave such memory as it is; then nothing is recognised.
+On request glibc fills the memory that `malloc` returns with one byte. That costs as much as the first write, and
+changes no program that writes before it reads. Other C libraries leave such memory unchanged; then it is not
+recognised.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ _M_PERTURB = -6
 
 
 def mark() -> None:
-    """From now on this process gets only memory in which each byte has that value."""
+    """Fill all memory that this process allocates from now on with that byte."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_PERTURB, _BYTE ^ 0xFF)  # glibc takes the complement
 
 
 def marked(tensor: Tensor) -> Tensor:
-    """For each element of a tensor in this process's memory, flattened: does it look as if it was never written?
+    """For each element of a tensor in this process's memory, flattened: whether it looks as if it was never written.
 
-    Certain for elements of four bytes and more; a smaller one may have that value by right.
+    Certain for elements of four bytes and more; a smaller one may have that value by chance.
     """
     if tensor.dtype is torch.bool or not tensor.numel():
         return torch.zeros(tensor.numel(), dtype=torch.bool)

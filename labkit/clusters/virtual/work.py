@@ -1,4 +1,4 @@
-"""What torch.distributed hands out for a request under way: the `Work` on which a program waits."""
+"""The `Work` objects that torch.distributed returns for a request under way, for the program to wait on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def snapshot(tensor: Tensor) -> bytes | None:
-    """The tensor's data as it is now; None where there is none, as on `meta`. It must be contiguous.
+    """The tensor's present data; None if it has none, as on `meta`. It must be contiguous.
 
-    Past torch's dispatcher: a message is not an operator, and a ring of 256 ranks has 130,560.
+    Bypasses torch's dispatcher: a message is not an operator, and a ring of 256 ranks has 130,560.
     """
     if tensor.__class__ not in _PLAIN or not tensor.is_cpu:
         return _snapshot_of_other(tensor)
@@ -47,8 +47,8 @@ def write(tensor: Tensor, data: bytes | None) -> None:
         ctypes.memmove(tensor.data_ptr(), data, len(data))
 
 
-class Awaited:
-    """A collective whose caller waits for it at once: `dist.all_reduce(x)`. No more than that."""
+class AwaitedWork:
+    """A minimal Work for a caller that waits at once: `dist.all_reduce(x)`."""
 
     __slots__ = ("_deliver", "_endpoint", "_handle")
 
@@ -66,11 +66,11 @@ class Awaited:
 class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
     """A request under way."""
 
-    # what most of them never change: set on the class, since a ring of 256 ranks makes 130,560
+    # set on the class, as most objects never change them and a ring of 256 ranks makes 130,560
     _source = -1
     _error: Exception | None = None
     _over = False
-    """It has been waited for: the scheduler need not be asked again, and may have forgotten."""
+    """Whether it has been waited for: the scheduler is not asked again, and may have forgotten the request."""
     _future: VirtualFuture | None = None
     _use = 0
 
@@ -83,16 +83,16 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         outputs: Any,
         taken: Sequence[Tensor] = (),
     ) -> None:
-        """`taken`: what a collective reads; a message's tensor is in `outputs`."""
+        """`taken`: the tensors that a collective reads; a message's tensor is in `outputs`."""
         Work.__init__(self)
         self._endpoint = endpoint
         self._members = members
         self._handle = handle
         self._deliver = deliver
         self._outputs = outputs
-        # a rank that is a process does not know the request, only its number; nor is it this that is graded
+        # no race detection on process ranks, which know only the request's number; it is not graded
         if handle.__class__ is not int:
-            self._use = endpoint.in_flight.post(handle, outputs if deliver else (), taken if deliver else outputs)
+            self._use = endpoint.race_detector.post(handle, outputs if deliver else (), taken if deliver else outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._arrive(True, timeout.total_seconds() if timeout else inf)
@@ -105,8 +105,8 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
             if self._error is not None:
                 raise self._error
             return
-        # also when it fails: nothing will be written any more
-        self._endpoint.in_flight.done(self._use)
+        # also on failure: nothing will be written any more
+        self._endpoint.race_detector.done(self._use)
         try:
             arrived, self._source = streams.wait(self._endpoint, self._handle, move_clock, timeout)
             self._over = move_clock
@@ -118,12 +118,12 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
             raise
 
     def is_completed(self) -> bool:
-        """Is it done by now? Then the data is there too: a program may poll and never wait."""
+        """Whether it is done by now. If so, the data has arrived too: a program may poll and never wait."""
         done = self._over or self._endpoint.is_done(self._handle)
         if done:
-            self._endpoint.in_flight.done(self._use)
+            self._endpoint.race_detector.done(self._use)
         if done and self._deliver is not None:
-            with suppress(Exception):  # `exception` and `wait` tell it
+            with suppress(Exception):  # raised again by `exception` and `wait`
                 self._arrive(move_clock=False)
         return done
 
@@ -133,9 +133,9 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the outputs.
 
-        A program of its own gets one that the rank completes when it waits for it. For torch it is a finished one:
-        C++ (DDP's reducer) waits without asking the scheduler. In a backward pass the rank's clock moves only when the
-        pass ends, so that overlap is kept.
+        The program itself gets one that the rank completes when it waits for it. torch gets a finished one: C++ (DDP's
+        reducer) waits without asking the scheduler. In a backward pass the rank's clock moves only when the pass ends,
+        so that overlap is kept.
         """
         if called_from_the_program_itself():
             if self._future is None:
@@ -173,9 +173,9 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
 
 
 class WorkOfSeveral(Work):  # type: ignore[misc]  # as above
-    """What a coalescing manager hands out: done when all of its parts are."""
+    """The Work of a coalescing manager: done when all of its parts are."""
 
-    def __init__(self, works: Sequence[VirtualWork | Awaited]) -> None:
+    def __init__(self, works: Sequence[VirtualWork | AwaitedWork]) -> None:
         Work.__init__(self)
         self._works = works
 

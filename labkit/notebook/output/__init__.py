@@ -1,4 +1,4 @@
-"""What is seen of a run: the lines of its ranks, how far it has come, a Stop button, logs, and what stays.
+"""The display of a run: lines of its ranks, progress, a Stop button, logs, and the final output.
 
-`display.py` puts it together for `%%torchrun` and `%%ranks`; `screen.py` next door says where it is shown.
+`display.py` combines them for `%%torchrun` and `%%ranks`; `screen.py` in the parent package chooses where to show it.
 """

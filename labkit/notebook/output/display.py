@@ -1,4 +1,4 @@
-"""One run, as it is seen while it runs: its lines, its bars, how it stands."""
+"""The live display of one run: its lines, progress bars and state."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from labkit.notebook.output.progress import Progress, in_words, only
 _MOST_LINES = 120
 _LONGEST = 400
 _QUIET_SECONDS = 1.0
-"""Work shorter than this needs no sign of life, as long as nothing is printed."""
+"""Seconds before a run that prints nothing is displayed."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is seen at one moment. Lines are (label, text, rank or -1 for several)."""
+class RunSnapshot:
+    """The display's content at one moment. Lines are (label, text, rank or -1 for several)."""
 
     lines: list[tuple[str, str, int]]
     above: bool
-    """There are earlier lines."""
+    """Whether there are earlier lines."""
     bars: list[tuple[str, str, int]]
     state: str
     """`4 ranks running, 12 s`."""
     phase: str
     about: str
-    """What the cluster says about it: a place in a queue, where each rank hangs."""
+    """The cluster's report: a place in a queue, where each rank hangs."""
     share: float | None
-    """How far, from 0 to 1, where the ranks' own progress bars tell, or ranks have ended."""
+    """Progress from 0 to 1, from the ranks' progress bars or the number of ended ranks; None if unknown."""
     logs: str
-    """Folder of all that the ranks print, as a reader would type it; empty when none can be written."""
+    """Folder of the ranks' output, as a user would type it; empty if it cannot be written."""
 
     def __str__(self) -> str:
-        """For a terminal."""
+        """The content as text for a terminal."""
         rows = [f"{label} {text}" for label, text, _ in (*self.lines, *self.bars)]
         share = "" if self.share is None else f", {self.share:.0%}"
         return "\n".join([*rows, *self.about.splitlines(), f"{self.state}{share}"])
 
 
 class RunDisplay:
-    """Takes in what a run tells while it runs.
+    """Collects a run's output and state while it runs.
 
-    world_size: None when it is not known yet.
-    nnodes: where there are several, lines tell theirs.
+    world_size: None if not known yet.
+    nnodes: with several nodes, lines name theirs.
     limit: seconds after which the run will be stopped.
     """
 
@@ -64,25 +64,25 @@ class RunDisplay:
         self._state = State("starting")
 
     def on_output(self, rank: int, stream: str, text: str) -> None:
-        """As `OnOutput`."""
+        """See `OnOutput`."""
         if self._state.phase == "starting":
             self._state = dataclasses.replace(self._state, phase="running")
         self.lanes.feed(rank, stream, text)
         self.logs.write(rank, text)
 
     def on_state(self, state: State) -> None:
-        """As `OnState`."""
+        """See `OnState`."""
         self._state = state
 
-    def now(self, seconds: float) -> Shown | None:
-        """What is seen after so many seconds; None while there is nothing to see."""
+    def now(self, seconds: float) -> RunSnapshot | None:
+        """The content after that many seconds; None while there is nothing to show."""
         lines, open_rows, state = self.lanes.recent(_MOST_LINES), self.lanes.open_rows(), self._state
         if not (lines or open_rows or state.text or seconds >= _QUIET_SECONDS):
             return None
         nodes = self.lanes.nproc_per_node
         self._progress.update(open_rows)
         folder = self.logs.reserve()
-        return Shown(
+        return RunSnapshot(
             lines=[(label(line.ranks, line.stream, nodes), _shortened(line.text), only(line.ranks)) for line in lines],
             above=len(lines) == _MOST_LINES,
             bars=[(label, _shortened(text), rank) for label, text, rank in self._progress.bars(open_rows, nodes)],
@@ -100,7 +100,7 @@ class RunDisplay:
 
 
 def shown_path(path: Path) -> str:
-    """A path as a reader would type it."""
+    """A path as a user would type it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 

@@ -1,4 +1,4 @@
-"""Lines of several ranks, put in an order that means something, equal ones as one: `[0-3] ready`."""
+"""Arrange the lines of several ranks in a meaningful order and merge equal ones: `[0-3] ready`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from labkit.clusters.run import ranges
 
 _BURST_SECONDS = 0.25
 _TIMES = re.compile(r" \[\d+:\d+[^\]]*\]")
-"""What differs in equal bars of tqdm: `[00:02<00:00, 45.2it/s]`."""
+"""The part of tqdm bars to ignore in comparisons: `[00:02<00:00, 45.2it/s]`."""
 
 
-class Line(NamedTuple):
-    """A whole line that one rank printed."""
+class OutputLine(NamedTuple):
+    """A complete line that one rank printed."""
 
     time: float
     rank: int
@@ -27,42 +27,42 @@ class Line(NamedTuple):
 
     @property
     def same(self) -> tuple[str, str]:
-        """Equal for lines that are shown as one."""
+        """Key that is equal for lines shown as one."""
         return self.stream, _TIMES.sub("", self.text) if self.is_bar else self.text
 
 
-class Folded(NamedTuple):
-    """A line that these ranks printed."""
+class FoldedLine(NamedTuple):
+    """A line printed by several ranks."""
 
     ranks: list[int]
     stream: str
     text: str
 
 
-def fold(lines: Iterable[Line]) -> list[Folded]:
-    """Equal lines of several ranks as one, where the first of them stood; each rank's own lines keep their order."""
-    shown: list[Folded] = []
+def fold(lines: Iterable[OutputLine]) -> list[FoldedLine]:
+    """Merge equal lines of several ranks at the position of the first; each rank's own lines keep their order."""
+    shown: list[FoldedLine] = []
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     reached: dict[int, int] = {}
     for line in lines:
         same = places[line.same]
-        # the earliest equal line that stands after this rank's last one
+        # the earliest equal line after this rank's last one
         index = bisect_right(same, reached.get(line.rank, -1))
         if index < len(same):
             place = same[index]
             shown[place].ranks.append(line.rank)
         else:
             place = len(shown)
-            shown.append(Folded([line.rank], line.stream, line.text))
+            shown.append(FoldedLine([line.rank], line.stream, line.text))
             same.append(place)
         reached[line.rank] = place
     return shown
 
 
 def label(ranks: list[int], stream: str, nproc_per_node: int | None) -> str:
-    """`[0-3]`; of a node among several, `[1:4-7]`; of standard error, `[0 stderr]`. Ranks count over all nodes.
+    """`[0-3]`; with several nodes, `[1:4-7]`; for standard error, `[0 stderr]`. Ranks are global.
 
-    nproc_per_node: ranks of each node; None when there is one node only.
+    nproc_per_node: ranks per node; None if there is only one node.
     """
     node = ""
     if nproc_per_node is not None:
@@ -72,13 +72,13 @@ def label(ranks: list[int], stream: str, nproc_per_node: int | None) -> str:
     return f"[{node}{ranges(ranks)}{' stderr' * (stream == 'stderr')}]"
 
 
-def settle(lines: Iterable[Line]) -> list[Line]:
-    """The lines of processes that run side by side, in an order that does not change from run to run.
+def settle(lines: Iterable[OutputLine]) -> list[OutputLine]:
+    """Order the lines of concurrent processes so that the order is the same in each run.
 
-    Within a quarter of a second it is chance who comes first: there, take one line of each rank in turn, from rank 0.
+    Within a quarter of a second, the order of arrival is chance: take one line of each rank in turn, from rank 0.
     """
-    settled: list[Line] = []
-    burst: dict[int, list[Line]] = defaultdict(list)
+    settled: list[OutputLine] = []
+    burst: dict[int, list[OutputLine]] = defaultdict(list)
     ends = 0.0
     for line in lines:
         if burst and line.time > ends:
@@ -90,19 +90,19 @@ def settle(lines: Iterable[Line]) -> list[Line]:
     return settled + _in_turn(burst)
 
 
-def _in_turn(burst: dict[int, list[Line]]) -> list[Line]:
+def _in_turn(burst: dict[int, list[OutputLine]]) -> list[OutputLine]:
     rounds = zip_longest(*(burst[rank] for rank in sorted(burst)))
     return [line for round in rounds for line in round if line is not None]
 
 
-def align(lines: Iterable[Line]) -> list[Line]:
-    """The lines of ranks that run one at a time, in the order of their time, equal ones brought together.
+def align(lines: Iterable[OutputLine]) -> list[OutputLine]:
+    """Order the lines of ranks that run one at a time by time, with equal lines next to each other.
 
-    When a rank prints again after others did, time has passed. While each rank has had one turn, none has: there, a
-    rank's lines are put beside the equal ones of the ranks before it, and those between them between.
+    Time passes when a rank prints again after others did. Until then each rank has had one turn at the same time: put
+    a rank's lines next to equal ones of earlier ranks, and the lines between those in between.
     """
-    aligned: list[Line] = []
-    turns: dict[int, list[Line]] = {}
+    aligned: list[OutputLine] = []
+    turns: dict[int, list[OutputLine]] = {}
     current = -1
     for line in lines:
         if line.rank != current and line.rank in turns:
@@ -113,12 +113,12 @@ def align(lines: Iterable[Line]) -> list[Line]:
     return aligned + _side_by_side(turns.values())
 
 
-def _side_by_side(turns: Iterable[list[Line]]) -> list[Line]:
-    places: list[list[Line]] = []
+def _side_by_side(turns: Iterable[list[OutputLine]]) -> list[OutputLine]:
+    places: list[list[OutputLine]] = []
     known: set[tuple[str, str]] = set()
     for turn in turns:
         reached = 0
-        between: list[list[Line]] = []
+        between: list[list[OutputLine]] = []
         for line in turn:
             here = _find(places, line.same, reached) if line.same in known else None
             if here is None:
@@ -133,5 +133,5 @@ def _side_by_side(turns: Iterable[list[Line]]) -> list[Line]:
     return [line for place in places for line in place]
 
 
-def _find(places: list[list[Line]], same: tuple[str, str], start: int) -> int | None:
+def _find(places: list[list[OutputLine]], same: tuple[str, str], start: int) -> int | None:
     return next((i for i in range(start, len(places)) if places[i][0].same == same), None)

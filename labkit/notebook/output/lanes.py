@@ -1,4 +1,4 @@
-"""What ranks print, put together for people: one lane per rank, equal lines of several ranks as one."""
+"""Combine the ranks' output for readers: one lane per rank, equal lines of several ranks merged."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from labkit.notebook.output.folding import Folded, Line, align, fold, label, settle
+from labkit.notebook.output.folding import FoldedLine, OutputLine, align, fold, label, settle
 from labkit.notebook.output.rows import SPECIAL, Row, Rows, cut
 
 MOST_LINES_AT_FIRST, MOST_LINES_AT_LAST = 300, 60
-"""Lines of the output that are shown when it has more than both together."""
+"""Lines shown at the beginning and the end of longer output."""
 LAST_OF_EACH_RANK = 2
-"""So many of each rank's last lines are shown, whatever other ranks print after them."""
+"""Number of each rank's last lines that are always shown, whatever other ranks print after them."""
 _KEPT_AT_FIRST = 20_000
-"""Lines of all ranks, before equal ones are folded."""
+"""First lines kept of all ranks, before equal ones are folded."""
 _KEPT_AT_LAST = 8_000
-"""Lines of all ranks together; but a hundred of each."""
+"""Last lines kept of all ranks together; but at least a hundred of each."""
 _SETTLED_SECONDS = 0.4
-"""A row that is not written over is shown as unfinished when it has stood so long."""
+"""Seconds after which an unchanged incomplete row is shown."""
 
 
 class _Chunk(NamedTuple):
-    """Whole lines that one rank printed at once, each with its newline."""
+    """Complete lines that one rank printed at once, each with its newline."""
 
     number: int
     time: float
@@ -32,20 +32,20 @@ class _Chunk(NamedTuple):
     stream: str
     text: str
     size: int
-    """Lines."""
+    """Number of lines."""
     is_bar: bool
 
 
 class Lanes:
-    """Takes in what ranks print, in pieces, and keeps their lines: the first ones, and the last ones of every rank.
+    """Collects the ranks' output in pieces and keeps the first lines, and the last lines of every rank.
 
-    One thread may feed while another one reads.
+    One thread may feed while another reads.
     """
 
     def __init__(self, in_order: bool, nproc_per_node: int | None = None) -> None:
-        """in_order: ranks run one at a time, as virtual ones do, so that the order of arrival means something.
+        """in_order: ranks run one at a time, as virtual ones do, so that the order of arrival is meaningful.
 
-        nproc_per_node: where there are several nodes, of which lines tell theirs.
+        nproc_per_node: with several nodes, for labels that name the node.
         """
         self._in_order = in_order
         self.nproc_per_node = nproc_per_node
@@ -60,7 +60,7 @@ class Lanes:
         self._lock = threading.Lock()
 
     def feed(self, rank: int, stream: str, text: str) -> None:
-        """Take in `text`, which may begin or end within a line."""
+        """Add `text`, which may begin or end within a line."""
         with self._lock:
             rows = self._rows.get((rank, stream))
             if rows is None:
@@ -78,14 +78,14 @@ class Lanes:
                 rows.write(text)
 
     def close(self) -> str:
-        """Nothing more comes, so what has no end of line is a line too. Returns `text()`."""
+        """End the input; incomplete rows become lines. Returns `text()`."""
         with self._lock:
             for _, rows in sorted(self._rows.items()):
                 rows.close()
         return self.text()
 
     def open_rows(self) -> dict[int, list[tuple[str, Row]]]:
-        """What each rank is just writing, as (stream, row): progress bars, and lines that have stood unfinished."""
+        """Rows that each rank is writing, as (stream, row): progress bars, and lines that stay incomplete."""
         now = time.monotonic()
         found: dict[int, list[tuple[str, Row]]] = {}
         with self._lock:
@@ -98,11 +98,11 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """Lines until now, before equal ones are folded."""
+        """Number of lines so far, before equal ones are folded."""
         return self._count
 
-    def recent(self, most: int) -> list[Folded]:
-        """The last lines, folded, at most so many."""
+    def recent(self, most: int) -> list[FoldedLine]:
+        """The last lines, folded; at most `most`."""
         with self._lock:
             wanted = most * max(1, min(len(self._rows), 64))
             chunks = sorted(chunk for chunks in self._last.values() for chunk in chunks)
@@ -116,7 +116,7 @@ class Lanes:
         return fold(self._arranged(lines[-wanted:]))[-most:]
 
     def text(self) -> str:
-        """All lines, folded; says what was left out."""
+        """All lines, folded, with a note on omitted lines."""
         with self._lock:
             if self._text is None:
                 self._text = "".join(f"{line}\n" for line in self._shown())
@@ -131,10 +131,10 @@ class Lanes:
             first, rest = shown[:MOST_LINES_AT_FIRST], shown[MOST_LINES_AT_FIRST:]
             last = _ends(rest)
             left_out += len(rest) - len(last)
-        note = [f"... {left_out:,} more lines; `%runs` names the files that have them all"] if left_out else []
+        note = [f"... {left_out:,} more lines; `%runs` lists the files with the full output"] if left_out else []
         return [*map(self._labelled, first), *note, *map(self._labelled, last)]
 
-    def _labelled(self, line: Folded) -> str:
+    def _labelled(self, line: FoldedLine) -> str:
         return f"{label(line.ranks, line.stream, self.nproc_per_node)} {line.text}"
 
     def _keep(self, rank: int, stream: str, text: str, count: int, is_bar: bool) -> None:
@@ -157,7 +157,7 @@ class Lanes:
                 self._last_counts[rank] -= kept.popleft().size
 
     def _take_back(self, rank: int, stream: str) -> str | None:
-        """The last line of this stream, which is no longer kept; None when it is not there any more."""
+        """Remove and return the last line of this stream; None if it is no longer kept."""
         for kept in (self._last.get(rank, deque()), self._first):
             for index in range(len(kept) - 1, -1, -1):
                 chunk = kept[index]
@@ -177,12 +177,12 @@ class Lanes:
                 return line
         return None
 
-    def _arranged(self, lines: Iterable[Line]) -> list[Line]:
+    def _arranged(self, lines: Iterable[OutputLine]) -> list[OutputLine]:
         return align(lines) if self._in_order else settle(lines)
 
 
-def _ends(lines: list[Folded]) -> list[Folded]:
-    """The last lines, and among those before them the last of each rank."""
+def _ends(lines: list[FoldedLine]) -> list[FoldedLine]:
+    """The last lines, and of the earlier ones the last of each rank."""
     chosen = set(range(max(0, len(lines) - MOST_LINES_AT_LAST), len(lines)))
     seen: dict[int, int] = {}
     for index in range(len(lines) - 1, -1, -1):
@@ -194,7 +194,7 @@ def _ends(lines: list[Folded]) -> list[Folded]:
 
 
 def _split(chunk: _Chunk, count: int) -> tuple[_Chunk, _Chunk]:
-    """The first `count` lines, and the others."""
+    """Split into the first `count` lines and the rest."""
     if chunk.size <= count:
         return chunk, chunk._replace(text="", size=0)
     lines = chunk.text.split("\n", count)
@@ -202,9 +202,9 @@ def _split(chunk: _Chunk, count: int) -> tuple[_Chunk, _Chunk]:
     return chunk._replace(text=head, size=count), chunk._replace(text=lines[count], size=chunk.size - count)
 
 
-def _lines(chunks: Iterable[_Chunk]) -> Iterator[Line]:
+def _lines(chunks: Iterable[_Chunk]) -> Iterator[OutputLine]:
     for chunk in chunks:
         for text in chunk.text[:-1].split("\n"):
-            # bars go to stderr as a rule, and are no errors
+            # bars usually go to stderr, but are not errors
             stream = "stdout" if chunk.is_bar else chunk.stream
-            yield Line(chunk.time, chunk.rank, stream, cut(text), chunk.is_bar)
+            yield OutputLine(chunk.time, chunk.rank, stream, cut(text), chunk.is_bar)

@@ -1,7 +1,7 @@
-"""The run as a widget on the page, with a Stop button. How it looks is in static/live.js.
+"""The run as a widget on the page, with a Stop button; drawn by static/live.js.
 
-It is taken away when the cell ends. A page that was opened meanwhile does not hear of that from the kernel: there the
-widget puts into its place what the cell left.
+It is removed when the cell ends. The kernel cannot remove it from a page that was opened meanwhile: there the widget
+replaces itself with the cell's outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anywidget
 import traitlets
 from IPython.display import clear_output, display
 
-from labkit.notebook.output.display import Shown
+from labkit.notebook.output.display import RunSnapshot
 from labkit.notebook.output.reopening import still_busy
 from labkit.plots import palette
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _STATIC = Path(__file__).parent.parent / "static"
 _PRESENT_SECONDS = 45.0
 _KEPT = 8
-"""Widgets of earlier runs, for pages that are opened again."""
+"""Number of widgets of earlier runs kept for pages that are reopened."""
 _kept: deque[LiveRun] = deque()
 
 
 class LiveRun(anywidget.AnyWidget):
-    """What `Shown` says, on the page. on_stop: called when the Stop button is pressed."""
+    """Shows a `RunSnapshot` on the page. on_stop: called when the Stop button is pressed."""
 
     _esm = _STATIC / "live.js"
     _css = _STATIC / "live.css"
@@ -45,18 +45,18 @@ class LiveRun(anywidget.AnyWidget):
     shown = traitlets.Dict().tag(sync=True)
     colours: traitlets.List[str] = traitlets.List().tag(sync=True)
     outputs: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    """What the cell left, as a notebook's file has it; empty while it runs."""
+    """The cell's outputs, in the notebook's file format; empty while it runs."""
     stopping = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, cell: int, shown: Shown, on_stop: Callable[[], None]) -> None:
+    def __init__(self, cell: int, shown: RunSnapshot, on_stop: Callable[[], None]) -> None:
         self.was_heard = False
-        """Since this was last set to False."""
+        """Whether a message arrived since this was last set to False."""
         self._pace = _Pace()
         self._on_stop = on_stop
         super().__init__(cell=cell, shown=dataclasses.asdict(shown), colours=[*palette.SERIES[:-1]])
         self.own_id = self.model_id
         self.on_msg(self._hear)
-        # ipykernel 7.4 sends a page's answer to the shell that spoke to it last: the main one, which is busy now
+        # ipykernel 7.4 routes a page's reply to the shell that last sent to it: the main one, which is busy now
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = lambda data, default: default
 
@@ -68,14 +68,14 @@ class LiveRun(anywidget.AnyWidget):
             self._on_stop()
 
     def _should_send_property(self, key: str, value: Any) -> bool:
-        # asked when it changes; a page that opens asks for the state and gets it in any case
+        # limits updates only: a page that opens requests the full state and always gets it
         return bool(super()._should_send_property(key, value)) and (key != "shown" or self._pace.may_send())
 
 
 class _Pace:
     """When to send the next state.
 
-    A server keeps all that is sent while no page is open, without any bound; so little is sent then. An open page says
+    While no page is open, a server buffers everything without limit, so little is sent then. An open page reports
     every 20 seconds that it is there.
     """
 
@@ -92,7 +92,7 @@ class _Pace:
         if self._heard:
             pause = 0.0 if now - self._heard < _PRESENT_SECONDS else 60.0
         else:
-            # the page is still being drawn, or cannot be heard while the kernel is busy
+            # the page is still being drawn, or its messages wait while the kernel is busy
             age = now - self._began
             pause = 0.0 if age < 60 else 1.0 if age < 600 else 10.0
         if now - self._sent < pause:
@@ -102,7 +102,7 @@ class _Pace:
 
 
 class LiveView:
-    """A place in the output of the running cell."""
+    """A view in the output of the running cell."""
 
     def __init__(self, shell: InteractiveShell, record: Record, on_stop: Callable[[], None]) -> None:
         self._shell = shell
@@ -120,21 +120,21 @@ class LiveView:
         widget = self._widget = LiveRun(self._record.cell, shown, self._on_stop)
         bundle = widget._repr_mimebundle_()
         assert isinstance(bundle, tuple)
-        kept = f" If the kernel ends before that, they are in {shown.logs}." if shown.logs else ""
-        text = f"The ranks are running. Their lines appear here when they have ended.{kept}"
+        kept = f" If the kernel ends before that, it is in {shown.logs}." if shown.logs else ""
+        text = f"The ranks are running. Their output appears here when they have ended.{kept}"
         display({**bundle[0], "text/plain": text}, raw=True, metadata=bundle[1])
 
     def finish(self, text: str) -> None:
         if self._widget is not None:
             self._record.when_told = self._keep
-            # with a text to follow, the output is exchanged at once and the page does not jump
+            # if a text follows, replace the output in one step, so that the page does not jump
             clear_output(wait=bool(text))
         sys.stdout.write(text)
-        # before the page is told what the cell left
+        # before the page gets the cell's outputs
         sys.stdout.flush()
 
     def _keep(self, outputs: list[dict[str, Any]]) -> None:
-        """For pages that were opened meanwhile."""
+        """Keep the outputs for pages that were opened meanwhile."""
         widget = self._widget
         assert widget is not None
         widget.outputs = outputs

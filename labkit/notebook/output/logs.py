@@ -1,4 +1,4 @@
-"""Everything that ranks print, in files: one folder a run, one file a rank, as it was printed."""
+"""Log files with all output of the ranks: one folder per run, one file per rank, unchanged."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_BYTES = 256 << 20
-"""Of all ranks of a run together. A rank that prints more than its share keeps its last part."""
+"""Limit for all ranks of a run together. If a rank prints more than its share, only the last part is kept."""
 RUNS_KEPT = 20
 _LEAST_BYTES = 64 << 10
 
 
 class Logs:
-    """The files of one run. There is no folder until one is needed, nor when none can be written."""
+    """The files of one run. The folder is made when needed; there is none if it cannot be written."""
 
     def __init__(self, parent: Path, most_bytes: int = MOST_BYTES) -> None:
-        """parent: holds a folder for each run; those of the oldest runs are removed."""
+        """parent: contains a folder for each run; those of the oldest runs are removed."""
         self._parent = parent
         self._most_bytes = most_bytes
         self._files: dict[int, BinaryIO] = {}
         self._written: dict[int, int] = {}
         self._lock = threading.Lock()
         self._over = False
-        """Closed, or something could not be written."""
+        """Whether the logs are closed, or a write has failed."""
         self.folder: Path | None = None
 
     def write(self, rank: int, text: str) -> None:
-        """Add to a rank's file. An error, such as a full disk, ends the logs and not the run."""
+        """Append to a rank's file. An error, such as a full disk, ends the logs, not the run."""
         if self._over:
             return
         try:
@@ -37,7 +37,7 @@ class Logs:
             if rank not in self._files:
                 self._files[rank] = open(self._a_folder() / f"rank{rank}.log", "wb", buffering=0)  # noqa: SIM115
                 self._written[rank] = 0
-            # half of the share for the file, half for the one before it
+            # half of the share for the file, half for the previous one
             if self._written[rank] + len(data) > max(_LEAST_BYTES, self._most_bytes // (2 * len(self._files))):
                 self._turn_over(rank)
             self._files[rank].write(data)
@@ -46,14 +46,14 @@ class Logs:
             self.close()
 
     def reserve(self) -> Path | None:
-        """The folder, made if need be: it is told where the ranks' lines will be. May be called by another thread."""
+        """Return the folder, making it if needed, so that its path can be shown. May be called by another thread."""
         with contextlib.suppress(OSError):
             if not self._over:
                 return self._a_folder()
         return self.folder
 
     def close(self) -> None:
-        """There is no folder any more if nothing was printed. Closing twice does no harm."""
+        """Close the files; remove the folder if nothing was printed. May be called twice."""
         self._over = True
         with self._lock:
             for file in self._files.values():
@@ -76,7 +76,7 @@ class Logs:
                     with contextlib.suppress(FileExistsError):  # another notebook was faster
                         (self._parent / f"{number:04d}").mkdir()
                         self.folder = self._parent / f"{number:04d}"
-                # what another notebook is still writing is not old
+                # by last write: a folder that another notebook is writing to is not old
                 for folder in sorted(earlier, key=_last_written)[: -(RUNS_KEPT - 1)]:
                     shutil.rmtree(folder, ignore_errors=True)
             return self.folder
@@ -93,5 +93,5 @@ class Logs:
 def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in [folder, *folder.iterdir()])
-    except OSError:  # it is just being removed
+    except OSError:  # it is being removed
         return 0.0

@@ -1,22 +1,22 @@
-"""How far a job has come: its phase in words, and the least of the progress bars that its ranks print."""
+"""Progress of a job: its phase in words, and the lowest of its ranks' progress bars."""
 
 from __future__ import annotations
 
 import re
 
 from labkit.clusters import State
-from labkit.notebook.output.folding import Line, fold, label
+from labkit.notebook.output.folding import OutputLine, fold, label
 from labkit.notebook.output.rows import Row
 
 MOST_BARS = 8
-"""Bars of ranks that are shown each; of more, the slowest and the fastest."""
+"""Most bars that are all shown; of more, only the slowest and the fastest."""
 _PERCENT = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d+)?) ?%")
 _PARTS = re.compile(r"(?<![\d./-])(\d+) ?(?:/| of ) ?(\d+)(?![\d./-])")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def share_of(text: str) -> float | None:
-    """What a progress bar says, from 0 to 1: `45%|███…`, `epoch 3/10`; None when it says nothing of the kind."""
+    """Progress from 0 to 1 in a text such as `45%|███…` or `epoch 3/10`; None if there is none."""
     text = _COLOUR.sub("", text)
     if found := _PERCENT.search(text):
         share = float(found[1]) / 100
@@ -34,7 +34,7 @@ class Progress:
         self._shares: dict[int, float] = {}
 
     def update(self, open_rows: dict[int, list[tuple[str, Row]]]) -> None:
-        """Take in what ranks are writing. A rank's outermost bar counts; one that has been left is done."""
+        """Update from the ranks' open rows. A rank's outermost bar counts; a bar that is no longer written is done."""
         self._shares = dict.fromkeys(self._shares, 1.0)
         for rank, rows in open_rows.items():
             shares = (share_of(row.text) for _, row in rows if row.is_bar)
@@ -44,19 +44,19 @@ class Progress:
 
     @property
     def least(self) -> float | None:
-        """From 0 to 1; None while no rank has a bar."""
+        """The lowest progress of a rank, from 0 to 1; None while no rank has a bar."""
         return min(self._shares.values(), default=None)
 
     def bars(
         self, open_rows: dict[int, list[tuple[str, Row]]], nproc_per_node: int | None
     ) -> list[tuple[str, str, int]]:
-        """What to show of the open rows, as (label, text, rank or -1 for several)."""
+        """The open rows to show, as (label, text, rank or -1 for several)."""
         levels = max(map(len, open_rows.values()), default=0)
         shown: list[tuple[str, str, int]] = []
-        for level in range(levels):  # the outer bars of all ranks, then the inner ones
+        for level in range(levels):  # first the outer bars of all ranks, then the inner ones
             here = [(rank, *rows[level]) for rank, rows in open_rows.items() if level < len(rows)]
-            # bars go to stderr as a rule, and are no errors
-            lines = (Line(0.0, rank, "stdout" if row.is_bar else stream, row.text) for rank, stream, row in here)
+            # bars usually go to stderr, but are not errors
+            lines = (OutputLine(0.0, rank, "stdout" if row.is_bar else stream, row.text) for rank, stream, row in here)
             folded = fold(lines)
             told = [(label(line.ranks, line.stream, nproc_per_node), line.text, only(line.ranks)) for line in folded]
             if len(told) > MOST_BARS:
@@ -67,7 +67,7 @@ class Progress:
 
 
 def only(ranks: list[int]) -> int:
-    """The rank, -1 when there are several."""
+    """The only rank, or -1 if there are several."""
     return ranks[0] if len(ranks) == 1 else -1
 
 
@@ -82,7 +82,7 @@ def in_words(state: State, world_size: int | None, seconds: float, limit: float 
 
 
 def ranks_in_words(world_size: int | None) -> str:
-    """`4 ranks`; without a number when it is not known."""
+    """`4 ranks`; `ranks` if the number is not known."""
     return "ranks" if world_size is None else f"{world_size} rank{'s' * (world_size > 1)}"
 
 

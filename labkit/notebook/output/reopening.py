@@ -1,8 +1,8 @@
-"""A page that is opened while a run goes on: it finds the run's display, as if it had been open all the time.
+"""Let a page that is opened during a run show the run's display, as if it had been open from the start.
 
-JupyterLab asks the kernel what it is and which widgets it has before it draws any. A kernel whose main thread runs a
-cell answers after the cell only, so meanwhile a subshell answers (a thread of ipykernel 7 that serves requests). This
-is the one file that knows ipykernel from within; where that has changed, the display is found when the cell has ended.
+Before it draws widgets, JupyterLab requests the kernel's info and its list of widgets. A kernel whose main thread runs
+a cell replies only after the cell, so meanwhile a subshell (a thread of ipykernel 7) replies. Only this file depends on
+ipykernel's internals; if those change, the display appears when the cell has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ASKED = {"kernel_info_request", "comm_info_request", "comm_open", "comm_msg", "
 
 @contextmanager
 def answering(shell: InteractiveShell) -> Iterator[None]:
-    """While this lasts, a page that opens gets its answers, though the main thread is busy."""
+    """In this context, a page that opens gets replies although the main thread is busy."""
     helper = _Helper.of(getattr(shell, "kernel", None))
     if helper is None:
         yield
@@ -35,14 +35,14 @@ def answering(shell: InteractiveShell) -> Iterator[None]:
 
 
 def still_busy(shell: InteractiveShell) -> None:
-    """Say so again, in the name of the running cell: when a subshell has answered, the page says `Idle`."""
+    """Publish the busy status again for the running cell: after a subshell's reply, the page shows `Idle`."""
     publish = getattr(getattr(shell, "kernel", None), "_publish_status", None)
     if publish is not None:
         publish("busy", "shell")
 
 
 class _Helper:
-    """Gives requests that name no subshell to one of its own while a run goes on."""
+    """Redirects requests without a subshell to its own subshell during a run."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -53,7 +53,7 @@ class _Helper:
 
     @classmethod
     def of(cls, kernel: Any) -> _Helper | None:
-        """The one of this kernel; None where the kernel has no subshells, or others than expected."""
+        """The helper of this kernel; None if the kernel has no subshells, or unexpected ones."""
         if not getattr(kernel, "_supports_kernel_subshells", False):
             return None
         helper = getattr(kernel, "_labkit_helper", None)
@@ -68,11 +68,11 @@ class _Helper:
         return helper
 
     async def receive(self, message: list[zmq.Message]) -> None:
-        """In the thread that reads the kernel's requests: handle one as ipykernel does, perhaps redirected."""
+        """Handle a request as ipykernel does, redirected if needed; runs in the thread that reads requests."""
         if self.runs:
             try:
                 message = self._redirected(message)
-            except Exception:  # whatever it is, ipykernel knows what to say about it
+            except Exception:  # leave it to ipykernel to report
                 self._kernel.log.debug("not redirected", exc_info=True)
         await self._handle(message)
 

@@ -1,6 +1,6 @@
-"""The last rows of what a rank prints, as a terminal shows them: carriage returns and moves of the cursor write anew.
+"""The last rows of a rank's output, as a terminal shows them: carriage returns and cursor moves overwrite rows.
 
-So a progress bar is one row, and so is each of several nested ones. What could do harm further on is taken out.
+So a progress bar is one row, and so is each of several nested ones. Harmful control sequences are removed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LONGEST_LINE = 1_000
-"""Characters of a line that are shown."""
+"""Most characters shown of a line."""
 _MOST_ROWS = 16
 _LONGEST_ESCAPE = 256
 _TOKEN = re.compile(
@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
 _HALF_COLOUR = re.compile(r"\x1b\[?[0-9;:]*\Z")
 SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""A text in which this is not found is plain lines."""
+"""Characters that need terminal handling; a text without them is plain lines."""
 
 
 @dataclass
@@ -39,14 +39,14 @@ class Row:
 
     text: str = ""
     is_bar: bool = False
-    """It was written over: a progress bar or the like."""
+    """Whether it was overwritten, as a progress bar is."""
     changed: float = field(default_factory=time.monotonic)
 
 
 class Rows:
-    """One stream of one rank. Rows that have been left for good are handed to `commit`.
+    """One stream of one rank. Finished rows are passed to `commit`.
 
-    take_back: gives the row that was committed last, which the cursor has gone back to; None when there is none.
+    take_back: returns the last committed row when the cursor moves back to it; None if there is none.
     """
 
     def __init__(self, commit: Callable[[Row], None], take_back: Callable[[], str | None]) -> None:
@@ -59,7 +59,7 @@ class Rows:
 
     @property
     def is_plain(self) -> bool:
-        """One row, of which nothing but its end is written: `append` may be used."""
+        """Whether there is a single row to which text is only appended."""
         return len(self._rows) == 1 and not self._anew and not self._held and not self._rows[0].is_bar
 
     @property
@@ -67,15 +67,15 @@ class Rows:
         return self._rows[0].text
 
     def set_open(self, text: str) -> None:
-        """For a plain stream: what stands after its last newline."""
+        """For a plain stream: set the text after its last newline."""
         self._rows = [Row(text[: 2 * LONGEST_LINE])]
 
     def open_rows(self) -> list[Row]:
-        """What is being written just now, blank rows left out."""
+        """The rows being written, without blank ones."""
         return [row for row in self._rows if row.text.strip()]
 
     def write(self, text: str) -> None:
-        """Take in more, which may begin or end anywhere."""
+        """Add text, which may begin or end anywhere."""
         text = self._held + text
         unfinished = _UNFINISHED.search(text)
         self._held = ""
@@ -100,7 +100,7 @@ class Rows:
                 self._put("\ufffd")
 
     def close(self) -> None:
-        """Nothing more comes: all rows are left."""
+        """End the input: commit all rows."""
         self._held = ""
         for row in self._rows:
             if row.text.strip() if row.is_bar else row.text:
@@ -113,7 +113,7 @@ class Rows:
             row.is_bar = row.is_bar or bool(row.text)
             row.text = ""
             self._anew = False
-        # a rank may print for ever and never end a line; garbage is shown once
+        # a rank may print forever without a newline; garbage is shown once
         if len(row.text) <= 2 * LONGEST_LINE and not (text == "\ufffd" and row.text.endswith(text)):
             row.text += text[: 2 * LONGEST_LINE]
         row.changed = time.monotonic()
@@ -138,7 +138,7 @@ class Rows:
                 self._cursor -= 1
             elif len(self._rows) < _MOST_ROWS and (text := self._take_back()) is not None:
                 self._rows.insert(0, Row(text))
-                # rows that are gone back to are bars
+                # rows that the cursor returns to are bars
                 for row in self._rows:
                     row.is_bar = True
         self._anew = True
@@ -156,7 +156,7 @@ class Rows:
 
 
 def cut(text: str) -> str:
-    """At most `LONGEST_LINE` characters, and no colour that goes on behind the line."""
+    """At most `LONGEST_LINE` characters, with colours reset at the end."""
     if len(text) > LONGEST_LINE:
         text = _HALF_COLOUR.sub("", text[:LONGEST_LINE]) + "…"
     if "\x1b" in text and not text.endswith(("\x1b[0m", "\x1b[m")):

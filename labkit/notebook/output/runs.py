@@ -1,4 +1,4 @@
-"""The runs of this notebook, and what each left: for a page that was closed meanwhile, and for `%runs`."""
+"""The runs of this notebook with their outputs: for a page that was closed meanwhile, and for `%runs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT = 20
 
 @dataclass
 class Record:
-    """One run. What it left is kept as text, not as values: those may be large."""
+    """One run. Its results are kept as text, not as values, which may be large."""
 
     cell: int
     """Number of the cell that ran it."""
@@ -21,19 +21,19 @@ class Record:
     """`4 ranks`."""
     seconds: float = 0.0
     ended: str = "running"
-    """In a few words."""
+    """How it ended, in a few words."""
     text: str = ""
-    """What the ranks printed."""
+    """Output of the ranks."""
     result: str = ""
     error: tuple[str, str, list[str]] | None = None
     """Name, message and lines of an error."""
     logs: Path | None = None
     when_told: Callable[[list[dict[str, Any]]], None] | None = field(default=None, repr=False)
-    """Called with `outputs` when they are known, and when they change."""
+    """Callback for `outputs`, when they are known and when they change."""
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """What the cell left, as a notebook's file has it."""
+        """The cell's outputs, in the notebook's file format."""
         made: list[dict[str, Any]] = []
         if self.text:
             made.append({"output_type": "stream", "name": "stdout", "text": self.text})
@@ -43,17 +43,17 @@ class Record:
         if self.error:
             name, message, lines = self.error
             made.append({"output_type": "error", "ename": name, "evalue": message, "traceback": lines})
-        # a cell that left nothing has ended too
+        # empty would mean that the cell still runs
         return made or [{"output_type": "stream", "name": "stdout", "text": ""}]
 
     def tell(self) -> None:
-        """What stands here is what the cell left, until more is known."""
+        """Pass the current outputs to `when_told`."""
         if self.when_told is not None:
             self.when_told(self.outputs)
 
 
 class Runs:
-    """The last runs of a notebook, by the numbers of their cells."""
+    """The last runs of a notebook, by cell number."""
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque(maxlen=_KEPT)
@@ -63,7 +63,7 @@ class Runs:
 
     @property
     def all(self) -> list[Record]:
-        """The oldest one first."""
+        """All runs, the oldest first."""
         return list(self._records)
 
     def of_cell(self, number: int) -> Record | None:
@@ -71,4 +71,4 @@ class Runs:
 
 
 runs = Runs()
-"""Those of this notebook."""
+"""The runs of this notebook."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 
-PRESSED = "It was the Stop button."
-"""A note on the `KeyboardInterrupt` of which that is true."""
+PRESSED = "Stopped with the Stop button."
+"""Note on a `KeyboardInterrupt` that came from the Stop button."""
 
 
 class Stop:
-    """May be pressed while something runs in the main thread; then that gets a `KeyboardInterrupt`, once."""
+    """Raises `KeyboardInterrupt` once in the main thread when pressed, until closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,13 +18,13 @@ class Stop:
         self.pressed = False
 
     def press(self) -> None:
-        """Interrupt, unless that is over or was done."""
+        """Interrupt, unless closed or already pressed."""
         with self._lock:
             if self._open and not self.pressed:
                 self.pressed = True
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def close(self) -> None:
-        """It is over: from now on nothing is interrupted."""
+        """From now on, do not interrupt."""
         with self._lock:
             self._open = False

@@ -1,13 +1,13 @@
-/* A run while it goes on: what labkit.notebook.output.display tells of it, and a Stop button.
+/* The live display of a run, from labkit.notebook.output.display, with a Stop button.
  *
- * All that ranks print is set as text, never as HTML. The page says now and then that it is there: while none is, the
- * kernel sends nearly nothing.
+ * The ranks' output is set as text, never as HTML. The page reports regularly that it is open: while none is, the
+ * kernel sends almost nothing.
  */
 
 const SAVED_AFTER = 2000; // milliseconds: a shorter run is over before a page can be closed and opened
-const REPLACED_AFTER = 1000; // milliseconds that the kernel has to take the display away itself
+const REPLACED_AFTER = 1000; // milliseconds for the kernel to remove the display itself
 const PRESENT_EVERY = 20000; // milliseconds
-const HEARD_AFTER = 1500; // milliseconds after which a press on Stop should have been heard
+const HEARD_AFTER = 1500; // milliseconds for the kernel to react to Stop
 const ENDED = ["restarting", "autorestarting", "terminating", "dead"]; // status of a kernel that is gone
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const COLOURS = ["", "#c0392b", "#1e8449", "#9a6a00", "#1f5fbf", "#8e44ad", "#117a8b", ""];
@@ -20,7 +20,7 @@ function element(name, className, parent) {
     return made;
 }
 
-/** Text with the eight colours and bold of terminals; everything else about it was taken out before. */
+/** Text with the eight terminal colours and bold; other sequences were removed before. */
 function coloured(text, dark) {
     const parts = text.split(/\x1b\[([0-9;:]*)m/);
     if (parts.length === 1) return [document.createTextNode(text)];
@@ -44,13 +44,13 @@ function coloured(text, dark) {
             else if (code === 39) colour = "";
             else if (code >= 30 && code <= 37) colour = (dark ? DARK_COLOURS : COLOURS)[code - 30];
             else if (code >= 90 && code <= 97) colour = (dark ? DARK_COLOURS : COLOURS)[code - 90];
-            else if (code === 38 || code === 48) break; // 256 and true colours: their numbers are no codes
+            else if (code === 38 || code === 48) break; // 256 and true colours: the following numbers are not codes
         }
     });
     return nodes;
 }
 
-/** Rows of [label, text, rank]; only those that differ are made anew, so that a selection stays. */
+/** Rows of [label, text, rank]; only changed rows are rebuilt, so that a selection stays. */
 class Rows {
     constructor(parent, colours) {
         this.parent = parent;
@@ -85,18 +85,18 @@ class Rows {
     }
 }
 
-/** Of JupyterLab: the open notebook. Other pages have none. */
+/** JupyterLab's open notebook; null on other pages. */
 function notebookOf(model) {
     const context = model.widget_manager?.context;
     return context?.model?.cells && !context.isDisposed ? context : null;
 }
 
-/** So that a page that is opened later finds this display in the notebook's file. */
+/** Save the notebook, so that a page that is opened later finds this display in its file. */
 function save(context) {
     if (context.contentsModel?.writable !== false && context.model.dirty) context.save().catch(() => {});
 }
 
-/** Put `outputs` where the display is. */
+/** Replace the display with `outputs`. */
 function replace(context, model, outputs, executionCount) {
     for (let index = 0; index < context.model.cells.length; index++) {
         const cell = context.model.cells.get(index);
@@ -108,13 +108,13 @@ function replace(context, model, outputs, executionCount) {
     }
 }
 
-/** When the kernel is gone in the midst of it. */
+/** Message for a kernel that ended during the run. */
 function lastWords(shown) {
-    const logs = shown.logs ? `; their lines are in ${shown.logs}` : "";
+    const logs = shown.logs ? `; their output is in ${shown.logs}` : "";
     return `The kernel has ended, and the ranks with it${logs}`;
 }
 
-/** What the cell leaves then: the last lines that the page has. */
+/** The cell's outputs in that case: the last lines on the page. */
 function lastOutputs(shown) {
     const rows = [...shown.lines, ...shown.bars].map(([label, text]) => `${label} ${text}\n`);
     const above = shown.above ? "... earlier lines are in the logs\n" : "";
@@ -151,7 +151,7 @@ function render({ model, el }) {
     const barRows = new Rows(bars, colours);
     const timers = [];
     const kernel = model.widget_manager?.kernel;
-    let gone = false; // the kernel, in the midst of it
+    let gone = false; // whether the kernel ended during the run
 
     function draw() {
         const shown = model.get("shown");
@@ -160,7 +160,7 @@ function render({ model, el }) {
         el.toggleAttribute("data-dark", dark);
         el.dataset.phase = over ? "over" : shown.phase;
         const atEnd = lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 8;
-        lineRows.show(shown.above ? [["", "earlier lines: see the logs, or wait for the end", -1], ...shown.lines] : shown.lines, dark);
+        lineRows.show(shown.above ? [["", "earlier lines: see the logs, or wait until the run ends", -1], ...shown.lines] : shown.lines, dark);
         lines.hidden = !shown.lines.length;
         if (atEnd) lines.scrollTop = lines.scrollHeight;
         barRows.show(over ? [] : shown.bars, dark);
@@ -169,7 +169,7 @@ function render({ model, el }) {
         const known = shown.share !== null;
         const percent = known ? Math.floor(100 * shown.share) : 0;
         track.classList.toggle("unknown", !known && !over);
-        track.title = known ? "the least of the ranks' own progress bars, or how many ranks have ended" : "";
+        track.title = known ? "the lowest of the ranks' progress bars, or the share of ranks that have ended" : "";
         if (known) track.setAttribute("aria-valuenow", percent);
         done.style.width = known ? `${100 * shown.share}%` : "";
         const standing = gone ? `In[${model.get("cell")}] was cut off` : over ? `In[${model.get("cell")}] has ended` : shown.state;
@@ -183,7 +183,7 @@ function render({ model, el }) {
 
     function settle() {
         const context = notebookOf(model);
-        // a page that was opened during the run does not get what the cell leaves
+        // a page that was opened during the run does not get the cell's outputs
         if (context && el.isConnected) replace(context, model, model.get("outputs"), model.get("cell"));
         else if (el.isConnected) showOutputs();
     }
@@ -230,8 +230,8 @@ function render({ model, el }) {
         model.send({ kind: "stop" });
         timers.push(setTimeout(() => {
             if (gone || model.get("stopping") || model.get("outputs").length) return;
-            if (kernel) kernel.interrupt(); // what the button of the toolbar does
-            else about.textContent = "The kernel does not hear this button: use the interrupt button of the toolbar.";
+            if (kernel) kernel.interrupt(); // as the toolbar's button does
+            else about.textContent = "The kernel does not respond to this button: use the toolbar's interrupt button.";
             about.hidden = Boolean(kernel);
         }, HEARD_AFTER));
     });

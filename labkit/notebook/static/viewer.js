@@ -1,7 +1,7 @@
-/* The zoomable timeline of labkit.notebook.viewer: what its Python side packed, drawn on a canvas.
+/* The zoomable timeline of labkit.notebook.viewer: draws the data packed by its Python side on a canvas.
  *
- * Events come as columns, sorted by lane (a rank's events of one kind) and within a lane by start, so that a frame looks
- * only at what it shows. Bars that would be thinner than can be told apart are drawn as one.
+ * Events come as columns, sorted by lane (a rank's events of one kind) and within a lane by start, so that a frame reads
+ * only what it shows. Bars too thin to be distinguished are drawn as one.
  */
 
 const GUTTER = 46; // for the ranks' numbers
@@ -10,16 +10,16 @@ const AXIS = 36;
 const RIGHT = 12;
 const TALLEST_PLOT = 576;
 const TALLEST_LANE = 52;
-const THINNEST_LANE = 3; // at first; by hand they can be made thinner
-const LANE_WITH_ROWS = 6; // from here on a lane has a row for computing and one for the rest
-const ROW_OF_ITS_OWN = 3.5; // as soon as rows can be so tall, each kind has its own
+const THINNEST_LANE = 3; // initially; users can make lanes thinner
+const LANE_WITH_ROWS = 6; // from this height, a lane has a row for computing and one for the rest
+const ROW_OF_ITS_OWN = 3.5; // if rows can be this tall, each kind has its own
 const LANE_WITH_ARROWS = 8;
 const MOST_ARROWS = 250;
-const TOLD_APART = 3; // pixels; of two bars that touch, one thinner than this joins the other
+const TOLD_APART = 3; // pixels; a touching bar thinner than this is merged with its neighbour
 const SHORTEST_VIEW = 1e-9; // seconds
 const SAME_GESTURE = 400; // milliseconds between two turns of the wheel
 
-/** Columns out of the packed bytes; `layout` is [name, type, length] for each, in their order. */
+/** Unpack the columns; `layout` is [name, type, length] for each, in order. */
 async function unpack(packed, layout) {
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const bytes = await new Response(stream).arrayBuffer();
@@ -65,7 +65,7 @@ function firstAtLeast(values, low, high, wanted) {
     return low;
 }
 
-/** From one edge to the other in whole pixels, as [edge, length]: such bars are crisp, and quick to fill. */
+/** Round an interval to whole pixels, as [edge, length]: such bars are crisp, and quick to fill. */
 function whole(from, to) {
     const edge = Math.round(from);
     return [edge, Math.max(Math.round(to) - edge, 1)];
@@ -85,7 +85,7 @@ class Viewer {
         this.began = about.began;
         this.ended = about.began + (about.seconds || 1e-9);
         this.path = new Float64Array(0);
-        this.pointer = null; // where it is over the canvas, in pixels
+        this.pointer = null; // position over the canvas, in pixels
         this.hovered = -1; // index of the event under it
         this.index();
         this.build();
@@ -95,7 +95,7 @@ class Viewer {
         this.listen();
     }
 
-    /** What is looked up at every frame: how far the events of a lane reach so far, and each message's other end. */
+    /** Indexes for every frame: the running maximum of end times in a lane, and each message's other end. */
     index() {
         const { start, end, lanes, messages } = this;
         this.reach = new Float64Array(end.length);
@@ -110,7 +110,7 @@ class Viewer {
         }
     }
 
-    // What is on the page ---------------------------------------------------------------------------------------------
+    // The page --------------------------------------------------------------------------------------------------------
 
     build() {
         const { root, about } = this;
@@ -159,7 +159,7 @@ class Viewer {
         element(foot, "span", "keys", "wheel: zoom · drag: move · Shift + wheel: ranks · keys: ← ↑ → ↓ + − Home");
     }
 
-    /** Colours of the theme that the page has now. */
+    /** Colours of the page's current theme. */
     theme() {
         const { body } = document;
         const dark =
@@ -182,7 +182,7 @@ class Viewer {
         this.redraw();
     }
 
-    // What the reader does --------------------------------------------------------------------------------------------
+    // User input ------------------------------------------------------------------------------------------------------
 
     listen() {
         const { canvas } = this;
@@ -190,7 +190,7 @@ class Viewer {
         const on = (target, name, act, options = {}) =>
             target.addEventListener(name, act, { ...options, signal: stop.signal });
         let [dragged, elsewhere, here] = [false, -Infinity, -Infinity];
-        // a turn of the wheel that began elsewhere goes on moving the page when the viewer comes under the pointer
+        // a wheel gesture that began elsewhere keeps scrolling the page when the viewer comes under the pointer
         on(window, "wheel", (event) => {
             if (!canvas.contains(event.target)) elsewhere = event.timeStamp;
         }, { capture: true, passive: true });
@@ -283,7 +283,7 @@ class Viewer {
         this.redraw();
     }
 
-    /** Show `factor` times as long a stretch; the time at pixel `x` stays where it is. */
+    /** Scale the visible time span by `factor`; the time at pixel `x` stays where it is. */
     zoom(factor, x = GUTTER + this.across() / 2) {
         const all = this.ended - this.began;
         const share = Math.min(Math.max((x - GUTTER) / this.across(), 0), 1);
@@ -333,7 +333,7 @@ class Viewer {
         return GUTTER + ((time - this.from) / (this.to - this.from)) * this.across();
     }
 
-    /** Top and height of a kind's row in a rank's lane; thin lanes have one row for all. */
+    /** Top and height of a kind's row in a rank's lane; thin lanes have a single row. */
     row(rank, kind) {
         const y = rank * this.lane - this.top;
         if (this.lane < 3) return [Math.floor(y), Math.ceil(this.lane)];
@@ -344,7 +344,7 @@ class Viewer {
         return whole(top, top + height);
     }
 
-    /** How many rows a lane has: one for each kind where there is room, else computing and the rest, else one. */
+    /** Number of rows in a lane: one for each kind if there is room, else computing and the rest, else one. */
     rows() {
         const each = this.kinds.length || 1;
         if (this.lane < LANE_WITH_ROWS) return 1;
@@ -376,7 +376,7 @@ class Viewer {
         this.drawAxes();
         this.hidden.hidden = this.rows() >= this.kinds.length;
         const range = this.isWhole() ? "" : `${duration(this.to - this.from)} shown`;
-        if (range !== this.range.textContent) this.range.textContent = range; // read aloud where pages are read aloud
+        if (range !== this.range.textContent) this.range.textContent = range; // each change is announced by screen readers
         const { root, drawn } = this;
         Object.assign(root.dataset, { ...drawn, from: this.from, to: this.to, lanes: `${this.first}-${this.last - 1}` });
     }
@@ -389,7 +389,7 @@ class Viewer {
             const [last, height] = this.row(rank, Math.max(kinds.length - 1, 0));
             c.fillRect(this.x(this.began), y, this.x(this.ended) - this.x(this.began), last + height - y);
         }
-        // the first kinds last: where all share a row, computing hides sending, and sending receiving
+        // the first kinds last: in a shared row, computing hides sending, and sending hides receiving
         for (let kind = kinds.length - 1; kind >= 0; kind--) {
             for (let rank = this.first; rank < this.last; rank++) {
                 const lane = rank * kinds.length + kind;
@@ -421,7 +421,7 @@ class Viewer {
             }
             flush();
             if (a - right < 1) {
-                // bars without a gap, or one before the other's end: a line where the second begins
+                // adjacent or overlapping bars: a line where the second begins
                 c.fillStyle = this.colours.page;
                 c.fillRect(a, y, 1, height);
                 c.fillStyle = this.kinds[kind].colour;
@@ -504,7 +504,7 @@ class Viewer {
         this.drawn.arrows++;
     }
 
-    /** The critical path: along the lane of the rank that everybody waits for, and across to the next one. */
+    /** The critical path: along the lane of the rank that the others wait for, and across to the next one. */
     drawPath() {
         const { context: c, path } = this;
         c.lineJoin = "round";
@@ -523,14 +523,14 @@ class Viewer {
         }
     }
 
-    // What is under the pointer ---------------------------------------------------------------------------------------
+    // Under the pointer -----------------------------------------------------------------------------------------------
 
     kind(i) {
         const lane = firstAtLeast(this.lanes, 0, this.lanes.length, i + 1) - 1;
         return lane % this.kinds.length;
     }
 
-    /** The event at the pointer, -1 if there is none, and how many others are as near as a pixel. */
+    /** The event at the pointer, -1 if there is none, and the number of others within a pixel. */
     at(x, y) {
         const { lanes, kinds, start, end } = this;
         const rank = Math.floor((y + this.top) / this.lane);
@@ -546,7 +546,7 @@ class Viewer {
             for (let i = begin; i < last && start[i] <= time + pixel; i++) {
                 if (end[i] < time - pixel) continue;
                 others++;
-                // of those that overlap the shortest, of those beside it the nearest
+                // of overlapping events the shortest, of others the nearest
                 const away = Math.max(start[i] - time, time - end[i], 0);
                 const rating = end[i] - start[i] + 1e3 * away;
                 if (rating < shortest) [best, shortest] = [i, rating];
@@ -577,7 +577,7 @@ class Viewer {
         Object.assign(this.tooltip.style, { left: `${left}px`, top: `${top}px` });
     }
 
-    /** A collective on all its ranks; any other event alone. */
+    /** All ranks' events of a collective; any other event alone. */
     members(i) {
         if (this.kinds[this.kind(i)].name !== "collective" || this.sequence[i] < 0) return [i];
         const key = (j) => this.group[j] * 2 ** 32 + this.sequence[j];
@@ -615,7 +615,7 @@ class Viewer {
 
     // Axes ------------------------------------------------------------------------------------------------------------
 
-    /** A time in its own unit, with the digits that tell it from times `step` away. */
+    /** A time in its own unit, with enough digits to distinguish it from times `step` away. */
     timeText(seconds, step) {
         const [name, size] = timeUnit(seconds);
         const digits = Math.min(Math.max(2 - Math.floor(Math.log10((step || seconds || 1) / size)), 0), 9);

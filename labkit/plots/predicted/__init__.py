@@ -1,1 +1,1 @@
-"""Pictures of predictions: `labkit.predict`'s answers, drawn. A `Picture` each, and as SVG where a slider moves."""
+"""Pictures of `labkit.predict`'s results: a `Picture` each, and SVG for sliders."""

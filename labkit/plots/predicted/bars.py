@@ -1,4 +1,4 @@
-"""Stacked bars that lie on their side, one for each prediction, whose names may be long."""
+"""Horizontal stacked bars, one per prediction, with room for long names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from labkit.plots import palette
 from labkit.plots.picture import Picture
 
 HEIGHT = 0.62
-"""Of a bar; the distance to the next one is 1."""
+"""Height of a bar; the distance to the next one is 1."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one layer of all bars is. Parts of one colour differ by their hatch."""
+    """One layer of all bars. Parts of one colour differ by their hatch."""
 
     name: str
     colour: str
@@ -25,12 +25,12 @@ class Part:
 
     @property
     def edge(self) -> str:
-        """A light one needs a line around it on a white page."""
+        """Edge colour: a light part needs an outline on a white page."""
         return "#999999" if self.colour == palette.IDLE else "white"
 
 
 def stacked(rows: Mapping[str, Mapping[str, float]], parts: Sequence[Part], alt: str) -> tuple[Picture, Axes]:
-    """Draw a bar for each of `rows`, the first on top: its values by part, in the order of `parts`."""
+    """Draw a bar for each of `rows`, the first on top, stacked by part in the order of `parts`."""
     names = [name.count("\n") + 1 for name in rows]
     height = max(0.34 * len(rows) + 0.13 * sum(names) + 1.1, 0.2 * len(parts) + 0.9)
     picture = Picture(height, alt=alt)
@@ -52,5 +52,5 @@ def stacked(rows: Mapping[str, Mapping[str, float]], parts: Sequence[Part], alt:
 
 
 def swatches(parts: Sequence[Part]) -> list[Patch]:
-    """Of a legend."""
+    """Legend entries of the parts."""
     return [Patch(facecolor=p.colour, hatch=p.hatch, edgecolor=p.edge, linewidth=0.6, label=p.name) for p in parts]

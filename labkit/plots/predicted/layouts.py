@@ -1,4 +1,4 @@
-"""All layouts that a search tried: how long a step is, what a rank holds, and why the others are out."""
+"""All layouts that a search tried: step time, memory per rank, and why some are rejected."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LOOKS = {
     "selective": ("^", 44, palette.SERIES[4]),
     "none": ("o", 12, palette.SERIES[0]),
 }
-"""Mark, its size and colour by what is recomputed, which trades time for memory; later ones lie on top."""
+"""Marker, size and colour by recomputation, which trades time for memory; later ones are drawn on top."""
 
 
 def layouts(search: Search, title: str = "") -> Picture:
-    """Draw each layout's step over its memory, hollow where that does not fit, and say below why layouts are out.
+    """Draw each layout's step time over its memory, hollow if it does not fit, with the reasons for rejection below.
 
-    Raises ValueError for a search in which none could be predicted.
+    Raises ValueError for a search in which no layout could be predicted.
     """
     out = [rejected.made for rejected in search.rejected if rejected.made is not None]
     tried = [*search.found, *out]
@@ -66,7 +66,7 @@ def held_gb(made: Prediction) -> float:
 
 
 def layout_words(made: Prediction) -> str:
-    """`data 4, tensor 8, ZeRO 1`, axes of 1 left out."""
+    """Format as `data 4, tensor 8, ZeRO 1`, without axes of size 1."""
     plan = made.plan
     axes = {"data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context}
     said = [f"{name} {ranks}" for name, ranks in axes.items() if ranks > 1] or ["one GPU"]

@@ -1,6 +1,6 @@
-"""The pictures of one prediction as SVG in HTML, made in a millisecond: under a slider, a figure would come too late.
+"""Pictures of one prediction as SVG in HTML, made in a millisecond: for a slider, a matplotlib figure is too slow.
 
-Step and memory as stacked bars, efficiency as GPUs are added as curves. They stand on white, on a dark page too.
+Step and memory are stacked bars, efficiency as GPUs are added is drawn as curves. The background is always white.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from labkit.plots.units import duration, size, time_unit
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction
-    from labkit.predict.running import Scaled
+    from labkit.predict.running import ScalingPoint
 
 WIDTH = 760
-"""Pixels: about a cell of a notebook."""
+"""Pixels: about the width of a notebook cell."""
 _BAR = 30
 _LETTER = 6.6
-"""Pixels of one, about, at 12 pixels."""
+"""Approximate width of a letter in pixels, at a font size of 12 pixels."""
 _DARK = {
     palette.STEP["compute"],
     palette.STEP["communication"],
     palette.HELD["parameters"],
     palette.HELD["activations"],
 }
-"""White text can be read on these, black on the others."""
+"""Colours on which text is white; on the others it is black."""
 Piece = tuple[str, str, float]
-"""Name, colour, and how much."""
+"""Name, colour, amount."""
 
 
-def live(made: Prediction, studies: Mapping[str, Sequence[Scaled]], faded: bool = False) -> str:
-    """`made` as HTML with a heading for each picture. studies: points of `labkit.predict.scaling` by name.
+def live(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]], faded: bool = False) -> str:
+    """Render `made` as HTML with a heading for each picture. studies: points of `labkit.predict.scaling` by name.
 
-    faded: for a picture that is no longer what the sliders say.
+    faded: draw it pale, because it no longer matches the sliders.
     """
     look = f"max-width:{WIDTH}px;box-sizing:border-box;padding:4px 8px;background:#FFF;color:#222"
     pictures = f"{_step(made)}{_memory(made)}{_efficiency(made, studies)}"
-    inner = f"<div style='opacity:{0.4 if faded else 1}'>{pictures}</div>"  # the page does not shine through
+    inner = f"<div style='opacity:{0.4 if faded else 1}'>{pictures}</div>"  # the page must not show through
     return f"<div style='{look};font:12px sans-serif'>{inner}</div>"
 
 
@@ -76,7 +76,7 @@ def _heading(said: str) -> str:
 
 
 def _bar(pieces: Iterable[Piece], whole: float, unit: str, said: str, limit: float | None = None) -> str:
-    """A stacked bar over an axis from 0 to `whole`, with names where they have room, and a line at `limit`."""
+    """Draw a stacked bar over an axis from 0 to `whole`, with names where they fit, and a line at `limit`."""
     drawn, at = [], 0.0
     for name, colour, value in pieces:
         width = WIDTH * value / whole
@@ -94,7 +94,7 @@ def _bar(pieces: Iterable[Piece], whole: float, unit: str, said: str, limit: flo
 
 
 def _ticks(whole: float, unit: str) -> list[str]:
-    """The axis under a bar: round numbers, at most eight."""
+    """Draw the axis under a bar: at most eight round numbers."""
     step = 10.0 ** math.floor(math.log10(whole))
     step *= next(part for part in (0.1, 0.2, 0.5, 1, 2) if whole / (part * step) <= 8)
     drawn = []
@@ -109,14 +109,14 @@ def _ticks(whole: float, unit: str) -> list[str]:
     return drawn
 
 
-def _efficiency(made: Prediction, studies: Mapping[str, Sequence[Scaled]]) -> str:
-    """Curves over GPUs, each to its own last point; what the sliders say is filled."""
+def _efficiency(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]]) -> str:
+    """Draw curves over GPUs, each up to its own last point; the point set by the sliders is filled."""
     gpus = sorted({point.gpus for points in studies.values() for point in points})
     if len(gpus) < 2:
         return ""
     left, width, top, height = 46, WIDTH - 160, 8, 96
 
-    def at(point: Scaled) -> tuple[float, float]:
+    def at(point: ScalingPoint) -> tuple[float, float]:
         along = gpus.index(point.gpus) / (len(gpus) - 1)
         return left + width * along, top + height * (1 - min(1.05, point.efficiency))
 

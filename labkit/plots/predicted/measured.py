@@ -1,4 +1,4 @@
-"""Predictions beside what was measured: their ratio, source by source, with a band that says how far off."""
+"""Ratio of predictions to measurements, source by source, with an error band."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def beside_measured(
 ) -> Picture:  # fmt: skip
     """Draw predicted / measured over measured, both axes logarithmic; `band`, a share, is shaded around 1.
 
-    runs: for each source its (measured, predicted), both above 0. A source's mean absolute error and its signed mean,
-    the bias, stand in the legend. Raises ValueError without runs.
+    runs: pairs (measured, predicted) by source, both above 0. The legend gives each source's mean absolute error and
+    mean signed error, the bias. Raises ValueError without runs.
     """
     if not any(runs.values()):
         raise ValueError("runs must have a pair to draw, got none")
@@ -61,7 +61,7 @@ def beside_measured(
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Mean absolute error and mean signed error of (measured, predicted), as shares."""
+    """Return mean absolute error and mean signed error of the pairs (measured, predicted), as shares."""
     signed = [predicted / measured - 1 for measured, predicted in pairs]
     return statistics.mean(map(abs, signed)), statistics.mean(signed)
 

@@ -1,4 +1,4 @@
-"""What the fullest rank holds, as predicted: a bar for each prediction, by category, and the GPU's capacity."""
+"""Predicted memory of the fullest rank: a bar per prediction, by category, and the GPU's capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def predicted_memory(predictions: Mapping[str, Prediction], title: str = "") -> Picture:
-    """Draw each prediction's memory at its fullest stage, stacked by category, against the GPU's capacity.
+    """Draw each prediction's memory on its fullest stage, stacked by category, against the GPU's capacity.
 
     Keys of `predictions` name the bars. Raises ValueError without predictions.
     """
@@ -37,7 +37,7 @@ def predicted_memory(predictions: Mapping[str, Prediction], title: str = "") -> 
         axes.plot([limit, limit], [place - 0.72 * HEIGHT, place + 0.72 * HEIGHT], **line)
         held = sum(row.values())
         words = size(1e9 * held) + ("" if made.fits else ", does not fit")
-        # behind the line where there is no room before it
+        # the label goes behind the line if there is no room before it
         after = limit if held <= limit < held + 0.2 * highest else held
         axes.annotate(words, (after, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_xlim(0, 1.3 * highest)

@@ -1,4 +1,4 @@
-"""Efficiency as GPUs are added, and what that costs in time and money: both predicted."""
+"""Predicted efficiency as GPUs are added, and its cost in time and money."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from labkit.plots import palette
 from labkit.plots.picture import Picture
 
 if TYPE_CHECKING:
-    from labkit.predict.running import Scaled
+    from labkit.predict.running import ScalingPoint
 
 MARKS = "os^Dv"
 
 
 def predicted_scaling(
-    studies: Mapping[str, Sequence[Scaled]], samples: float, dollars_per_gpu_hour: float | None = None, title: str = ""
+    studies: Mapping[str, Sequence[ScalingPoint]],
+    samples: float,
+    dollars_per_gpu_hour: float | None = None,
+    title: str = "",
 ) -> Picture:
-    """Draw efficiency over GPUs, and beside it what a run of `samples` costs over the hours that it takes.
+    """Draw efficiency over GPUs, and beside it the cost of a run of `samples` over its hours.
 
     studies: points of `labkit.predict.scaling`, by name. Without a price the cost is in GPU hours. Raises ValueError
-    without points, and for samples or a price that are not above 0.
+    without points, and if samples or price are not above 0.
     """
     if not any(studies.values()):
         raise ValueError("studies must have points to draw, got none")
@@ -39,7 +42,7 @@ def predicted_scaling(
         left.plot(gpus, [100 * point.efficiency for point in points], "--", label=name, **look)
         hours, cost = zip(*(_cost(point, samples, dollars_per_gpu_hour) for point in points), strict=True)
         right.plot(hours, cost, "--", **look)
-        named = [index == 0, len(points) > 1]  # where all begin alike, once
+        named = [index == 0, len(points) > 1]  # curves share their first point: name it once
         for at, named_too in zip((0, -1), named, strict=True):
             if named_too:
                 right.annotate(
@@ -72,13 +75,13 @@ def _plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _cost(point: Scaled, samples: float, price: float | None) -> tuple[float, float]:
-    """Hours, and dollars or GPU hours."""
+def _cost(point: ScalingPoint, samples: float, price: float | None) -> tuple[float, float]:
+    """Return hours, and dollars or GPU hours."""
     hours = samples / point.samples_per_second / 3600
     return hours, hours * point.gpus * (price or 1.0)
 
 
-def _describe(studies: Mapping[str, Sequence[Scaled]], samples: float, price: float | None, title: str) -> str:
+def _describe(studies: Mapping[str, Sequence[ScalingPoint]], samples: float, price: float | None, title: str) -> str:
     unit = "dollars" if price else "GPU hours"
     said = []
     for name, points in studies.items():

@@ -1,4 +1,4 @@
-"""What predicted steps are made of, term by term: a bar for each prediction."""
+"""Predicted steps, term by term: a bar per prediction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from labkit.predict import Prediction
 
 LEAST = 0.005
-"""Share of a step: terms that are below it in every bar are drawn as one."""
+"""Share of a step below which, in every bar, terms are drawn as one."""
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo")
 _REST = f"all terms under {LEAST:.1%}"
 
 
 def predicted_step(predictions: Mapping[str, Prediction], title: str = "") -> Picture:
-    """Draw each prediction's step, stacked by term; a term has its kind's colour, and a hatch of its own.
+    """Draw each prediction's step, stacked by term; a term has the colour of its kind and its own hatch.
 
     Keys of `predictions` name the bars. Raises ValueError without predictions.
     """
@@ -50,7 +50,7 @@ def predicted_step(predictions: Mapping[str, Prediction], title: str = "") -> Pi
 
 
 def _parts(predictions: Sequence[Prediction]) -> list[Part]:
-    """A part for each term that counts, kind after kind, and one for all the others."""
+    """Return a part for each term that is large enough, by kind, and one for all others."""
     parts: list[Part] = []
     for kind, colour in palette.STEP.items():
         names = dict.fromkeys(term.name for made in predictions for term in made.terms if term.kind == kind)

@@ -1,1 +1,1 @@
-"""What the parts of a step cost: products, collectives, layers, schedules, memory."""
+"""Costs of the parts of a step: matrix products, collectives, layers, schedules, memory."""

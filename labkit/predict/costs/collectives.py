@@ -1,11 +1,10 @@
-"""How long collectives take: alpha-beta costs of rings and trees, over the links that the group's topology gives.
+"""Duration of collectives: alpha-beta costs of rings and trees, over the links that the group's topology gives.
 
-Each of n ranks sends 2(n-1)/n of the bytes in an all-reduce by ring (Patarasuk & Yuan 2009), (n-1)/n in an all-gather
-or reduce-scatter. A ring that passes every node once leaves it by all cards of the node, which the groups of the node
-share. Small messages pay for steps: 2(n-1) of a ring, which all go at the pace of the slowest link, about 2 log2(n)
-of a tree (NCCL chooses). Between them a
-pipeline is filled: its best chunks cost the square root of steps x transfer (as in Rabenseifner 2004), up to NCCL's
-buffers.
+In a ring all-reduce each of n ranks sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009), in an all-gather or
+reduce-scatter (n-1)/n. A ring that passes every node once leaves it by all cards of the node, which the groups of the
+node share. Small messages are dominated by steps: 2(n-1) in a ring, all at the pace of the slowest link, about
+2 log2(n) in a tree (NCCL chooses). In between, a pipeline is filled: with the best chunk size it costs the square root
+of steps x transfer (as in Rabenseifner 2004), up to NCCL's buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from labkit.predict.constants import Constants
 
 
 class Group(NamedTuple):
-    """Ranks that communicate: `ranks` of them, `per_node` on each node that they touch."""
+    """`ranks` ranks that communicate, `per_node` on each node that they use."""
 
     ranks: int
     per_node: int
@@ -29,13 +28,13 @@ class Group(NamedTuple):
 
 
 def group(ranks: int, stride: int, cluster: Topology) -> Group:
-    """`ranks` at every `stride`-th place; several such groups stand beside one another on a node."""
+    """Group of `ranks` ranks, every `stride`-th one; a node may hold several such groups."""
     fit = max(1, cluster.nproc_per_node // stride)
     return Group(ranks, min(ranks, fit))
 
 
 class Wires:
-    """A cluster's links with what collectives reach on them."""
+    """A cluster's links and the rates that collectives reach on them."""
 
     __slots__ = (
         "base",
@@ -67,7 +66,7 @@ class Wires:
         if uplink is not None and cluster.nodes_per_rack is not None:
             cards = min(cards, uplink / cluster.nodes_per_rack)
         self.card = cards / cluster.nproc_per_node
-        """Bytes a second of one GPU's part of its node's cards."""
+        """Bytes per second of one GPU's part of its node's cards."""
         self.base = constants.collective_base
         self.hop = constants.hop_seconds
         self.gather_base = constants.gather_base
@@ -76,7 +75,7 @@ class Wires:
         self.fill = constants.fill_seconds
 
     def bus(self, members: Group) -> float:
-        """Bytes a second that one rank of a ring sends and receives."""
+        """Bytes per second that one rank of a ring sends and receives."""
         if members.nodes == 1:
             return self.inside
         return min(self.inside, self.card * members.per_node)
@@ -87,7 +86,7 @@ class Wires:
         n = members.ranks
         inside = n == members.per_node
         hops = 2 * (n - 1) * (self.hop if inside else self.network_hop)
-        if inside and n > 2 and self.reducing:  # the switch adds up: each rank passes (n + 1)/n of the bytes
+        if inside and n > 2 and self.reducing:  # the switch reduces: each rank passes (n + 1)/n of the bytes
             return self._time(self.base, 3 * self.hop, nbytes * (n + 1) / n / self.reducing)
         moving = nbytes * (2 * (n - 1) / n / self.bus(members))
         if inside:
@@ -98,7 +97,7 @@ class Wires:
         return self._time(self.base, hops, moving)
 
     def all_gather(self, nbytes: float, members: Group) -> float:
-        """`nbytes`: of the whole, as every rank has it afterwards. A reduce-scatter of as many takes as long."""
+        """Seconds; `nbytes` is the size of the gathered tensor. A reduce-scatter of that size takes as long."""
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
         n = members.ranks
@@ -112,7 +111,7 @@ class Wires:
     reduce_scatter = all_gather
 
     def all_to_all(self, nbytes: float, members: Group) -> float:
-        """`nbytes`: what each rank holds; it keeps 1/n and sends the rest, what leaves the node by its card."""
+        """Seconds; each rank holds `nbytes`, keeps 1/n and sends the rest, through its card what leaves the node."""
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
         n = members.ranks
@@ -121,15 +120,15 @@ class Wires:
         return self.gather_base + max(near, far)
 
     def send(self, nbytes: float, *, inside: bool) -> float:
-        """One message to a neighbour."""
+        """Seconds of one message to a neighbour."""
         if inside:
             return self.cluster.intra_node.latency_seconds + self.hop + nbytes / self.inside
         return self.cluster.inter_node.latency_seconds + self.network_hop + nbytes / min(self.card, self.inside)
 
     def _inside(self, nbytes: float, turns: float) -> float:
-        """A ring inside a node: the link at its peak, and what each byte costs on the GPU itself.
+        """Seconds of a ring inside a node: the link at its peak, plus the cost of each byte on the GPU itself.
 
-        The two add up to the link's `collective_efficiency` at its `collective_ranks`, and to less with fewer, as
+        The two add up to the link's `collective_efficiency` at its `collective_ranks`, and to less with fewer ranks, as
         nccl-tests finds on A100 (197 GB/s with 2 ranks, 231 with 8, at a peak of 300).
         """
         passes = 1 if turns < 1 else 2

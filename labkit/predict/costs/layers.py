@@ -1,4 +1,4 @@
-"""How long one layer takes on one rank: forward, backward for inputs and for weights, its tensor-parallel traffic."""
+"""Time of one layer on one rank: forward, backward for inputs and for weights, tensor-parallel traffic."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from labkit.predict.describe.work import Block
 from labkit.predict.plan import Plan
 
 BACKWARD_KERNELS = 1.5
-"""Kernels of backward for each of forward; autograd launches them from C++."""
+"""Backward kernels per forward kernel; autograd launches them from C++."""
 
 
 class Layer(NamedTuple):
-    """Seconds of one microbatch in one layer. Traffic is what is exposed: not hidden beside computing."""
+    """Seconds of one microbatch in one layer. Traffic is exposed communication: not hidden behind computing."""
 
     forward: float
     inputs: float
-    """Backward, gradients of what came in."""
+    """Backward: gradients of the inputs."""
     weights: float
-    """Backward, gradients of parameters."""
+    """Backward: gradients of the parameters."""
     again: float
-    """Recomputed in backward."""
+    """Recomputation in backward."""
     tensor: float
     """Tensor-parallel traffic of forward, backward and recomputation."""
     context: float
-    """Ring attention's keys and values that did not arrive while the ones before computed."""
+    """Waiting for ring attention's keys and values that arrive later than the previous ones are computed."""
     expert: float
     """All-to-alls of experts."""
     host: float
-    """Time that the GPU waits because the host launches kernels more slowly than they run."""
+    """Time that the GPU idles because the host launches kernels more slowly than they run."""
 
     @property
     def backward(self) -> float:
@@ -44,7 +44,7 @@ class Layer(NamedTuple):
 
 
 def compute(block: Block, processor: Processor, plan: Plan, constants: Constants) -> tuple[float, float, float, float]:
-    """Forward, backward for inputs, for weights, and the least that the host needs to launch it all, once."""
+    """Seconds of forward, of backward for inputs and for weights, and the host's minimum to launch it all once."""
     elementwise = max(1.0, block.kernels - len(block.products))
     forward = forward_seconds(block.products, processor) + processor.passes(block.forward_bytes, elementwise)
     inputs, weights = backward_seconds(block.products, processor)
@@ -57,7 +57,7 @@ def compute(block: Block, processor: Processor, plan: Plan, constants: Constants
         forward += processor.passes(scaled)
         inputs += 2 * processor.passes(scaled)
     if plan.fusion == "none" and plan.zero < 3:
-        # autograd's new gradient is copied to where it is kept, or from the second microbatch on added to what is there
+        # autograd's new gradient is copied into the kept one, or added to it from the second microbatch on
         kept = sum(part.batch * part.k * part.n for part in block.products if part.weight)
         moved = plan.value_bytes + plan.gradient_bytes * (2 - 1 / plan.microbatches)
         weights += processor.passes(kept * moved, 3 * sum(part.weight for part in block.products))
@@ -94,8 +94,8 @@ def transformer_layer(
 
 
 def ends_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:
-    """Of the embedding, or of the head: tokens' rows, of which each rank has some, are summed forward, as are the
-    gradients of what went into the head backward (Shoeybi et al. 2019); there and back with sequence parallelism."""
+    """Traffic of the embedding, or of the head. Forward sums the tokens' rows, of which each rank holds some; backward
+    sums the gradients of the head's inputs (Shoeybi et al. 2019); in both directions with sequence parallelism."""
     if plan.tensor == 1 or model.patch_values:
         return 0.0
     members = group(plan.tensor, 1, wires.cluster)
@@ -106,7 +106,7 @@ def ends_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:
 
 
 def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float, weights: float) -> tuple[float, int]:
-    """Exposed seconds, and how many collectives are launched.
+    """Exposed seconds, and number of collectives launched.
 
     Two all-reduces forward and two backward (Shoeybi et al. 2019); with sequence parallelism each is a reduce-scatter
     and an all-gather, and backward gathers its inputs once more, beside the weights' gradients (Korthikanti et al.
@@ -125,14 +125,14 @@ def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float
         passes += plan.recomputed_layers * (0.5 if plan.early_stop else 1)
     launches = round(4 * passes + 2) if plan.sequence_parallel else round(2 * passes)
     if plan.overlap_tensor:
-        # all but the first piece of each travels beside the product it belongs to
+        # all but the first piece of each overlaps the product it belongs to
         ahead = 2 * (passes - 1) * max(0.25 * one, one - forward / 2)
         return ahead + 2 * max(0.25 * one, one - weights / 2), launches
     return 2 * passes * one, launches
 
 
 def _context_traffic(model: Transformer, plan: Plan, wires: Wires, attention: float) -> float:
-    """Keys and values pass the ring in steps of one block; each hides beside the attention on the block before."""
+    """Keys and values pass around the ring block by block; each hides behind the attention on the previous block."""
     if plan.context == 1:
         return 0.0
     members = group(plan.context, plan.tensor, wires.cluster)

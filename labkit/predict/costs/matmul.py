@@ -1,8 +1,8 @@
-"""How long a matrix product takes: tiles over multiprocessors, in waves, under the roofline.
+"""Time of a matrix product: tiles over multiprocessors, in waves, under the roofline.
 
 A product is cut into tiles of the output, one multiprocessor to a tile; the last wave is as long as a full one (NVIDIA,
 "Matrix Multiplication Background User's Guide": tile and wave quantization). Large tiles reuse what they load and run
-at the full rate, small ones waste less on small products; the library picks the best, and so does this.
+at the full rate, small ones waste less on small products; like the library, this code picks the best.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TILES = (
     (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
     (64, 32, 0.4), (64, 16, 0.24), (64, 8, 0.13),
 )  # fmt: skip
-"""Height, width, and the share of the full rate that the tile's loads leave it. The narrow ones, for convolutions in
-groups, are as much slower than 64 x 64 as they load more for each multiplication, 1/height + 1/width."""
+"""Height, width, and the share of the full rate that the tile reaches, given its loads. The narrow ones, for grouped
+convolutions, are slower than 64 x 64 in proportion to their loads per multiplication, 1/height + 1/width."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Into how many parts the inner dimension may be cut, to fill the GPU with few tiles. More than four, as in gradients
-of convolutions' weights, pay for their partial sums in memory."""
+"""Possible numbers of parts of the inner dimension (split-K), to fill the GPU when there are few tiles. More than four,
+as in gradients of convolutions' weights, pay for their partial sums in memory."""
 
 
 class Processor:
@@ -58,7 +58,7 @@ class Processor:
         self.width = {"float32": 4, "tf32": 4}.get(dtype, 1 if "8" in dtype and "float8" in dtype else 2)
 
     def product(self, product: Product) -> float:
-        """Seconds of one product, without its launch by the host."""
+        """Seconds of one matrix product, without the host's launch."""
         rate = self.flops * (1 if self.tensor_cores else product.fewer_in_fp32)
         return _product_seconds(
             product.m, product.n, product.k, product.batch, rate, self.units, self.ramp,
@@ -66,7 +66,7 @@ class Processor:
         ) + self.kernel  # fmt: skip
 
     def passes(self, nbytes: float, kernels: float = 0) -> float:
-        """Seconds of reading and writing `nbytes` in all, in so many kernels."""
+        """Seconds to read and write `nbytes` in total, in `kernels` kernels."""
         return nbytes / self.elementwise + kernels * self.kernel
 
 
@@ -96,7 +96,7 @@ def forward_seconds(products: tuple[Product, ...], processor: Processor) -> floa
 
 
 def backward_seconds(products: tuple[Product, ...], processor: Processor) -> tuple[float, float]:
-    """Gradients of what came in, and of the weights: two products for each, with the same FLOPs."""
+    """Seconds for gradients of the inputs and of the weights: two products for each one, with the same FLOPs."""
     inputs = weights = 0.0
     for product in products:
         m, n, k = product[:3]

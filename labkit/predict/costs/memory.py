@@ -1,9 +1,9 @@
-"""What a rank holds at most, by category, at each stage of the pipeline.
+"""Peak memory of a rank, by category, at each stage of the pipeline.
 
-Model states follow ZeRO (Rajbhandari et al. 2020): parameters, gradients, and 12 bytes a parameter of Adam's state with
-its fp32 copy. Activations follow Korthikanti et al. 2022, times the microbatches that a stage has in flight. The peak
-is the largest of four moments: in the loss, where the logits stand beside all activations; in the first layer's
-backward, with what is computed again; at the end of a microbatch's backward, with gradients that are not yet summed up;
+Model states follow ZeRO (Rajbhandari et al. 2020): parameters, gradients, and 12 bytes per parameter of Adam's state
+with its fp32 copy. Activations follow Korthikanti et al. 2022, times the microbatches that a stage has in flight. The
+peak is the largest of four moments: in the loss, when the logits and all activations are held; in the first layer's
+backward, with recomputed activations; at the end of a microbatch's backward, with gradients that are not yet reduced;
 and in the optimizer's step.
 """
 
@@ -27,42 +27,42 @@ MEASURES: dict[Measure, str] = {
 }
 
 RESERVED_BYTES = 1.5e9
-"""CUDA's context, NCCL's buffers, cuBLAS's workspace: not torch's to count, but gone from the GPU (typical of A100
-and H100)."""
+"""CUDA's context, NCCL's buffers, cuBLAS's workspace: not counted by torch, but used on the GPU (typical of A100 and
+H100)."""
 FRAGMENTATION = 0.15
-"""Up to so much of the tensors' bytes torch's allocator may keep besides: the mean over eight models of what stitching
-its blocks together saved (Guo et al. 2024, GMLake). Nothing with expandable segments."""
+"""Upper bound of the unused memory that torch's allocator keeps, as a share of the tensors' bytes: the mean over eight
+models of what stitching its blocks together saved (Guo et al. 2024, GMLake). 0 with expandable segments."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank at the moment when it holds most. `total` is what torch allocates; `reserved` is used
-    besides."""
+    """Bytes of one rank at its peak. `total` is allocated by torch; `reserved` is used in addition."""
 
     stage: int
     layers: int
     count: float
-    """Parameters of the stage that a rank would hold without ZeRO."""
+    """Number of the stage's parameters that a rank would hold without ZeRO."""
     moment: str
-    """loss, backward, end of backward or optimizer."""
+    """When the peak occurs: loss, backward, end of backward or optimizer."""
     parameters: float
     gradients: float
     optimizer: float
     kept: float = 0.0
-    """By the layers for the microbatches in flight."""
+    """Activations of the layers for the microbatches in flight."""
     logits: float = 0.0
     again: float = 0.0
-    """One layer's activations, computed again."""
+    """Recomputed activations of one layer."""
     working: float = 0.0
     """Gradients of one layer's activations."""
     gathered: float = 0.0
     """Parameters of other ranks' shards."""
     passing: float = 0.0
-    """Gradients that are not yet summed up or scattered."""
+    """Gradients that are not yet reduced or scattered."""
     update: float = 0.0
     """The optimizer's own copies."""
     freed: float = 0.0
-    """What the allocator keeps besides in any case: logits in 16 bits, freed before the loss's widest, leave a hole."""
+    """Unused memory that the allocator keeps in any case: the hole of the 16-bit logits, freed before the loss
+    peaks."""
     reserved: float = RESERVED_BYTES
 
     @property
@@ -71,7 +71,7 @@ class Memory:
 
     @property
     def buffers(self) -> float:
-        """What a step needs for a moment."""
+        """Temporary memory of a step."""
         return self.again + self.working + self.gathered + self.passing + self.update
 
     @property
@@ -79,9 +79,9 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
 
     def measured(self, measure: Measure = "allocated") -> Range:
-        """The peak as software that publishes this measure counts it; ValueError for one not in `MEASURES`.
+        """The peak as counted by this measure. Raises ValueError for one that is not in `MEASURES`.
 
-        What torch's allocator keeps unused is a range: its low end is for blocks without gaps between them.
+        Memory that torch's allocator keeps unused is a range; its low end assumes blocks without gaps between them.
         """
         if measure not in MEASURES:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
@@ -96,28 +96,28 @@ class Memory:
 
     @property
     def largest(self) -> str:
-        """The category that holds most."""
+        """Largest category."""
         held = self.categories()
         return max(held, key=held.__getitem__)
 
 
 def logit_bytes(plan: Plan) -> tuple[int, int]:
-    """Bytes of one logit at the loss's widest, and of one that was freed by then but left a hole in the allocator's
-    blocks: the logit in 16 bits, as the head's product puts it out."""
+    """Bytes per logit at the peak of the loss, and bytes per logit that were freed by then but left a hole in the
+    allocator's blocks: the 16-bit logits that the head's product returns."""
     half = 2 if plan.value_bytes == 2 else 0
-    # in fp32: the softmax's logarithm, the gradient of the loss, that of the logit; torch's loss_parallel() forms the
-    # latter two as a gradient, an exponential, their sum and its product, of which three stand at once
+    # in fp32: log-softmax, the gradient of the loss, that of the logit; torch's loss_parallel() computes the latter two
+    # as a gradient, an exponential, their sum and its product, three of which are held at once
     eager = 12 if plan.tensor == 1 else 16
     return {
         "fused": (2 * plan.value_bytes, 0),  # and its gradient
         "in place": (4 + half, 0),  # in fp32
-        "copied": (8, half),  # in fp32, and less the maximum
+        "copied": (8, half),  # in fp32, and with the maximum subtracted
         "eager": (eager, half),
     }[plan.loss]
 
 
 def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
-    """Bytes of parameters, gradients and optimizer for `parameters` that a rank would hold without ZeRO."""
+    """Bytes of parameters, gradients and optimizer state; `parameters`: number that a rank would hold without ZeRO."""
     n = plan.sharded_over
     if plan.value_bytes == 4 or plan.zero == 3:
         weights, optimizer = 4.0, 8.0
@@ -137,7 +137,7 @@ def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
 
 
 def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) -> list[Memory]:
-    """Of every stage; `layers` of each."""
+    """Memory of every stage; `layers[i]` layers in stage i."""
     one, thrifty, whole, working = layer_bytes(model, plan)
     waiting = model.weight_bytes(
         plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
@@ -159,7 +159,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
             ends += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
             logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
             head = model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
-            # GPipe's last stage has all losses before the first backward, each with its softmax in fp32
+            # GPipe's last stage computes all losses before the first backward, each with its softmax in fp32
             waiting = flying - 1 if plan.schedule == "gpipe" else 0.0
             kept += head + waiting * (head + 4 * logits)
         parameters = count * layer + ends
@@ -179,17 +179,17 @@ def _peak(
     again: float = 0.0,
     working: float = 0.0,
 ) -> tuple[str, dict[str, float]]:
-    """The moment when a stage holds most, and what it holds then besides its states, in bytes by field of `Memory`.
+    """The moment of a stage's peak, and the bytes held then in addition to its states, by field of `Memory`.
 
-    parameters: of the stage, of which `ends` are embedding's and head's, and `layer` one layer's. kept: by all
-    microbatches in flight, of which `microbatch` by one.
+    parameters: number in the stage, of which `ends` belong to embedding and head, and `layer` to one layer. kept:
+    activations of all microbatches in flight, of which `microbatch` belong to one.
     """
     narrow, wide = plan.value_bytes, plan.gradient_bytes
     gathered = passing = unsummed = 0.0
     if plan.zero >= 2:
-        passing = layer * (narrow + wide)  # one layer's, as autograd makes them and as they are sent
+        passing = layer * (narrow + wide)  # one layer's, as computed by autograd and as sent
     if plan.zero == 3:
-        # the layer that computes, the one fetched ahead; embedding and head are gathered for all of the step
+        # the layer being computed and the prefetched one; embedding and head stay gathered for the whole step
         gathered = (2 * layer + ends) * narrow
         unsummed = ends * (narrow + wide)
     elif plan.gradient_copies and wide > narrow:
@@ -210,8 +210,8 @@ def _peak(
 
 
 def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
-    """Of one microbatch: what a layer keeps on average, what one with recomputation keeps, what one without it does,
-    and what its backward needs besides."""
+    """Bytes of one microbatch: kept by a layer on average, by one with recomputation, by one without, and needed in
+    addition by its backward."""
     kept, whole = (
         model.activation_bytes(
             plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
@@ -228,10 +228,10 @@ def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, fl
 
 
 def memory(model: Description, plan: Plan, layers: Sequence[int]) -> tuple[Memory, ...]:
-    """Of every stage."""
+    """Memory of every stage."""
     if isinstance(model, Transformer):
         return tuple(transformer_memory(model, plan, layers))
     kept = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
-    # in parts so small that what FSDP gathers of one is nothing
+    # in parts so small that the memory FSDP gathers for one is negligible
     moment, extra = _peak(plan, model.parameters, 0.0, 0.0, kept, kept)
     return (Memory(0, 1, model.parameters, moment, *states(plan, model.parameters), **extra),)

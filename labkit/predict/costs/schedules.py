@@ -1,8 +1,9 @@
-"""How long a pipeline takes for a step: the slowest stage's work, and what the schedule leaves idle.
+"""Time of a pipeline's step: the slowest stage's work, and the idle time (bubble) of the schedule.
 
-GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019) idle (p-1)(F+B); interleaving divides that by the chunks of a
-rank (Narayanan et al. 2021); zero-bubble schedules split backward into B, for inputs, and W, for weights, and fill the
-idle time with W: ZB-H1 idles (p-1)(F+B-W), ZB-H2 (p-1)(F+B-2W), ZB-V nothing when the three are equal (Qi et al. 2024).
+GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019) idle (p-1)(F+B); interleaving divides that by the number of
+chunks per rank (Narayanan et al. 2021); zero-bubble schedules split backward into B, for inputs, and W, for weights,
+and fill the idle time with W: ZB-H1 idles (p-1)(F+B-W), ZB-H2 (p-1)(F+B-2W), ZB-V not at all when the three are equal
+(Qi et al. 2024).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ KINDS: dict[Schedule, str] = {
 
 
 def idle_seconds(plan: Plan, stages: Sequence[tuple[float, float, float]]) -> float:
-    """What the pipeline adds to microbatches x the slowest stage; (F, B, W) of one microbatch for each stage.
+    """Seconds added to microbatches x the slowest stage; `stages`: (F, B, W) of one microbatch for each stage.
 
-    The first microbatch passes every stage forward and back, so the other stages count at their own lengths.
+    The first microbatch passes every stage forward and back, so the other stages count with their own times.
     """
     if len(stages) <= 1:
         return 0.0
@@ -46,7 +47,7 @@ def idle_seconds(plan: Plan, stages: Sequence[tuple[float, float, float]]) -> fl
 
 
 def in_flight(plan: Plan, stage: int) -> float:
-    """Microbatches whose activations stage `stage` holds at once, in units of all its layers."""
+    """Number of microbatches whose activations stage `stage` holds at once, in units of all its layers."""
     p, m = plan.pipeline, plan.microbatches
     if p == 1:
         return 1.0
@@ -65,19 +66,20 @@ def in_flight(plan: Plan, stage: int) -> float:
 
 
 def weights_waiting(plan: Plan, stage: int) -> float:
-    """Microbatches whose weights' gradients wait on stage `stage` beside those in flight.
+    """Number of microbatches whose weight gradients are deferred on stage `stage`, besides those in flight.
 
-    Zero-bubble schedules start them so late that all stages have equally many microbatches (Qi et al. 2024, section 2).
+    Zero-bubble schedules start them so late that all stages hold equally many microbatches (Qi et al. 2024, section 2).
     """
     each = {"zb-h1": 1, "zb-h2": 2}.get(plan.schedule, 0)
     return max(0.0, min(float(each * stage), plan.microbatches - in_flight(plan, stage)))
 
 
 def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int]:
-    """Layers of each stage; `first` and `last`: how many layers the embedding and the head cost.
+    """Number of layers in each stage; `first` and `last`: cost of the embedding and of the head, in layers.
 
-    With `balance` "cost" the stages at the ends have so many fewer that the slowest stage is as quick as it can be,
-    with "ends" one fewer. With "matrices" each takes layers until its share of all is passed, so early ones have most.
+    With `balance` "cost" the first and last stage have fewer layers, such that the slowest stage is as fast as
+    possible; with "ends", one fewer. With "matrices" each stage takes layers until its share is passed, so early stages
+    have the most.
     """
     p = plan.pipeline
     if p == 1:

@@ -1,8 +1,8 @@
-"""What data parallelism and ZeRO send, and how much of it computing hides.
+"""Traffic of data parallelism and ZeRO, and how much of it is hidden behind computing.
 
-All-reduce of gradients (DDP); with ZeRO 1 and 2 a reduce-scatter and an all-gather of the new parameters; with ZeRO 3
-each layer is gathered before forward and before backward of every microbatch, and its gradients are scattered (Zhao
-et al. 2023). Hybrid sharding does that inside a group and sums up between groups.
+DDP all-reduces gradients; ZeRO 1 and 2 reduce-scatter them and all-gather the new parameters; ZeRO 3 gathers each layer
+before forward and before backward of every microbatch, and reduce-scatters its gradients (Zhao et al. 2023). Hybrid
+sharding does that inside a group and all-reduces between groups.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from labkit.predict.plan import COMPRESSION_RATIO, Plan
 from labkit.predict.prediction import Term
 
 BUCKETS = 25e6
-"""Bytes that are sent together (DDP's default). The last bucket has nothing to hide behind, and as no parameter is
-split, it holds the gradient of the whole embedding; the first to be gathered again is the embedding too."""
+"""Bytes per bucket (DDP's default). The last bucket has nothing to hide behind. As no parameter is split, it holds the
+gradient of the whole embedding; the embedding is also the first to be gathered again."""
 
 
 def shard_traffic(
     plan: Plan, wires: Wires, parameters: float, layers: int, per_layer: float, layer: Layer, constants: Constants,
     embedding: float = 0.0,
 ) -> list[Term]:  # fmt: skip
-    """Exposed seconds for a rank that would hold `parameters` without ZeRO, `layers` layers of `per_layer` and the
-    embedding's among them."""
+    """Exposed seconds of a rank that would hold `parameters` parameters without ZeRO, including `layers` layers of
+    `per_layer` each and the embedding's."""
     n = plan.shared_by
     if n == 1:
         return []
@@ -34,7 +34,7 @@ def shard_traffic(
     ratio = COMPRESSION_RATIO[plan.compression] * (4 / plan.gradient_bytes if plan.compression != "none" else 1)
     nbytes = parameters * plan.gradient_bytes * min(1.0, ratio)
     busy = layer.forward + layer.backward + layer.tensor
-    waiting = 1 + layer.host / busy if busy else 1.0  # while the GPU waits for launches, traffic goes on
+    waiting = 1 + layer.host / busy if busy else 1.0  # traffic continues while the GPU waits for launches
     forward = layers * waiting * (layer.forward + layer.tensor / 2)
     backward = layers * waiting * (layer.backward + layer.tensor / 2)
     if plan.zero == 3:
@@ -82,9 +82,9 @@ def shard_traffic(
 def _hidden(
     plan: Plan, name: str, seconds: float, beside: float, last: float, formula: str, constants: Constants
 ) -> Term:
-    """What is left of `seconds` beside computing of length `beside`, and by how much that slows computing.
+    """Exposed part of `seconds` of traffic that overlaps `beside` seconds of computing, plus the slowdown of computing.
 
-    `last`: the share that has nothing to hide behind."""
+    `last`: share of the traffic that has nothing to hide behind."""
     source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
     if not plan.overlap:
         return Term(name, "communication", seconds, formula, source)

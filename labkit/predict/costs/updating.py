@@ -1,4 +1,4 @@
-"""How long the optimizer takes: Adam reads and writes its state once, from memory or the host."""
+"""Time of the optimizer: Adam reads and writes its state once, in GPU or host memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit.predict.plan import Plan
 def update_seconds(
     plan: Plan, parameters: float, cluster: Topology, processor: Processor, constants: Constants
 ) -> float:
-    """`parameters`: of one rank before ZeRO, which leaves it a part of them."""
+    """Seconds of the update; `parameters`: number on one rank before ZeRO shards them."""
     own = parameters / plan.sharded_over
     if plan.offload == "none":
         return processor.passes(own * constants.optimizer_bytes, 4)

@@ -1,7 +1,7 @@
-"""Convolutional networks as a list of convolutions: VGG-16, ResNet-50, 101, 152 (He et al. 2016), and their kin.
+"""Convolutional networks as a list of convolutions: VGG-16, ResNet-50, 101, 152 (He et al. 2016), and variants.
 
-ResNeXt cuts its 3 x 3 convolutions into groups of channels (Xie et al. 2017); squeeze-and-excitation scales channels by
-what two small layers make of their means (Hu et al. 2018).
+ResNeXt splits its 3 x 3 convolutions into groups of channels (Xie et al. 2017); squeeze-and-excitation scales channels
+by the output of two small layers applied to their means (Hu et al. 2018).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cached_property
 from labkit.predict.describe.work import Block, Product
 
 WINOGRAD = 2.25
-"""3 x 3 at stride 1 in tiles of 2 x 2: 16 multiplications where there were 36 (Lavin & Gray 2016)."""
+"""Savings for 3 x 3 at stride 1 in tiles of 2 x 2: 16 multiplications instead of 36 (Lavin & Gray 2016)."""
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution, with the norm behind it where `norm`; `size` is its output's height and width."""
+    """One convolution, followed by a norm if `norm`; `size` is its output's height and width."""
 
     inputs: int
     outputs: int
@@ -27,12 +27,12 @@ class Convolution:
     norm: bool = True
     relu: bool = True
     residual: bool = False
-    """A residual is added behind it."""
+    """Whether a residual is added to the output."""
     bias: bool = False
     groups: int = 1
-    """Each sees so many times fewer inputs."""
+    """Number of channel groups; each sees 1/groups of the inputs."""
     scaled: bool = False
-    """Squeeze-and-excitation: its output's means are taken, and its channels scaled."""
+    """Whether squeeze-and-excitation follows: the output's means are taken, and its channels scaled."""
 
     @property
     def parameters(self) -> int:
@@ -41,16 +41,16 @@ class Convolution:
 
     @property
     def values(self) -> int:
-        """Of the output of one sample."""
+        """Number of values in the output of one sample."""
         return self.outputs * self.size**2
 
     @property
     def read(self) -> int:
-        """Values of the input of one sample."""
+        """Number of values in the input of one sample."""
         return self.inputs * (self.size * self.stride) ** 2
 
     def product(self, samples: float) -> Product:
-        """A row for each place of the output, a column for each channel, batched over the groups (implicit GEMM)."""
+        """Implicit GEMM: a row per output position, a column per channel, batched over the groups."""
         return Product(
             samples * self.size**2, self.outputs / self.groups, self.inputs / self.groups * self.kernel**2, self.groups,
             values=samples * (self.read + self.values) + self.parameters,
@@ -59,13 +59,13 @@ class Convolution:
 
     @property
     def flops(self) -> float:
-        """Forward of one sample, a multiplication and an addition counted as two."""
+        """FLOPs of the forward pass of one sample; a multiply-add counts as two."""
         return 2.0 * self.inputs / self.groups * self.kernel**2 * self.values
 
 
 @dataclass(frozen=True)
 class Convolutional:
-    """A network of convolutions; a fully connected layer is one of size 1 on an image of 1 x 1."""
+    """A network of convolutions; a fully connected layer is a convolution of size 1 on an image of 1 x 1."""
 
     name: str
     convolutions: tuple[Convolution, ...]
@@ -79,27 +79,27 @@ class Convolutional:
         return 1
 
     def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """Forward and backward; with full recomputation and the `hardware` convention forward twice."""
+        """FLOPs of forward and backward; forward counts twice with full recomputation and the `hardware` convention."""
         forward = sum(layer.flops for layer in self.convolutions)
         return samples * forward * (4 if convention == "hardware" and recompute == "full" else 3)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
-        """Kept for backward: each convolution's output, and its norm's with ReLU in place; full: one of four."""
+        """Bytes kept for backward: each convolution's output, and its norm's with ReLU in place; full: one of four."""
         kept = sum(layer.values * (2 if layer.norm else 1) for layer in self.convolutions)
         return samples * nbytes * kept / (4 if recompute == "full" else 1)
 
     def block(self, samples: float, *, nbytes: int = 2, fused: bool = False, channels_last: bool = True) -> Block:
-        """The whole network, forward: convolutions as products over all places, norms and ReLUs as passes.
+        """Forward pass of the whole network: convolutions as products over all positions, norms and ReLUs as passes.
 
-        `fused`: norm, residual and ReLU in one kernel. Not `channels_last`: tensor cores want it, so that inputs and
-        outputs are transposed around each convolution.
+        fused: norm, residual and ReLU run in one kernel. channels_last: the layout that tensor cores need; without it,
+        inputs and outputs are transposed around each convolution.
         """
         forward = backward = 0.0
         kernels = 0
         for layer in self.convolutions:
             # forward: statistics, then scale; ReLU in place; the residual's sum; squeeze's mean. Backward: ReLU reads
             # gradient and output; the norm reads gradient and input twice; gradients of the two branches are added;
-            # eager squeeze writes the product of gradient and output before it adds it up
+            # eager squeeze writes the product of gradient and output before summing it
             there, back = (3.0, 5.0) if layer.norm else (0.0, 0.0)
             if layer.residual:
                 there, back = there + (1 if fused else 3), back + 3
@@ -122,8 +122,8 @@ def resnet(
 ) -> Convolutional:
     """ResNet-`depth` v1.5, bottlenecks with the stride in the 3 x 3. Raises ValueError for another depth.
 
-    `groups` above 1: ResNeXt, its first stage's groups `group_width` channels wide. `squeeze` above 0: squeeze-and-
-    excitation through so many times fewer channels.
+    `groups` above 1: ResNeXt, whose first stage has groups of `group_width` channels. `squeeze` above 0:
+    squeeze-and-excitation with the channels reduced by that factor.
     """
     blocks = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}.get(depth)
     if blocks is None:

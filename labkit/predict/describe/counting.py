@@ -1,4 +1,4 @@
-"""Any `nn.Module`, counted: forward and backward over shapes alone, on torch's meta device."""
+"""Cost of any `nn.Module`, counted from shapes alone: forward and backward on torch's meta device."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from labkit.predict.describe.work import Block, Product
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What a module costs, as counted."""
+class ModuleCosts:
+    """Counted costs of a module."""
 
     name: str
     parameters: int
     forward_flops: float
-    """Of one sample: matrix products, convolutions, attention over all pairs."""
+    """FLOPs of one sample: matrix products, convolutions, attention over all pairs."""
     saved_bytes: float
-    """Of one sample: what autograd keeps for backward, parameters left out; in the module's own dtype."""
+    """Bytes per sample that autograd keeps for backward, without parameters, in the module's own dtype."""
     work: Block
-    """Of one sample."""
+    """Work of one sample."""
     fixed_bytes: tuple[float, float] = (0.0, 0.0)
-    """Moved forward and backward whatever the number of samples, such as gradients of a table."""
+    """Bytes moved forward and backward regardless of the number of samples, such as gradients of a table."""
 
     @property
     def units_per_sample(self) -> int:
         return 1
 
     def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """Backward is counted as twice forward."""
+        """FLOPs of forward and backward; backward counts as twice forward."""
         return samples * self.forward_flops * (4 if convention == "hardware" and recompute == "full" else 3)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
-        """As saved; full recomputation keeps the first and last of every square root of the layers (Chen et al.
-        2016)."""
+        """Bytes as saved by autograd; full recomputation keeps the first and last of every square root of the layers
+        (Chen et al. 2016)."""
         kept = samples * self.saved_bytes * nbytes / 4
         return kept / max(1.0, self.work.kernels**0.5) if recompute == "full" else kept
 
@@ -51,19 +51,19 @@ class Counted:
 
 
 def _of(product: Product, samples: float) -> Product:
-    """Rows are of all samples; of products between activations there are more."""
+    """Scale a product to `samples`: more rows, or for products between activations a larger batch."""
     values = None if product.values is None else product.values * samples
     if product.weight:
         return product._replace(m=product.m * samples, values=values)
     return product._replace(batch=product.batch * samples, values=values)
 
 
-def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> Counted:
-    """Count `module` over example inputs whose first dimension is the batch; neither is changed.
+def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> ModuleCosts:
+    """Count the costs of `module` on example inputs whose first dimension is the batch; neither is changed.
 
-    Counted is every operator that the module calls, and those that autograd calls for it; a loss only where the module
-    has it. Attention called as one function is one kernel, as on a GPU. Parameters that are shared are counted once.
-    Raises ValueError when no input is a tensor with a batch dimension, and when the module needs values, not shapes.
+    Counts every operator that the module calls, and those that autograd calls for it; a loss only if it is part of the
+    module. Attention called as one function is one kernel, as on a GPU. Shared parameters are counted once.
+    Raises ValueError if no input is a tensor with a batch dimension, or if the module needs values, not only shapes.
     """
     import torch
 
@@ -99,7 +99,7 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> C
     there = (more_forward.moved - forward.moved) / batch
     back = (more_backward.moved - backward.moved) / batch
     products = tuple(_of(product, 1 / batch) for product in forward.products)
-    return Counted(
+    return ModuleCosts(
         name or type(module).__name__,
         sum(parameter.numel() for parameter in shadow.parameters()),
         forward.flops / batch,

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons: linear layers with biases and an activation between them."""
+"""Multi-layer perceptrons: linear layers with biases, and activations between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from labkit.predict.describe.work import Block, Product
 
 @dataclass(frozen=True)
 class MLP:
-    """`sizes` are those of input, hidden layers and output: (784, 256, 10) has two linear layers."""
+    """`sizes`: widths of input, hidden layers and output; (784, 256, 10) has two linear layers."""
 
     name: str
     sizes: tuple[int, ...]
@@ -28,17 +28,17 @@ class MLP:
         return 1
 
     def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """Forward and backward: 6 a weight and sample, 8 with full recomputation and the `hardware` convention."""
+        """Forward and backward: 6 per weight and sample, 8 with full recomputation and the `hardware` convention."""
         weights = sum(inputs * outputs for inputs, outputs in pairwise(self.sizes))
         return samples * weights * (8.0 if convention == "hardware" and recompute == "full" else 6.0)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
-        """Kept for backward: the input of each layer; full recomputation keeps the first only."""
+        """Bytes kept for backward: the input of each layer; full recomputation keeps only the first."""
         kept = self.sizes[0] if recompute == "full" else sum(self.sizes[:-1])
         return samples * nbytes * kept
 
     def block(self, samples: float, *, nbytes: int = 2) -> Block:
-        """The whole network, forward."""
+        """Forward pass of the whole network."""
         products = tuple(Product(samples, outputs, inputs) for inputs, outputs in pairwise(self.sizes))
         values = samples * sum(self.sizes[1:]) * nbytes
         return Block(products, 2 * values, 3 * values, 2 * len(products))

@@ -1,6 +1,6 @@
-"""What a module's operators do, forward and backward, over shapes alone: products, attention, bytes through memory.
+"""Work of a module's operators, forward and backward, from shapes alone: products, attention, bytes through memory.
 
-Imported where it is used only: it needs torch, which predictions do not.
+Imported only where it is used: it needs torch, which predictions do not.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from labkit.predict.describe.work import Product
 aten = torch.ops.aten
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
 LOOKED_UP = {"embedding", "index", "index_select", "gather"}
-"""Read as much as they write, however large the table is."""
+"""Operators that read as many bytes as they write, regardless of the table's size."""
 
 
 @dataclass
 class Traffic:
-    """Of one pass. Bytes are of values as the module has them, in fp32 mostly."""
+    """Work of one pass. Bytes are counted in the module's own dtype, mostly fp32."""
 
     products: list[Product] = field(default_factory=list)
     attention_flops: float = 0.0
-    """In one kernel, the masked half left out."""
+    """FLOPs of fused attention, without the masked half."""
     flops: float = 0.0
-    """All s x s pairs of attention counted."""
+    """FLOPs, with all s x s pairs of attention."""
     moved: float = 0.0
     kernels: int = 0
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
-        """One operator that autograd or the module called."""
+        """Record one operator that autograd or the module called."""
         name, packet = func._schema.name.removeprefix("aten::"), func.overloadpacket
         read, written = tensors((args, kwargs)), tensors(output)
         if func.is_view or name in ("detach", "_unsafe_view") or not read:
-            return  # nothing is moved, or a constant is made
+            return  # moves nothing, or creates a constant
         self.kernels += 1
         if packet in flop_registry:
             flops = flop_registry[packet](*args, **kwargs, out_val=output)
@@ -61,7 +61,7 @@ class Traffic:
 def _product(name: str, args: Sequence[Any], output: Tensor) -> Product:
     if name == "convolution":
         read, weight, _, stride, _, _, transposed, _, groups = args
-        if transposed:  # a row for each place of the input, a column for each value that it adds to
+        if transposed:  # a row per input position, a column per value that it adds to
             places, inputs = read.numel() / read.shape[1], read.shape[1] / groups
             return Product(places, weight[0].numel(), inputs, groups, values=read.numel() + output.numel())
         places = output.numel() / output.shape[1]
@@ -80,7 +80,7 @@ def tensors(values: Any) -> list[Tensor]:
 
 
 def size(found: Iterable[Tensor]) -> float:
-    """Bytes of all of them."""
+    """Total bytes of the tensors."""
     return float(sum(tensor.numel() * tensor.element_size() for tensor in found))
 
 
@@ -96,7 +96,7 @@ class _Watch(TorchDispatchMode):
 
 
 class _AsOnGPU(TorchFunctionMode):
-    """The meta device takes attention and dropout apart; a GPU has a kernel for each."""
+    """Counts attention and dropout as one kernel each, as on a GPU; the meta device decomposes them."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -122,10 +122,10 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
 
 
 def watched(module: Any, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Traffic, Traffic, float]:
-    """Forward, backward, and the bytes that autograd keeps between them; all on the meta device."""
+    """Return the work of forward and of backward, and the bytes kept in between; runs on the meta device."""
     forward, backward = Traffic(), Traffic()
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
-    saved: dict[int, Tensor] = {}  # the tensors live as long, so that no address is taken twice
+    saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is reused
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

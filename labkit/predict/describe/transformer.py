@@ -22,10 +22,10 @@ CONVENTIONS: dict[Convention, str] = {
     "causal": "model, but only the half of attention's pairs that a causal mask leaves",
 }
 LOSS_PASSES = {"in place": (38, 14), "copied": (38, 14), "eager": (14, 22), "fused": (2, 4)}
-"""Bytes that the loss reads and writes for a logit of 16 bits, forward and backward. In place or copied, as a split
-vocabulary asks for (Megatron): to fp32 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8; gradient 8, to 16
-bits 6. Eager torch: to fp32 6, logarithm of the softmax 8; the loss's gradient 4, the softmax's 12, to 16 bits 6. One
-kernel: read 2; read and written 4."""
+"""Bytes that the loss reads and writes per 16-bit logit, forward and backward. In place or copied, as a split
+vocabulary requires (Megatron): to fp32 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8; gradient 8, to 16
+bits 6. Eager torch: to fp32 6, log-softmax 8; the loss's gradient 4, the softmax's 12, to 16 bits 6. Fused: read 2;
+read and written 4."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,29 @@ class Transformer:
     sequence: int = 1024
     """Tokens of one sample."""
     kv_heads: int | None = None
-    """Fewer than `heads` with grouped queries (Ainslie et al. 2023); None: as many."""
+    """Number of key-value heads: fewer than `heads` with grouped queries (Ainslie et al. 2023); None: `heads`."""
     ffn: int | None = None
     """Width inside the MLP; None: four times `width`."""
     gated: bool = False
-    """SwiGLU: three matrices in the MLP instead of two."""
+    """Whether the MLP is gated (SwiGLU), with three matrices instead of two."""
     biases: bool = True
     rotary: bool = False
-    """Rotary positions, which have no parameters; else learned ones."""
+    """Whether positions are rotary, without parameters, instead of learned."""
     rms_norm: bool = False
-    """Norms with a scale and no shift."""
+    """Whether norms have a scale and no shift."""
     tied: bool = False
-    """The head is the embedding's matrix."""
+    """Whether the head shares the embedding's matrix."""
     dropout: bool = False
-    """Masks of it are kept for backward."""
+    """Whether there is dropout, whose masks are kept for backward."""
     causal: bool = True
     experts: int = 1
-    """MLPs in each layer, of which each token passes `active_experts`."""
+    """MLPs in each layer; each token passes through `active_experts` of them."""
     active_experts: int = 1
     head_tokens: int | None = None
-    """So many of a sample's tokens reach the head, such as BERT's masked ones; None: all, or a ViT's class token."""
+    """Number of a sample's tokens that reach the head, such as BERT's masked ones; None: all, or a ViT's class
+    token."""
     patch_values: int = 0
-    """ViT: values of one patch of the image, embedded by a product instead of a table; the head sees one token."""
+    """ViT: values of one image patch, embedded by a matrix product instead of a table; the head sees one token."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab", "sequence", "experts", "active_experts"):
@@ -102,7 +103,7 @@ class Transformer:
 
     @cached_property
     def mlp_parameters(self) -> int:
-        """Of one expert."""
+        """Number of parameters of one expert."""
         h, f = self.width, self.inner
         bias = (self.mlp_matrices - 1) * f + h if self.biases else 0
         return self.mlp_matrices * h * f + bias
@@ -115,7 +116,7 @@ class Transformer:
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters in a layer's matrices: without biases and norms."""
+        """Number of parameters in a layer's matrices, without biases and norms."""
         h = self.width
         return 2 * h * h + 2 * h * self.kv_width + self.experts * self.mlp_matrices * h * self.inner
 
@@ -123,18 +124,18 @@ class Transformer:
     def embedding_parameters(self) -> int:
         h = self.width
         if self.patch_values:
-            return self.patch_values * h + h + self.sequence * h + h  # with the class token
+            return self.patch_values * h + h + self.sequence * h + h  # includes the class token
         return self.vocab * h + (0 if self.rotary else self.sequence * h)
 
     def embedding_held(self, tensor: int) -> float:
-        """By one tensor-parallel rank: it has some tokens' rows, and all positions (Shoeybi et al. 2019)."""
+        """Embedding parameters on one tensor-parallel rank: some tokens' rows, all positions (Shoeybi et al. 2019)."""
         if self.patch_values:
             return self.embedding_parameters / tensor
         return self.embedding_parameters - self.vocab * self.width * (1 - 1 / tensor)
 
     @cached_property
     def head_parameters(self) -> int:
-        """The last norm, and the head where it is not the embedding's matrix."""
+        """Number of parameters of the last norm, and of the head unless it shares the embedding's matrix."""
         norm = self.width * (1 if self.rms_norm else 2)
         return norm + (0 if self.tied else self.vocab * self.width + (self.vocab if self.patch_values else 0))
 
@@ -155,19 +156,19 @@ class Transformer:
     # FLOPs --------------------------------------------------------------------------------------------------------
 
     def layer_flops(self, pairs: float = 1.0) -> float:
-        """Forward of one layer for one sample, attention over `pairs` of all s x s pairs."""
+        """FLOPs of one layer's forward pass for one sample; `pairs`: share of the s x s pairs of attention counted."""
         h, f, s = self.width, self.inner, self.sequence
         per_token = 2 * (2 * h * h + 2 * h * self.kv_width) + 2 * self.active_experts * self.mlp_matrices * h * f
         return s * per_token + 4 * s * s * h * pairs
 
     @property
     def ends_flops(self) -> float:
-        """Forward of the embedding and the head for one sample."""
+        """FLOPs of the embedding's and the head's forward pass for one sample."""
         embedding = 2 * self.sequence * self.patch_values * self.width  # a table costs none
         return embedding + 2 * self.seen_by_head * self.vocab * self.width
 
     def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
-        """Forward and backward of a step of `samples`, by a convention of `CONVENTIONS`."""
+        """FLOPs of a step of `samples`, forward and backward, by a convention of `CONVENTIONS`."""
         if convention == "6n":
             return 6.0 * self.parameters * self.sequence * samples
         forward = self.layers * self.layer_flops(0.5 if convention == "causal" and self.causal else 1.0)
@@ -192,10 +193,9 @@ class Transformer:
         keep_gathered: bool = False,
         nbytes: int = 2,
     ) -> float:
-        """What one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` of one value, masks 1.
+        """Bytes that one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` per value, masks 1.
 
-        `keep_gathered`: with sequence parallelism, the inputs of both parts as all ranks together hold them, in place
-        of this rank's share.
+        `keep_gathered`: with sequence parallelism, keep the gathered inputs of both parts instead of this rank's share.
         """
         h, f, kv, t = self.width, self.inner * self.active_experts, self.kv_width, tensor
         tokens = samples * self.sequence / context
@@ -203,12 +203,12 @@ class Transformer:
             return tokens * h * nbytes / (t if sequence_parallel else 1)
         mask = 1 if self.dropout else 0
         gathers = keep_gathered and sequence_parallel
-        # inputs of two norms and, but for gathered ones, of what follows them; masks after both parts
+        # inputs of two norms and, unless gathered, of the parts that follow them; masks after both parts
         whole = (2 if gathers else 4) * h * nbytes + 2 * h * mask
-        split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, what enters the projection
+        split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, the projection's input
         split += (4 if self.gated else 2) * f * nbytes  # around the activation; gated: gate, its SiLU, up, product
         if flash:
-            split += 4 * self.heads  # one fp32 a row and head
+            split += 4 * self.heads  # one fp32 per row and head
         elif recompute != "selective":
             split += self.heads * self.sequence * ((2 * nbytes + mask) if self.dropout else nbytes)
         gathered = 2 * h * nbytes if gathers else 0
@@ -224,12 +224,12 @@ class Transformer:
         flash: bool = False,
         nbytes: int = 2,
     ) -> float:
-        """What one layer's backward holds at its widest beyond what forward kept, of which it frees what it has used.
+        """Peak bytes of one layer's backward beyond what forward kept, which is freed as it is used.
 
-        In the MLP the gradient of the activation's output, and with a gate those of both halves; in attention by parts,
-        when the MLP's tensors are gone, that of the scores. Besides, the gradient that came in, for the residual. With
-        sequence parallelism the gradient of the MLP's output is gathered, and then its input, whose gradient is summed
-        over the ranks.
+        In the MLP: the gradient of the activation's output, and with a gate those of both halves. In unfused attention,
+        after the MLP's tensors are freed: the gradient of the scores. Plus the incoming gradient, for the residual.
+        With sequence parallelism the gradient of the MLP's output is gathered, and then its input, whose gradient is
+        summed over the ranks.
         """
         h, f, t = self.width, self.inner * self.active_experts, tensor
         widest = (2 if self.gated else 1) * f / t
@@ -243,7 +243,7 @@ class Transformer:
     def weight_bytes(
         self, samples: float, *, tensor: int = 1, sequence_parallel: bool = False, context: int = 1, nbytes: int = 2
     ) -> float:
-        """What one layer holds for its weights' gradients when these wait (Qi et al. 2024): inputs of its products and
+        """Bytes that one layer holds for deferred weight gradients (Qi et al. 2024): inputs of its products and
         gradients of their outputs, 32sbh for GPT in 16 bits."""
         h, f, t = self.width, self.inner * self.active_experts, tensor
         whole = 2 * h + 2 * h  # inputs of both parts, gradients of their outputs
@@ -251,12 +251,12 @@ class Transformer:
         return samples * self.sequence / context * nbytes * (whole / (t if sequence_parallel else 1) + split / t)
 
     def head_activation_bytes(self, samples: float, *, context: int = 1, nbytes: int = 2) -> float:
-        """What the last norm and the head keep: their inputs."""
+        """Bytes of the inputs that the last norm and the head keep."""
         tokens = samples * self.seen_by_head / (1 if self.patch_values else context)
         return 2 * nbytes * tokens * self.width
 
     def logits(self, samples: float, *, tensor: int = 1, context: int = 1) -> float:
-        """Values that the head puts out on one GPU."""
+        """Number of logits that the head computes on one GPU."""
         return samples * self.seen_by_head / (1 if self.patch_values else context) * self.vocab / tensor
 
     # Work ---------------------------------------------------------------------------------------------------------
@@ -272,11 +272,11 @@ class Transformer:
         fusion: Fusion = "kernels",
         nbytes: int = 2,
     ) -> Block:
-        """The work of one layer, forward, on one GPU of `tensor` x `context`.
+        """Work of one layer's forward pass, on one GPU of `tensor` x `context`.
 
-        Bytes through memory are those of each pass that the kernels of Megatron make: `fusion` "kernels" joins bias
-        with GELU, and bias with dropout and the residual; with "none" each is a kernel of its own. "norms" joins norms
-        and rotations alone: gate and product are apart, queries, keys and values are copied into order (nanotron).
+        Bytes through memory are those of each pass of Megatron's kernels: `fusion` "kernels" fuses bias with GELU, and
+        bias with dropout and the residual; with "none" each is a kernel of its own. "norms" fuses only norms and
+        rotations: gate and product are separate, queries, keys and values are copied into order (nanotron).
         """
         h, f, kv, t, s = self.width, self.inner, self.kv_width, tensor, self.sequence
         tokens = samples * s / context
@@ -308,14 +308,14 @@ class Transformer:
             forward, backward = forward + 2 * (inner + moved), backward + 2 * (2 * inner + moved)
             kernels += 16  # 12 more in nanotron's source; gradients that a hook adds to fp32 count as 4
         elif fusion == "none" and self.rms_norm:
-            # norms in fp32 step by step, bias, dropout and residual apart, gate and product apart
+            # norms in fp32 step by step; bias, dropout and residual separate; gate and product separate
             forward += whole * 2 * 12 + inner * 2
             backward += whole * 2 * 14 + inner * 4
             forward, backward = (forward + 6 * moved, backward + 6 * moved) if self.rotary else (forward, backward)
             kernels += 20
         elif fusion == "none":
-            # gradients of queries, keys and values put together and in the projection's order; of biases, each a sum
-            # that reads what comes; dropout apart from the residual. Biases are added in the products
+            # gradients of queries, keys and values are concatenated in the projection's order; each bias gradient is a
+            # sum that reads its input; dropout is separate from the residual. Biases are added in the products
             apart = 2 * 2 * whole if self.dropout else 0.0
             forward += apart
             backward += apart + 4 * moved + (moved + inner + 2 * tokens * h * nbytes if self.biases else 0.0)
@@ -344,7 +344,7 @@ class Transformer:
     def ends(
         self, samples: float, *, tensor: int = 1, context: int = 1, loss: str = "in place", nbytes: int = 2
     ) -> tuple[Block, Block]:
-        """The work of the embedding and of the head with its loss, a key of `LOSS_PASSES`, forward, on one GPU."""
+        """Forward work of the embedding, and of the head with its loss (a key of `LOSS_PASSES`), on one GPU."""
         tokens = samples * self.sequence / context
         wide = tokens * self.width * nbytes
         if self.patch_values:

@@ -1,4 +1,4 @@
-"""Work in the terms that a GPU's time is counted in: matrix products, attention, bytes through memory, kernels."""
+"""Work in the units that determine a GPU's time: matrix products, attention, bytes through memory, kernels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Product(NamedTuple):
     k: float
     batch: float = 1
     weight: bool = True
-    """(k, n) is a parameter; else both sides are activations, as in attention's products."""
+    """Whether (k, n) is a parameter; otherwise both factors are activations, as in attention."""
     values: float | None = None
-    """Read and written, where that is not the three matrices: a convolution reads its input once, whatever its kernel
-    (implicit GEMM: Chetlur et al. 2014)."""
+    """Number of values read and written, if not the three matrices: a convolution reads its input once, regardless of
+    its kernel size (implicit GEMM: Chetlur et al. 2014)."""
     fewer_in_fp32: float = 1.0
-    """Without tensor cores, so many times fewer multiplications: Winograd's filters."""
+    """Factor by which Winograd's filters reduce the multiplications without tensor cores."""
 
     @property
     def flops(self) -> float:
@@ -28,20 +28,20 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """What one layer does for one microbatch on one GPU, forward; backward follows from it."""
+    """Forward work of one layer for one microbatch on one GPU; backward is derived from it."""
 
     products: tuple[Product, ...]
     forward_bytes: float
-    """Read and written by everything that is no product: norms, activations, dropout, residuals, softmax."""
+    """Bytes read and written by all but matrix products: norms, activations, dropout, residuals, softmax."""
     backward_bytes: float
     kernels: int
-    """Launched in forward, as eager code does it."""
+    """Number of kernels launched in forward, in eager mode."""
     flash_flops: float = 0.0
-    """Attention in one kernel that keeps its scores on chip; with the causal half left out where it is skipped."""
+    """FLOPs of fused attention, which keeps its scores on chip; without the causal half where it is skipped."""
     attention_bytes: float = 0.0
-    """The share of `forward_bytes` and of what selective recomputation does again."""
+    """Attention's part of `forward_bytes`, repeated by selective recomputation."""
 
     @property
     def flops(self) -> float:
-        """Forward."""
+        """FLOPs of the forward pass."""
         return sum(product.flops for product in self.products) + self.flash_flops

@@ -1,4 +1,4 @@
-"""Models by name, as their papers give them."""
+"""Models by name, with the sizes given in their papers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 
 from labkit.predict.describe.convolutional import Convolutional, resnet, vgg16
-from labkit.predict.describe.counting import Counted
+from labkit.predict.describe.counting import ModuleCosts
 from labkit.predict.describe.dense import MLP
 from labkit.predict.describe.transformer import Transformer
 
-Description = Transformer | Convolutional | MLP | Counted
+Description = Transformer | Convolutional | MLP | ModuleCosts
 
 
 def _gpt(name: str, layers: int, width: int, heads: int, sequence: int = 2048, vocab: int = 51_200) -> Transformer:
@@ -37,7 +37,7 @@ def _vit(name: str, layers: int, width: int, heads: int, patch: int) -> Transfor
 
 # GPT: Brown et al. 2020 (table 2.1) and Narayanan et al. 2021 (SC21, table 1); Llama: Touvron et al. 2023 and the Llama
 # team 2024; Mixtral: Jiang et al. 2024; ViT: Dosovitskiy et al. 2021; BERT: Devlin et al. 2019, whose head
-# sees the masked tokens, 80 of 512 in NVIDIA's data sets. `gpt-13b` is Brown's with 40 heads.
+# sees the masked tokens, 80 of 512 in NVIDIA's data sets. `gpt-13b` is Brown et al.'s with 40 heads.
 MODELS: dict[str, Description] = {
     model.name: model
     for model in (
@@ -82,7 +82,10 @@ MODELS: dict[str, Description] = {
 
 
 def model(name: str, *, sequence: int | None = None) -> Description:
-    """A model by its name, and of another sequence length if asked. ValueError names what is near an unknown one."""
+    """Look up a model by name, optionally with another sequence length.
+
+    Raises ValueError for an unknown name, listing similar ones.
+    """
     sizes = re.fullmatch(r"mlp-(\d+(?:x\d+)+)", name)
     if sizes and sequence is not None:
         raise ValueError(f"{name} has no sequence length to change")

@@ -1,4 +1,4 @@
-"""Agents of several nodes, all of them on this machine, with pipes for srun."""
+"""Agents of several nodes, all on this machine, with pipes in place of srun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.clusters.agent import Nodes
 
 
 class Agents:
-    """`processes[i]` is node i's agent; `nodes` speaks to all."""
+    """`processes[i]` is node i's agent; `nodes` is connected to all."""
 
     def __init__(self, nnodes: int, silence: float) -> None:
         command = [sys.executable, "-P", "-m", "labkit.clusters.agent", "--nnodes", str(nnodes)]
@@ -48,7 +48,7 @@ class Agents:
 
 @contextmanager
 def agents(nnodes: int, silence: float = 60.0) -> Iterator[Agents]:
-    """Agents that have ended when the block has."""
+    """Start agents that have ended when the block has."""
     started = Agents(nnodes, silence)
     try:
         yield started

@@ -1,4 +1,4 @@
-"""A job over several agents whose ranks start again, and that goes on with fewer nodes."""
+"""A job over several agents whose ranks are restarted, and which continues with fewer nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agents import Agents, agents  # beside this file
 
 from labkit import Job, RankFailed, Run
 from labkit.clusters import State
-from labkit.clusters.agent import Nodes, Plan
+from labkit.clusters.agent import LaunchPlan, Nodes
 from labkit.clusters.agent.interface import own_address
 
 RANK = "labkit.clusters.local.rank:main"
@@ -48,7 +48,7 @@ def run(started: Agents, source: str, on_output: Any = None, states: list[State]
     port = started.nodes.wait_until_ready(600)[0].port
     timeout = options.pop("timeout", 60.0)
     job = Job(source=HEAD + source, filename="Cell In[3]", **options)
-    plan = Plan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout)
+    plan = LaunchPlan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout)
     return started.nodes.run(plan, on_output, None if states is None else states.append)
 
 
@@ -145,7 +145,7 @@ def test_with_too_few_nodes_the_job_ends() -> None:
 def test_an_agent_that_nobody_speaks_to_restarts_ranks(tmp_path: Path) -> None:
     request = tmp_path / "plan"
     job = Job(source=HEAD + "if restarts == 0:\n    os._exit(3)\n(rank, restarts)", max_restarts=1)
-    plan = Plan("once", RANK, job, nnodes=1, nproc_per_node=2)
+    plan = LaunchPlan("once", RANK, job, nnodes=1, nproc_per_node=2)
     request.write_bytes(pickle.dumps(plan))
     options = ["--node", "0", "--nnodes", "1", "--request", str(request)]
     command = [sys.executable, "-P", "-m", "labkit.clusters.agent", *options]

@@ -19,8 +19,8 @@ from agents import Agents, agents  # beside this file
 
 from labkit import Job
 from labkit.clusters import State
-from labkit.clusters.agent import Nodes, NodesLost, Plan
-from labkit.clusters.warm.processes import descendants
+from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
+from labkit.clusters.forkserver.processes import descendants
 
 RANK = "labkit.clusters.local.rank:main"
 _numbers = itertools.count()
@@ -32,10 +32,12 @@ def pair() -> Iterator[Agents]:
         yield started
 
 
-def plan(started: Agents, source: str, **options: Any) -> Plan:
+def plan(started: Agents, source: str, **options: Any) -> LaunchPlan:
     ready = started.nodes.wait_until_ready(600)
     job = Job(source=source, filename="Cell In[1]")
-    return Plan(f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options)
+    return LaunchPlan(
+        f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options
+    )
 
 
 SUM = """\
@@ -55,7 +57,7 @@ def test_ranks_of_two_nodes_compute_together(pair: Agents) -> None:
     assert run.raise_if_failed().values[3].tolist() == [6, 6, 6]
     assert sorted(printed) == [(rank, f"node {rank // 2} local rank {rank % 2}\n") for rank in range(4)]
     assert len(run.trace.collectives()) >= 4 and {e.rank for e in run.trace.events} == {0, 1, 2, 3}
-    # one clock for all nodes: what all ranks take part in overlaps
+    # one clock for all nodes: shared collectives overlap
     last = [
         max(e.start for e in run.trace.events if e.rank == rank and e.operation == "all_reduce") for rank in range(4)
     ]
@@ -88,7 +90,7 @@ def test_an_interrupt_leaves_agents_that_serve_on(pair: Agents) -> None:
     limit = time.monotonic() + 20
     while any(len(descendants(agent.pid)) > 1 for agent in pair.processes) and time.monotonic() < limit:
         time.sleep(0.02)
-    assert [len(descendants(agent.pid)) for agent in pair.processes] == [1, 1], "the warm process alone"
+    assert [len(descendants(agent.pid)) for agent in pair.processes] == [1, 1], "the forkserver alone"
     assert pair.nodes.run(plan(pair, SUM)).ok, "and late lines of the run before do no harm"
 
 
@@ -110,13 +112,13 @@ def test_an_agent_ends_when_its_client_is_silent() -> None:
         started.nodes.wait_until_ready(600)
         agent = psutil.Process(started.processes[0].pid)
         below = agent.children(recursive=True)
-        assert below, "its warm process"
+        assert below, "its forkserver"
         assert started.processes[0].wait(300) == 0
         assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
 def alone(request: Path) -> list[str]:
-    """The command of a job's only node, which nobody speaks to."""
+    """Return the command of a job's only node, without a client connection."""
     options = ["--node", "0", "--nnodes", "1", "--request", str(request)]
     return [sys.executable, "-P", "-m", "labkit.clusters.agent", *options]
 
@@ -124,12 +126,12 @@ def alone(request: Path) -> list[str]:
 def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
     request = tmp_path / "plan"
     source = "import os\nprint('hello', flush=True)\nint(os.environ['WORLD_SIZE'])"
-    asked = Plan("once", RANK, Job(source=source), nnodes=1, nproc_per_node=2)
+    asked = LaunchPlan("once", RANK, Job(source=source), nnodes=1, nproc_per_node=2)
     request.write_bytes(pickle.dumps(asked))
     log = subprocess.run(alone(request), stdout=subprocess.PIPE, text=True, check=True).stdout
     nodes = Nodes(["pod"])
     whole = log.splitlines(keepends=True)
-    # a reader that lost its connection begins again further up, and something else has printed into the log
+    # a reader that lost its connection resumes further up, and something else has printed into the log
     for line in [*whole[:3], "Warning: something\n", *whole[1:]]:
         nodes.feed(0, line)
     run = nodes.run(asked)
@@ -140,7 +142,7 @@ def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
 def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Path) -> None:
     request, begun = tmp_path / "plan", tmp_path / "begun"
     source = f"import pathlib, time\nprint('on', flush=True)\npathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
-    asked = Plan("once", RANK, Job(source=source), 1, 1)
+    asked = LaunchPlan("once", RANK, Job(source=source), 1, 1)
     request.write_bytes(pickle.dumps(asked))
     agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None

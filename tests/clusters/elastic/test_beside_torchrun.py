@@ -54,7 +54,7 @@ MESSAGE = TELL + "tell('started')\nsys.exit('a message')"
 @dataclass(frozen=True)
 class Ended:
     told: dict[str, object]
-    """What each rank told, by start and rank."""
+    """What each rank reported, by start and rank."""
     failed: set[int]
     """Exit codes of the last start's ranks that failed."""
 
@@ -98,7 +98,7 @@ def test_ranks_see_the_same_variables(tmp_path: Path, restarts: int) -> None:
         assert isinstance(their, dict) and isinstance(our, dict)
         more = set(our) - set(their)
         assert set(their) - set(our) <= {"PYTHONUNBUFFERED"} and more <= {"GLOO_SOCKET_IFNAME", "RES_OPTIONS"}
-        # where they meet is each its own
+        # each has its own rendezvous
         own = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TOLD"}
         own |= {"TORCHELASTIC_ERROR_FILE"}
         assert {name: their[name] for name in set(their) & set(our) - own} == {

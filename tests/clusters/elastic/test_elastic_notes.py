@@ -1,4 +1,4 @@
-"""Why ranks were started again, out of what nodes reported: cases that no run shows each time."""
+"""Why ranks were restarted, from the nodes' reports: cases that no run shows each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are started again, and nodes that come and go: what a learner of fault tolerance sees."""
+"""Restarted ranks, and nodes that come and go, as seen by a learner of fault tolerance."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_ranks_of_two_nodes_that_wait_for_each_other_are_stopped_as_elsewhere() 
     job = Job(source=HEAD + source, filename="Cell In[3]", min_nnodes=1, nnodes=2, timeout=60, hang_timeout=2)
     result = local(nproc_per_node=1).run(job)
     assert result.stopped == "hang: no output and no progress for 2 s"
-    assert [standing.waits_in and standing.waits_in.name for standing in result.standings] == ["barrier", "recv"]
+    assert [status.waits_in and status.waits_in.name for status in result.statuses] == ["barrier", "recv"]
     assert [r.error and (r.error.type, r.error.where) for r in result.ranks] == [
         ("Hang", "Cell In[3], line 8"),
         ("Hang", "Cell In[3], line 10"),
@@ -152,7 +152,7 @@ def test_interrupting_ends_every_node_and_all_below() -> None:
         if begun == 2:
             raise KeyboardInterrupt
 
-    local().run(Job(source="0", nproc_per_node=1))  # the warm process stands
+    local().run(Job(source="0", nproc_per_node=1))  # the forkserver is running
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(KeyboardInterrupt):
         local(nproc_per_node=1, nnodes=2).run(Job(source=source, min_nnodes=1, max_restarts=1), interrupt)
@@ -173,7 +173,7 @@ def test_nothing_is_left_when_the_program_is_killed() -> None:
     for _ in range(2):
         assert "begun" in process.stdout.readline()
     below = psutil.Process(process.pid).children(recursive=True)
-    assert len(below) == 7, "the warm process, and of each node its supervisor, its agent and one rank"
+    assert len(below) == 7, "the forkserver, and of each node its supervisor, its agent and one rank"
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(below, timeout=60)

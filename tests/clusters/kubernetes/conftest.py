@@ -1,4 +1,4 @@
-"""A stand-in cluster, and a kubeconfig that leads to it."""
+"""A stand-in cluster, and a kubeconfig for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labkit.clusters.kubernetes.sessions import Session
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where sessions are kept."""
+    """Folder for sessions."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("labkit.clusters.kubernetes.cluster.session", own := Session())
     monkeypatch.setattr("labkit.clusters.kubernetes.submission.session", own)

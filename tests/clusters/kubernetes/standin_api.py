@@ -1,6 +1,6 @@
 """A stand-in for kube-apiserver: the part of its protocol that Kubernetes' own Python client, kubectl and the lab use.
 
-What is created is checked against the schemas that Kubernetes publishes (kubernetes-validate, strict), and TrainJobs
+Created objects are checked against the schemas that Kubernetes publishes (kubernetes-validate, strict), and TrainJobs
 against trainjob_schema.py.
 """
 
@@ -40,7 +40,7 @@ class Refusal(Exception):
 
 
 class StandInApi(ThreadingHTTPServer):
-    """Serves a store at 127.0.0.1. What tests set: the fields below."""
+    """Serves a store at 127.0.0.1. Tests set the fields below."""
 
     daemon_threads = True
 
@@ -49,18 +49,18 @@ class StandInApi(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-        # each connection's own thread shakes hands
+        # each connection's own thread does the TLS handshake
         self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.store = store
         self.token = token
         self.forbidden: set[tuple[str, str]] = set()
-        """(verb, plural) that the role does not have."""
+        """(verb, plural) pairs that the role lacks."""
         self.quota = ""
         """Refuses new Jobs, in the words of the quota admission."""
         self.trainer: str | None = None
         """The field for pods of this cluster's TrainJobs; None: no Kubeflow Trainer."""
         self.cut_logs_after: list[int] = []
-        """The next log streams break after so many bytes each."""
+        """Bytes after which the next log streams break."""
         self.log_requests: list[dict[str, str]] = []
         self.read_log: Callable[[Object, bool, float | None], Iterator[bytes]] = lambda *_: iter(())
         self.over = False
@@ -76,7 +76,7 @@ class StandInApi(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle of a stream is nothing to speak of."""
+        """Ignore clients that disconnect in the middle of a stream."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         for data in self.server.read_log(pod, query.get("follow") == "true", since):
             if left is not None and len(data) >= left:
                 self._chunk(data[:left])
-                # as when a proxy in between is restarted: no last chunk, no goodbye
+                # as when a proxy in between is restarted: no last chunk
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             left = None if left is None else left - len(data)

@@ -1,7 +1,7 @@
-"""A stand-in Kubernetes cluster, for machines on which no real one can be had.
+"""A stand-in Kubernetes cluster, for machines without a real one.
 
 Neither Debian, PyPI nor npm has kube-apiserver, k3s or kwok. This is not Kubernetes: its API, controllers and kubelet
-are the few hundred lines of standin_*.py. Real are: what checks the objects (the published schemas), what talks to it
+are the few hundred lines of standin_*.py. Real parts: the validation of objects (the published schemas), the clients
 (Kubernetes' Python client, kubectl), and what runs in its pods (the lab's agent and ranks, as pid 1 of containers).
 """
 
@@ -33,7 +33,7 @@ class StandInCluster:
         self.api = StandInApi(self.store, "a-token", self.certificate)
         environment = {
             "PATH": os.environ["PATH"],
-            # the image has labkit in it: this one
+            # the image contains labkit: this one
             "PYTHONPATH": str(Path(labkit.__file__).parents[1]),
         }
         self.kubelet = Kubelet(self.store, folder / "kubelet", {"lab:1": 1000, "rooted:1": 0}, environment)
@@ -64,13 +64,13 @@ class StandInCluster:
         self.api.close()
 
     def names(self) -> list[str]:
-        """What there is now: `jobs/labkit-...`."""
+        """Return the names of all objects: `jobs/labkit-...`."""
         with self.store.changed:
             return [f"{plural}/{name}" for plural, _, name in self.store.objects if plural != "events"]
 
 
 def _make_certificate(file: Path) -> None:
-    """As clusters have it: of an authority that only the kubeconfig knows."""
+    """Make a certificate as clusters do: from an authority that only the kubeconfig knows."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(file)]
     names = ["-subj", "/CN=stand-in", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(

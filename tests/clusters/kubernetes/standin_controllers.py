@@ -1,4 +1,4 @@
-"""What the stand-in cluster does by itself: Jobs make pods, pods get nodes, TrainJobs become Jobs."""
+"""Controllers of the stand-in cluster: Jobs make pods, pods get nodes, TrainJobs become Jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RUNTIME = {"name": "node", "image": "runtime:1", "command": ["true"]}
 
 
 class Controllers:
-    """Looks at everything whenever something has changed, and brings it one step further."""
+    """Examines everything after every change, and brings it one step further."""
 
     def __init__(self, store: Store, gpus: dict[str, int]) -> None:
         """gpus: of each node, by its name."""
         self.store = store
         self.gpus = gpus
         self.refuse_pods = ""
-        """Why no pods may be created, in the words of an admission controller."""
+        """Reason for refusing pods, in the words of an admission controller."""
         self._over = False
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""A small kubelet: runs each pod's command as a real process in a bubblewrap container of its own.
+"""A small kubelet: runs each pod's command as a real process in its own bubblewrap container.
 
 Its pid 1 is the pod's command; Secrets are mounted, `/etc/hosts` holds the names of pods that have a Service, on
 loopback; SIGTERM, then SIGKILL after the grace period. There are no images: all have this machine's files.
@@ -30,7 +30,7 @@ class Kubelet:
     """All nodes of the stand-in cluster together."""
 
     def __init__(self, store: Store, folder: Path, images: dict[str, int], environment: dict[str, str]) -> None:
-        """images: that can be pulled, and the user that each runs as; environment: what the images set."""
+        """images: pullable images with the user of each; environment: variables set by the images."""
         self.store = store
         self.folder = folder
         self.images = images
@@ -49,11 +49,11 @@ class Kubelet:
             pod.thread.join(10)
 
     def running(self, index: int) -> _Pod:
-        """The pod of this completion index that runs."""
+        """Return the running pod of this completion index."""
         return next(pod for pod in self.pods.values() if pod.index == index and pod.process and not pod.ended)
 
     def read_log(self, pod: Object, follow: bool, since: float | None) -> Iterator[bytes]:
-        """What the pod has printed, from that time on."""
+        """Yield the pod's output, from that time on."""
         found = self.pods[pod["metadata"]["uid"]]
         position = 0
         while True:
@@ -146,7 +146,7 @@ class _Pod:
         return True
 
     def _start(self) -> None:
-        # only now has it an address, and with it a name
+        # only now does it have an address, and with it a name
         self._status(waiting={"reason": "ContainerCreating"}, podIP="127.0.0.1")
         hosts = self._folder / "hosts"
         nsswitch = self._folder / "nsswitch.conf"
@@ -205,7 +205,7 @@ class _Pod:
             self.printed.append((time.time(), line))
 
     def _refresh(self) -> bool:
-        """Bring the Secrets and the hosts file up to date; False when a Secret is missing."""
+        """Bring the Secrets and the hosts file up to date; return False when a Secret is missing."""
         space = self.pod["metadata"]["namespace"]
         for volume in self.pod["spec"].get("volumes", ()):
             if "secret" not in volume:
@@ -225,7 +225,7 @@ class _Pod:
         return True
 
     def _write_hosts(self, file: Path) -> None:
-        """Names as the cluster's DNS has them: of pods with an address, where a Service of that name chooses them."""
+        """Write names as in the cluster's DNS: of pods with an address, where a Service of that name selects them."""
         store, space = self.kubelet.store, self.pod["metadata"]["namespace"]
         lines = ["127.0.0.1 localhost", f"127.0.0.1 {self.pod['spec']['hostname']}"]
         for pod in store.list("pods", space, lambda pod: bool(pod["status"].get("podIP"))):
@@ -259,7 +259,7 @@ class _Pod:
         ended = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
         self._status("Succeeded" if code == 0 else "Failed", terminated=ended)
 
-    def _status(self, phase: str = "Pending", podIP: str = "", **state: Object) -> None:  # Kubernetes' word
+    def _status(self, phase: str = "Pending", podIP: str = "", **state: Object) -> None:  # Kubernetes' name
         def settle(stored: Object) -> None:
             stored["status"]["phase"] = phase
             if podIP:

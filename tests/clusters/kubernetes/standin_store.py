@@ -1,4 +1,4 @@
-"""What a stand-in cluster knows: objects as the real API keeps them, with versions, watches and owners."""
+"""State of a stand-in cluster: objects as the real API keeps them, with versions, watches and owners."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def now() -> str:
 
 
 class Store:
-    """Objects by (plural, namespace, name). `changed` is notified with every change; it is also the lock."""
+    """Objects by (plural, namespace, name). `changed` is notified of every change; it is also the lock."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.version = 1000
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.log: list[tuple[int, str, str, Object]] = []
-        """(version, ADDED | MODIFIED | DELETED, plural, object): what watches are told."""
+        """(version, ADDED | MODIFIED | DELETED, plural, object): the events for watches."""
 
     def list(
         self, plural: str, namespace: str | None = None, chosen: Callable[[Object], bool] = lambda _: True
@@ -49,7 +49,7 @@ class Store:
             return self._tell("ADDED", plural, thing)
 
     def change(self, plural: str, thing: Object, by: Callable[[Object], object]) -> Object | None:
-        """Apply `by` to the object as it is now; None when it is gone."""
+        """Apply `by` to the current object; return None when it is gone."""
         with self.changed:
             metadata = thing["metadata"]
             stored = self.objects.get((plural, metadata["namespace"], metadata["name"]))
@@ -60,7 +60,7 @@ class Store:
             return copy.deepcopy(stored) if stored == before else self._tell("MODIFIED", plural, stored)
 
     def delete(self, plural: str, namespace: str, name: str, now_at_once: bool = False) -> Object | None:
-        """Delete an object and what it owns. Pods are only marked: the kubelet lets go of them."""
+        """Delete an object and what it owns. Pods are only marked: the kubelet removes them."""
         with self.changed:
             thing = self.objects.get((plural, namespace, name))
             if thing is None:
@@ -77,7 +77,7 @@ class Store:
             return thing
 
     def events_after(self, version: int, seconds: float, over: Callable[[], bool]) -> Iterator[tuple[str, str, Object]]:
-        """(type, plural, object) of every change after `version`, for so long."""
+        """Yield (type, plural, object) of every change after `version`, for that many seconds."""
         limit = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
         while not over() and datetime.datetime.now() < limit:
             with self.changed:

@@ -25,7 +25,7 @@ for cell in sys.argv[1:]:
 
 
 def _notebook(*cells: str) -> list[str]:
-    """What each of these cells shows, errors too, in an IPython of its own."""
+    """Return what each of these cells shows, with errors, in its own IPython."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_NOTEBOOK), *cells],
         stdout=subprocess.PIPE,
@@ -37,20 +37,20 @@ def _notebook(*cells: str) -> list[str]:
 
 
 def test_a_learner_chooses_kubernetes_and_runs_a_cell(standin: StandInCluster) -> None:
-    """One notebook, for the sake of time: what cannot be, one line each; a dry run; then a cell in pods."""
+    """One notebook, to save time: invalid requests, one line each; a dry run; then a cell in pods."""
     cell = "%%torchrun\nimport torch.distributed as dist\ndist.init_process_group()\nprint('hello')\ndist.get_rank()"
     asked = {
         "%cluster kubernetes --nnodes 2": "UsageError: say which container image the ranks run in: --image",
-        "%cluster kubernetes --image lab:1 --partition gpu": "--partition is no option of kubernetes clusters",
-        "%cluster local --image lab:1": "--image is no option of local clusters",
+        "%cluster kubernetes --image lab:1 --partition gpu": "--partition is not an option of kubernetes clusters",
+        "%cluster local --image lab:1": "--image is not an option of local clusters",
         "%cluster kubernetes --image lab:1 --context gone": "UsageError: the Kubernetes API at https://127.0.0.1:1 ",
         "%cluster kubernetes --nnodes 4 --gpus-per-node 8 --image lab:1 --memory 64Gi --dry-run": "completions: 4",
-        # nothing of that was chosen
+        # none of these was chosen
         "%cluster": "local: 2 processes",
         "%cluster kubernetes --nnodes 1 --image lab:nosuch": "a Job in namespace lab of https://127.0.0.1:",
         "%%torchrun\n1": "UsageError: pod 0 of 1 cannot start: the image lab:nosuch cannot be had",
         "%cluster kubernetes --nnodes 1 -n 2 --image lab:1 --timeout 5m": "a run is stopped after 300 s",
-        "%%ranks\n1": "UsageError: ranks of a kubernetes cluster do not stay between cells yet: use %%torchrun there",
+        "%%ranks\n1": "UsageError: ranks of a kubernetes cluster cannot stay alive between cells yet: use %%torchrun",
         cell: "[0-1] hello",
     }
     shown = _notebook(*asked)

@@ -1,4 +1,4 @@
-"""What is sent to the cluster, against the schemas that Kubernetes and Kubeflow publish; and through real kubectl."""
+"""Objects sent to the cluster, against the schemas that Kubernetes and Kubeflow publish; and through real kubectl."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_pod_template_is_laid_over_what_is_rendered(template: Path) -> None:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["nodeSelector"] == {"gpu": "h200"}
-    # Kueue looks at the Job's labels
+    # Kueue reads the Job's labels
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "course"
     assert [volume["name"] for volume in pod["volumes"]] == ["request", "shared-memory", "data"]
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/run/labkit", "/dev/shm", "/data"]
@@ -80,7 +80,7 @@ def test_a_pod_template_is_laid_over_what_is_rendered(template: Path) -> None:
 
 
 def test_pods_keep_to_the_restricted_pod_security_standard() -> None:
-    """https://kubernetes.io/docs/concepts/security/pod-security-standards/: what strict namespaces ask for."""
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/: what strict namespaces require."""
     pod = manifest.job(_NAMES, _SHAPE, 60, 600)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -98,7 +98,7 @@ def test_times_bound_a_run_at_each_level() -> None:
 
 
 def test_nothing_of_the_request_is_in_the_job() -> None:
-    """What runs may hold a learner's keys: it is in the Secret, not in a command line, and not in the environment."""
+    """The request may hold a learner's keys: it is in the Secret, not in a command line or the environment."""
     secret = manifest.secret(_NAMES, b"the-request")
     job = json.dumps(manifest.job(_NAMES, _SHAPE, 60, 600))
     assert "dGhlLXJlcXVlc3Q" in json.dumps(secret) and "request" in secret["data"]
@@ -182,7 +182,7 @@ def test_the_real_kubectl_takes_a_dry_run(standin: StandInCluster, tmp_path: Pat
 
 def test_a_request_survives_its_secret() -> None:
     from labkit.clusters import Job
-    from labkit.clusters.agent import Plan
+    from labkit.clusters.agent import LaunchPlan
 
-    plan = Plan(run="labkit-0", entry="a:b", job=Job(source="1"), nnodes=1, nproc_per_node=1)
+    plan = LaunchPlan(run="labkit-0", entry="a:b", job=Job(source="1"), nnodes=1, nproc_per_node=1)
     assert manifest.unpacked(manifest.packed(plan)) == pickle.loads(pickle.dumps(plan))

@@ -1,4 +1,4 @@
-"""What is made of a pod's status, as the real API gives it: https://kubernetes.io/docs/concepts/workloads/pods/."""
+"""How pod statuses of the real API are interpreted: https://kubernetes.io/docs/concepts/workloads/pods/."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_first_failed_pull_is_not_the_end_yet() -> None:
 
 
 def test_a_job_whose_pods_are_only_delayed_is_waited_for() -> None:
-    """The Job tries again after errors of the API's own; what admission refuses stays refused."""
+    """The Job retries after errors of the API itself; what admission refuses stays refused."""
     passing = {"type": "Warning", "reason": "FailedCreate", "message": "Error creating: etcdserver: request timed out"}
     refused = {**passing, "message": 'Error creating: pods "x" is forbidden: failed quota: q: must specify cpu'}
     assert pods.refusal([passing]) == ""

@@ -1,4 +1,4 @@
-"""What a (stand-in) Kubernetes refuses, cannot do or does not answer, told plainly and at once; what is left then."""
+"""What a (stand-in) Kubernetes refuses, cannot do or does not answer is reported plainly at once; nothing is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOB = Job(source="1")
 
 
 def _told(**options: object) -> str:
-    """What is said of a run that cannot be."""
+    """Return the error message of a run that cannot be."""
     with pytest.raises(KubernetesError) as raised:
         kubernetes(image=str(options.pop("image", "lab:1")), nnodes=2, **options).run(_JOB)  # type: ignore[arg-type]
     return str(raised.value)
@@ -51,7 +51,7 @@ def test_an_image_that_runs_as_root(standin: StandInCluster) -> None:
 
 
 def test_a_quota_that_leaves_no_room_for_pods(standin: StandInCluster) -> None:
-    """The Job is taken, its pods are not: only the Job's events say so."""
+    """The Job is accepted, its pods are not: only the Job's events show that."""
     standin.controllers.refuse_pods = (
         'pods "labkit-0" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, '
         "used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=8"
@@ -180,7 +180,7 @@ def test_what_a_killed_kernel_left_is_deleted_by_the_next_one(standin: StandInCl
     kernel.kill()
     kernel.wait()
     kernel.stdout.close()
-    # another machine's, which nobody here knows anything about
+    # another machine's, about which nothing is known here
     labels = {"app.kubernetes.io/managed-by": "labkit", "labkit/session": "0"}
     standin.store.create("secrets", "lab", {"metadata": {"name": "labkit-other", "labels": labels}, "data": {}})
     assert delete_orphans(Api()) == 3

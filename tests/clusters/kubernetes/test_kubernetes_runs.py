@@ -34,7 +34,7 @@ time.sleep(600)
 
 
 def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
-    """Do something in another thread as soon as something is so."""
+    """Do something in another thread as soon as a condition holds."""
 
     def watch() -> None:
         limit = time.monotonic() + 120
@@ -48,7 +48,7 @@ def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thre
 
 
 def test_a_cell_runs_on_two_pods_and_nothing_is_lost_when_log_streams_break(standin: StandInCluster) -> None:
-    """All that local ranks give comes from pods too, over log streams that are cut in the middle of a line, twice."""
+    """Pods return everything that local ranks do, over log streams that break in the middle of a line, twice."""
     standin.api.cut_logs_after = [900, 700, 5000]
     output, states = defaultdict(str), list[State]()
 
@@ -64,7 +64,7 @@ def test_a_cell_runs_on_two_pods_and_nothing_is_lost_when_log_streams_break(stan
     for rank, result in enumerate(run.ranks):
         assert output[rank].splitlines() == [f"{line}{rank}" for line in expected]
         assert result.output == output[rank]
-    # the cuts did happen, and were taken up from near the place
+    # the cuts did happen, and reading resumed from near the place
     assert not standin.api.cut_logs_after
     assert [request for request in standin.api.log_requests if "sinceSeconds" in request]
     assert {event.operation for event in run.trace.events} >= {"all_reduce"}
@@ -135,7 +135,7 @@ def test_a_cell_runs_as_a_train_job_where_the_cluster_has_kubeflow_trainer(stand
 def test_pods_end_by_themselves_when_the_notebook_is_silent(
     standin: StandInCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after SIGKILL of the kernel: nobody deletes anything, nobody says any more that the run is waited for."""
+    """As after SIGKILL of the kernel: nothing deletes the pods, and the client's heartbeats stop."""
     monkeypatch.setattr("labkit.clusters.kubernetes.submission.Submission.keep_alive", lambda self, seconds: None)
     run = kubernetes(nnodes=1, image="lab:1", silence=10).run(Job(source=_WAITING))
 
@@ -154,7 +154,7 @@ def test_an_image_without_labkit_is_told_with_the_pods_last_words(standin: Stand
 
 
 def _becomes(so: Callable[[], bool]) -> bool:
-    """Is it so, soon? The cluster deletes in its own time."""
+    """Wait for a condition: the cluster deletes in its own time."""
     limit = time.monotonic() + 30
     while not so() and time.monotonic() < limit:
         time.sleep(0.05)

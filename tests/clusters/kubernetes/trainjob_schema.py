@@ -1,7 +1,7 @@
-"""TrainJob's schema, for tests: Kubeflow publishes one in its CRD, half a megabyte with all that a pod may have.
+"""TrainJob's schema, for tests: Kubeflow publishes one in its CRD, half a megabyte with all pod fields.
 
-Written after pkg/apis/trainer/v1alpha1/trainjob_types.go of kubeflow/trainer; what a pod may have is taken from
-Kubernetes' own schemas. Fields that are not named here are refused, as the API server does with strict validation.
+Written after pkg/apis/trainer/v1alpha1/trainjob_types.go of kubeflow/trainer; pod fields are taken from Kubernetes' own
+schemas. Fields that are not listed here are refused, as the API server does with strict validation.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _PODS = {
 
 
 def spec_fields(pods_field: str) -> dict[str, Any]:
-    """Fields of TrainJobSpec, of the version whose field for pods this is."""
+    """Return fields of TrainJobSpec, of the version with this field for pods."""
     fields = {
         "runtimeRef": _map(("name",), name=_TEXT, apiGroup=_TEXT, kind=_TEXT),
         "trainer": _map(

@@ -1,4 +1,4 @@
-"""One process that has torch imported, for all live ranks of these tests."""
+"""One forkserver with torch imported, for all live ranks of these tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit.clusters.warm import WarmProcess
+from labkit.clusters.forkserver import ForkServer
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[WarmProcess]:
-    started = WarmProcess()
+def forkserver() -> Iterator[ForkServer]:
+    started = ForkServer()
     yield started
     started.close()

@@ -1,4 +1,4 @@
-"""Ranks that stay: what one cell leaves is there in the next, whatever went wrong in between."""
+"""Live ranks: the state left by one cell is there in the next, whatever went wrong in between."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 
 from labkit import Job, local
 from labkit.clusters import InvalidJob, RankResult, Run
+from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
-from labkit.clusters.warm import WarmProcess
 
 SETUP = """
 import os, signal, sys, threading, time
@@ -30,8 +30,8 @@ TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
 
 
 @pytest.fixture
-def live(warm: WarmProcess) -> Iterator[LiveRanks]:
-    ranks = LiveRanks(local(nproc_per_node=3, warm=warm), Job(source=""))
+def live(forkserver: ForkServer) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(local(nproc_per_node=3, forkserver=forkserver), Job(source=""))
     run_on(ranks, SETUP).raise_if_failed()
     yield ranks
     ranks.close()
@@ -53,7 +53,7 @@ def interrupt_soon(live: LiveRanks, source: str) -> Run:
     def on_output(rank: int, stream: str, text: str) -> None:
         begun.add(rank)
         if len(begun) == live.world_size:
-            # from a thread that is not the main one, as a front end's Stop button does it
+            # from a thread other than the main one, as a front end's Stop button does it
             threading.Timer(1.0, lambda: os.kill(os.getpid(), 2)).start()
 
     with pytest.raises(Interrupted) as caught:
@@ -70,7 +70,7 @@ def test_names_groups_and_processes_stay(live: LiveRanks) -> None:
     assert run_on(live, "x += rank").ok
     run = run_on(live, "dist.all_reduce(x)\nx.tolist()")
     assert run.values == [[12.0] * 4] * 3
-    # a cell that makes the process group, as one under torchrun does, keeps the one that stands
+    # a cell that makes the process group, as one under torchrun does, keeps the existing one
     assert run_on(live, "dist.init_process_group()\n" + TOGETHER).values == [[3.0, 3.0]] * 3
     assert pids(live) == before
 
@@ -99,7 +99,7 @@ def test_process_groups_need_all_ranks_and_say_so(live: LiveRanks) -> None:
     assert error is not None
     assert "needs all 3 ranks, and this cell runs on ranks 0, 2 alone: leave out --ranks" in error.message
     assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").ok
-    # on one rank the group is gone: the others meet it again
+    # on one rank the group is gone: the others join it again
     run_on(live, "dist.destroy_process_group()", [1])
     assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
 
@@ -114,7 +114,7 @@ def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) 
     assert run.diagnosis().splitlines()[0] == "ValueError on rank 1 at Cell In[7], line 3: no"
     assert run.diagnosis().splitlines()[-1] == "ranks 0, 2 stopped because of it"
     assert run.ranks[0].error is not None and run.ranks[0].error.where == "Cell In[7], line 4"
-    # everybody lives, with what was defined, and the groups work: the default one, one of two, the one that DDP holds
+    # all ranks live, with their definitions, and the groups work: the default one, one of two, the one that DDP holds
     assert run_on(live, f"z\n{TOGETHER}").values == [[3.0, 3.0]] * 3
     assert (
         run_on(live, "model(torch.ones(5, 2)).sum().backward()\nmodel.module.weight.grad.tolist()").values
@@ -127,7 +127,7 @@ def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) 
 
 def test_a_cell_without_some_members_of_its_group_says_so(live: LiveRanks) -> None:
     said = run_on(live, "dist.recv(x, src=2)", [0, 1], hang_timeout=0.5).diagnosis()
-    assert "try: the cell ran on ranks 0-1 alone, and the group has rank 2 too: leave out --ranks" in said
+    assert "try: the cell ran only on ranks 0-1, but the group includes rank 2: leave out --ranks" in said
 
 
 @pytest.mark.parametrize("before", ["", "loss = model(torch.ones(5, 2)).sum()\n"])
@@ -162,16 +162,16 @@ def test_a_time_out_interrupts_and_keeps_all(live: LiveRanks) -> None:
 
 
 def test_a_hang_is_explained_and_ended(live: LiveRanks) -> None:
-    time.sleep(1.2)  # nobody hangs between cells, however long that is
+    time.sleep(1.2)  # no hang is reported between cells, however long that is
     run = run_on(live, "if rank != 1:\n    dist.all_reduce(x)\nelse:\n    time.sleep(60)", hang_timeout=1.0)
     assert run.stopped == "hang: no output and no progress for 1 s"
     report = run.diagnosis()
-    assert "[0, 2]  Cell In[7], line 2: dist.all_reduce(x)" in report and "rank 1 is not in it" in report
+    assert "[0, 2]  Cell In[7], line 2: dist.all_reduce(x)" in report and "rank 1 is missing" in report
     assert errors(run) == dict.fromkeys(range(3), "Hang")
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
     # ranks that a cell leaves out are missing in its collectives
     run = run_on(live, TOGETHER, [0, 1], hang_timeout=1.0)
-    assert run.stopped.startswith("hang") and "rank 2 has no part in it" in run.diagnosis()
+    assert run.stopped.startswith("hang") and "rank 2 does not take part" in run.diagnosis()
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
 
 
@@ -278,8 +278,8 @@ def test_edited_exercises_reach_the_ranks_before_the_next_cell(live: LiveRanks) 
     assert run.ranks[0].error is not None and run.ranks[0].error.where == f"{name}.py, line 3"
 
 
-def test_nothing_is_left_when_they_are_closed_or_their_client_dies(warm: WarmProcess) -> None:
-    ranks = LiveRanks(local(nproc_per_node=2, warm=warm), Job(source=""))
+def test_nothing_is_left_when_they_are_closed_or_their_client_dies(forkserver: ForkServer) -> None:
+    ranks = LiveRanks(local(nproc_per_node=2, forkserver=forkserver), Job(source=""))
     run = run_on(ranks, "import os, subprocess\nsubprocess.Popen(['sleep', '600']).pid, os.getpid()")
     processes = [psutil.Process(pid) for pair in run.values for pid in pair]
     ranks.close()

@@ -1,4 +1,4 @@
-"""Virtual ranks stay as real ones do: the same cells, the same state, and a clock that goes on."""
+"""Live virtual ranks behave like real ones: the same cells, the same state, and a clock that keeps running."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from labkit import Job, virtual
 from labkit.clusters import InvalidJob, Run
+from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
 from labkit.clusters.virtual.faults import kill
-from labkit.clusters.warm import WarmProcess
 
 SETUP = """
 import os, time
@@ -28,8 +28,8 @@ TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
 
 
 @pytest.fixture
-def live(warm: WarmProcess) -> Iterator[LiveRanks]:
-    ranks = LiveRanks(virtual(nproc_per_node=3, warm=warm), Job(source=""))
+def live(forkserver: ForkServer) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(virtual(nproc_per_node=3, forkserver=forkserver), Job(source=""))
     run_on(ranks, SETUP).raise_if_failed()
     yield ranks
     ranks.close()
@@ -101,14 +101,14 @@ def test_the_learners_interrupt_ends_the_cell(live: LiveRanks, body: str) -> Non
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
 
 
-def test_a_death_concerns_one_rank(live: LiveRanks, warm: WarmProcess) -> None:
+def test_a_death_concerns_one_rank(live: LiveRanks, forkserver: ForkServer) -> None:
     run = run_on(live, "if rank == 2:\n    os._exit(5)\ndist.barrier()")
     assert run.first_failure is not None and run.first_failure.rank == 2
     assert "rank 2 ended with exit code 5 in Cell In[7], and what it held is gone" in run.notes[0]
     assert live.alive == [0, 1] and run_on(live, "rank", [0, 1]).values == [0, 1]
     with pytest.raises(InvalidJob, match="rank 2 ended with exit code 5"):
         run_on(live, "rank")
-    struck = LiveRanks(virtual(nproc_per_node=2, faults=[kill(1, at=1.0)], warm=warm), Job(source=""))
+    struck = LiveRanks(virtual(nproc_per_node=2, faults=[kill(1, at=1.0)], forkserver=forkserver), Job(source=""))
     run = run_on(struck, "import time\nfor _ in range(9): time.sleep(1)")
     assert "rank 1 was killed by SIGKILL in Cell In[7]" in run.notes[0] and run.ranks[0].exit == 0
     struck.close()
@@ -120,7 +120,7 @@ def test_values_and_edited_exercises_reach_them(live: LiveRanks) -> None:
     assert live.run(Job(source="c = rank + k"), pull=["c"])[1] == {"c": {0: 10, 1: 11, 2: 12}}
     use = "from labkit.exercises import ring_allreduce\nring_allreduce.f()"
     assert run_on(live, use, modules={name: "def f():\n    return 1\n"}).values == [1] * 3
-    # also those that the first cell with it left out
+    # even those that the first cell with it left out
     second = {name: "def f():\n    return 2\n"}
     assert run_on(live, "ring_allreduce.f()", [1], modules=second).values == [2]
     assert run_on(live, "ring_allreduce.f()", modules=second).values == [2] * 3

@@ -1,4 +1,4 @@
-"""What counts as computing on real ranks: what uses a CPU between operations, and no sleep or wait of any kind."""
+"""What counts as compute on real ranks: CPU use between operations, and no sleep or wait of any kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(source: str, ranks: int = 2) -> Run:
 
 
 def computing(run: Run, rank: int) -> list[Event]:
-    """After the first barrier: what is more than the Python between operations."""
+    """After the first barrier: compute beyond the Python between operations."""
     began = run.trace.collectives(rank)[0].end
     return [e for e in run.trace.of(rank, Kind.COMPUTE) if e.start >= began and e.end - e.start > 0.02]
 
@@ -111,7 +111,7 @@ y.backward()
     reductions = [e for e in result.trace.collectives(0) if e.operation == "all_reduce" and e.start > barrier.end]
     assert len(reductions) > 2
     spans = [e for e in result.trace.of(0, Kind.COMPUTE) if e.start >= barrier.end]
-    # the rank computes under the first buckets, then stands still until the late one has joined
+    # the rank computes under the first buckets, then idles until the late one has joined
     assert any(reductions[0].start <= span.start and span.end <= reductions[0].end for span in spans)
     assert any(earlier.end + 0.4 < later.start for earlier, later in itertools.pairwise(spans))
     assert busy(result.trace)[0].idle > 0.4

@@ -1,4 +1,4 @@
-"""However a rank dies, it is named first, with what can be known of it; what followed from that is folded."""
+"""However a rank dies, it is named first, with all known details; consequences are folded."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
 
 
 def test_unlike_tensors_that_end_a_process_are_told() -> None:
-    # mostly by SIGABRT in one of them; else the others lose connections
+    # mostly by SIGABRT in one of them; otherwise the others lose connections
     said = run("dist.all_reduce(x.double() if rank == 1 else x)").diagnosis()
     assert re.search(r"all_reduce #2 .*with .*B on rank", said)
-    assert "must give tensors of the same shape and dtype" in said
+    assert "must pass tensors of the same shape and dtype" in said
 
 
 def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() -> None:
@@ -72,8 +72,8 @@ def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
     lines = found.diagnosis().splitlines()
     assert lines[0] == "ranks 0-1, 3 lost the connection to rank 2, which had ended"
     assert lines[-2:] == [
-        "barrier #2 of the group 0-3: ranks 0-1, 3 wait in it at line 7, rank 2 has not come: it has ended",
-        "try: every rank of a group must make each of its calls; rank 2 went past this one and ended",
+        "barrier #2 of the group 0-3: ranks 0-1, 3 wait in it at line 7, rank 2 is missing: it has ended",
+        "try: every rank of a group must make all of its calls; rank 2 ended without making this one",
     ]
     assert "gloo" not in "\n".join(render(found))
 
@@ -81,7 +81,7 @@ def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
 def test_unequal_tensors_are_told_rank_by_rank() -> None:
     text = run("dist.all_reduce(torch.ones(rank + 4))").diagnosis()
     assert "16 B on rank 0, 20 B on rank 1, 24 B on rank 2, 28 B on rank 3" in text
-    assert "try: all ranks of a group must give tensors of the same shape and dtype" in text
+    assert "try: all ranks of a group must pass tensors of the same shape and dtype" in text
 
 
 def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
@@ -100,12 +100,12 @@ def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
 @pytest.mark.parametrize(
     ("statement", "advice"),
     [
-        ("input()", "nobody's keyboard reaches a rank"),
-        ("breakpoint()", "nobody's keyboard reaches a rank"),
-        ("y", "ranks do not know the notebook's variables"),
+        ("input()", "ranks have no stdin"),
+        ("breakpoint()", "ranks have no stdin"),
+        ("y", "ranks do not see the notebook's variables"),
         ("dist.destroy_process_group(); dist.barrier()", "call dist.init_process_group() first"),
-        ("dist.new_group(backend='glooo')", "the backends are gloo"),
-        ("torch.empty(1 << 46)", "each rank holds data of its own"),
+        ("dist.new_group(backend='glooo')", "use gloo for CPUs"),
+        ("torch.empty(1 << 46)", "each rank holds its own data"),
     ],
 )
 def test_common_mistakes_come_with_what_to_try(statement: str, advice: str) -> None:

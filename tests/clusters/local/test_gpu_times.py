@@ -1,4 +1,4 @@
-"""What a GPU does, on the host's clock: from marks that were recorded, and on a real GPU where there is one."""
+"""GPU activity on the host's clock: from recorded CUDA events, and on a real GPU where there is one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from labkit.trace import Kind
 from labkit.trace.busy import busy
 
 HOST = 1000.0
-"""What the host's clock says when the GPU's begins."""
+"""Host clock at the GPU clock's zero."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A mark that the GPU came to at `seconds` on its clock; CUDA tells times between two as 32-bit milliseconds."""
+    """A CUDA event reached at `seconds` on the GPU's clock; CUDA gives times between two as 32-bit milliseconds."""
 
     seconds: float
     reached: bool = True
@@ -42,7 +42,7 @@ def times() -> GpuTimes:
 
 def test_operations_and_what_is_computed_between_them() -> None:
     gpu = times()
-    # an all_reduce that the program waits for, from 10 to 14 ms, then computing, then one from 20 to 21 ms
+    # an all_reduce that the program waits for, from 10 to 14 ms, then compute, then one from 20 to 21 ms
     for row, (start, end, asked) in enumerate([(0.010, 0.014, 0.001), (0.020, 0.021, 0.002)]):
         gpu.computing_ends(Recorded(start))
         gpu.operation(row, Recorded(start), Recorded(end), HOST + asked, nothing, None)
@@ -56,7 +56,7 @@ def test_operations_and_what_is_computed_between_them() -> None:
 def test_a_gpu_that_waits_for_its_host_is_not_computing() -> None:
     gpu = times()
     gpu.computing_ends(Recorded(0.001))
-    # the stream was free at 2 ms, but the program went on at 8 ms
+    # the stream was free at 2 ms, but the program continued at 8 ms
     gpu.computing_begins(Recorded(0.002), HOST + 0.008)
     gpu.computing_ends(Recorded(0.010))
     # and here it put nothing on the stream at all
@@ -93,7 +93,7 @@ def test_after_an_hour_microseconds_are_still_told_apart() -> None:
 
 
 def _milliseconds(gpu: GpuTimes) -> list[tuple[int, float, float]]:
-    """What is known, in order, in milliseconds from the beginning."""
+    """Return what is known, in order, in milliseconds from the beginning."""
     spans = sorted(gpu.spans(), key=lambda span: span[1:])
     return [(row, round(1e3 * (start - HOST), 3), round(1e3 * (end - HOST), 3)) for row, start, end in spans]
 
@@ -155,7 +155,7 @@ torch.cuda.synchronize()
     run = local(1).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=100)).raise_if_failed()
     (time,) = busy(run.trace)
     assert time.hidden > 0
-    # what it waits for has long been done
+    # what it waits for finished long ago
     assert time.exposed < 0.2 * time.compute
 
 

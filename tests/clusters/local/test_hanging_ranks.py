@@ -1,4 +1,4 @@
-"""Real ranks that wait in vain are told, with who is missing; ranks that are only slow, or quiet, are not."""
+"""Real ranks that wait in vain are reported, with who is missing; slow or quiet ranks are not."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_rank_that_sleeps_while_others_are_in_a_barrier() -> None:
         "[0, 2]  Cell In[3], line 7: dist.barrier()  waits in barrier #1 of the group 0-2",
         "[1]     Cell In[3], line 6: time.sleep(60)  in no operation",
         "barrier #1 of the group 0-2: ranks 0, 2 wait in it at line 7, "
-        "rank 1 is not in it: it is at line 6: time.sleep(60)",
-        "try: look why rank 1 does not get beyond Cell In[3], line 6",
+        "rank 1 is missing: it is at line 6: time.sleep(60)",
+        "try: find out why rank 1 does not get past Cell In[3], line 6",
     ]
 
 
@@ -53,7 +53,7 @@ def test_mismatched_collectives() -> None:
 def test_a_receive_without_its_send() -> None:
     lines = told("if rank == 1:\n    dist.recv(x, 0)\ndist.barrier()")
     assert "[1]     Cell In[3], line 6: dist.recv(x, 0)  waits in recv from rank 0, 16 B" in lines
-    assert lines[-1] == "try: every receive needs its send: rank 0 must call send(..., dst=1)"
+    assert lines[-1] == "try: every receive needs a send: rank 0 must call send(..., dst=1)"
 
 
 def test_a_circle_of_sends() -> None:
@@ -67,8 +67,8 @@ def test_a_rank_that_ended_while_its_group_lives() -> None:
     lines = told("import threading\nif rank == 1:\n    threading.Thread(target=time.sleep, args=(60,)).start()\n"
                  "else:\n    dist.barrier()")  # fmt: skip
     assert "[1]     has ended" in lines
-    assert any("rank 1 has not come: it has ended" in line for line in lines)
-    assert lines[-1].startswith("try: every rank of a group must make each of its calls")
+    assert any("rank 1 is missing: it has ended" in line for line in lines)
+    assert lines[-1].startswith("try: every rank of a group must make all of its calls")
 
 
 def test_a_hang_in_the_backward_pass_is_in_its_all_reduce() -> None:
@@ -78,13 +78,13 @@ def test_a_hang_in_the_backward_pass_is_in_its_all_reduce() -> None:
     )
     assert lines[1].startswith("[0, 2]  Cell In[3], line 10: model(x).sum().backward()")
     assert "waits in all_reduce #" in lines[1]
-    assert "rank 1 is not in it: it is at line 9" in lines[3]
+    assert "rank 1 is missing: it is at line 9" in lines[3]
 
 
 def test_a_rank_that_never_comes_to_init_process_group() -> None:
     head = "import os, time, torch.distributed as dist\n"
     lines = told("if os.environ['RANK'] == '1':\n    time.sleep(60)\ndist.init_process_group('gloo')", head=head)
-    assert "ranks 0, 2 wait in init_process_group at line 4, rank 1 is not in it: it is at line 3: time.sleep(60)" in (
+    assert "ranks 0, 2 wait in init_process_group at line 4, rank 1 is missing: it is at line 3: time.sleep(60)" in (
         lines
     )
 
@@ -115,7 +115,7 @@ def test_a_hang_may_be_waited_for() -> None:
     assert found.raise_if_failed().values == ["done"] * 2
     hanging = [state for state in states if state.phase == "hanging"]
     assert len(hanging) == 1, "it is told once"
-    assert "rank 1 is not in it: it is at line 6: time.sleep(2.5)" in hanging[0].text
+    assert "rank 1 is missing: it is at line 6: time.sleep(2.5)" in hanging[0].text
     assert states[-1].phase == "running"
 
 

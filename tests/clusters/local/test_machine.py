@@ -1,4 +1,4 @@
-"""How many ranks, GPUs and threads: decided from what the machine is said to have."""
+"""Numbers of ranks, GPUs and threads: derived from a simulated machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.clusters.local import machine
 
 @pytest.fixture
 def has(monkeypatch: pytest.MonkeyPatch):
-    """Say what the machine has."""
+    """Set what the machine has."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 

@@ -1,4 +1,4 @@
-"""A local rank sees what a process under torchrun sees, and its end is told as it was."""
+"""A local rank sees what a process under torchrun sees, and its end is reported accurately."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_threads_are_as_many_as_asked_for() -> None:
 
 
 def test_folder_environment_and_modules_are_the_kernels_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("0")  # the warm process stands before anything changes
+    run("0")  # the forkserver is running before anything changes
     (tmp_path / "mine.py").write_text("answer = 42")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -174,7 +174,7 @@ def _operations(trace: Trace, rank: int) -> list[Event]:
 
 
 def _at_one_time(events: list[Event]) -> list[list[Event]]:
-    """Computing apart, virtual time stands still: what is asked for at one moment has no order."""
+    """Group events by time: without compute, virtual time stands still, and operations of one moment are unordered."""
     return [list(part) for _, part in groupby(events, key=lambda event: event.start)]
 
 
@@ -185,7 +185,7 @@ def _what(event: Event) -> tuple[Any, ...]:
 
 
 def _pairs(trace: Trace) -> list[Any]:
-    """Which send belongs to which receive: each by its rank and the how-manieth of its likes it is there."""
+    """Match sends with receives: each by its rank and its index among equal events there."""
     names: dict[int, Any] = {}
     counts: dict[Any, int] = {}
     for number, event in enumerate(trace.events):

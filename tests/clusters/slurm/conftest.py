@@ -21,7 +21,7 @@ def running_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRig]:
 
 @pytest.fixture
 def rig(running_rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmRig]:
-    """Slurm as this program's clients find it, with nothing in the queue before and after."""
+    """Slurm as seen by this program's clients, with an empty queue before and after."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]:
         monkeypatch.delenv(name)
     for name, value in running_rig.environment.items():

@@ -1,7 +1,7 @@
-"""A real Slurm on one machine: munge, a controller, and nodes with network, name and processes of their own.
+"""A real Slurm on one machine: munge, a controller, and nodes with their own network, name and processes.
 
-Nothing outlives the program that starts it, however that ends: the daemons die with it, and the network with them.
-Where namespaces may not be made, all nodes have one address, and differ by their ports.
+Nothing outlives the program that starts it, however it ends: the daemons die with it, and the network with them.
+Where namespaces are not permitted, all nodes have one address and differ by port.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _search_path() -> str:
 
 @dataclass
 class Node:
-    """A node of the rig. `process` is its slurmd, in namespaces the first process, with which all others end."""
+    """A node of the rig. `process` is its slurmd, with namespaces the first process, with which all others end."""
 
     name: str
     address: str
     port: int
     process: subprocess.Popen[bytes] | None = None
     link: str = ""
-    """Its cable's end in the switch."""
+    """The switch's end of its cable."""
 
 
 class SlurmRig:
@@ -61,7 +61,7 @@ class SlurmRig:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What clients need."""
+        """Environment variables for clients."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def __enter__(self) -> SlurmRig:
@@ -79,24 +79,24 @@ class SlurmRig:
         self._processes.clear()
 
     def ask(self, *command: str) -> str:
-        """What a Slurm client prints."""
+        """Return what a Slurm client prints."""
         done = subprocess.run(
             command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, capture_output=True
         )
         return (done.stdout + done.stderr).decode().strip()
 
     def jobs(self) -> list[str]:
-        """Ids of the jobs that wait or run."""
+        """Return ids of waiting and running jobs."""
         return self.ask("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").split()
 
     def clear(self) -> None:
-        """Cancel all jobs, and return when nodes are free of what they left."""
+        """Cancel all jobs; return when the nodes are idle again."""
         if jobs := self.jobs():
             self.ask("scancel", *jobs)
         _wait(lambda: not self.ask("squeue", "--noheader", "--format=%i"), "an empty queue")
 
     def processes_on(self, node: Node) -> list[str]:
-        """Command lines of what runs on a node, its slurmd left out."""
+        """Return command lines of a node's processes, except its slurmd."""
         assert node.process is not None
         if not self.namespaces:
             raise NotImplementedError("nodes without namespaces of their own share their processes")
@@ -111,7 +111,7 @@ class SlurmRig:
         return found
 
     def cut_off(self, node: Node) -> None:
-        """The node loses power: nobody hears of it again, and nobody is told."""
+        """Simulate a power loss: the node vanishes without notice."""
         assert node.process is not None
         if node.link:
             self._in_switch("ip", "link", "set", node.link, "down")
@@ -123,7 +123,7 @@ class SlurmRig:
                 self._in_switch("ip", "link", "delete", node.link)
 
     def revive(self, node: Node) -> None:
-        """The node comes back, empty."""
+        """Bring the node back, empty."""
         self._start_node(node)
         self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
         _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
@@ -159,7 +159,7 @@ class SlurmRig:
             return
         hosts = self.folder / f"hosts.{node.name}"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{n.address} {n.name}\n" for n in self.nodes))
-        # the cable comes when the namespace stands
+        # the cable is connected after the namespace exists
         script = f"""
             set -e
             hostname {node.name}
@@ -188,7 +188,7 @@ class SlurmRig:
         return None
 
     def _lay_network(self) -> None:
-        """A switch in a namespace of its own, and a cable from it to this machine."""
+        """Create a switch in its own namespace, and a cable from it to this machine."""
         self._switch = self._spawn("unshare", "--net", "sleep", "infinity")
         namespace = f"/proc/{self._switch.pid}/ns/net"
         _wait(lambda: os.readlink(namespace) != os.readlink("/proc/self/ns/net"), "the switch")
@@ -206,7 +206,7 @@ class SlurmRig:
 
     def _configure(self) -> None:
         names = f"{self.nodes[0].name.rstrip('0123456789')}[1-{len(self.nodes)}]"
-        # any device will do: Slurm counts them, and tells jobs which are theirs
+        # any device will do: Slurm counts them, and assigns them to jobs
         gpus = "".join(f"NodeName={names} Name=gpu File={device}\n" for device in _GPUS)
         (self.folder / "gres.conf").write_text(gpus)
         addresses = "".join(

@@ -1,4 +1,4 @@
-"""Ranks on two nodes of a real Slurm: what they compute, print and fail with comes back, and no job is left."""
+"""Ranks on two nodes of a real Slurm: results, output and errors come back, and no job is left."""
 
 from __future__ import annotations
 

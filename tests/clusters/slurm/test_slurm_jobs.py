@@ -1,4 +1,4 @@
-"""A run's job in Slurm's queue: what is said of it while it waits, and that it is gone when its owner is."""
+"""A run's job in Slurm's queue: what is reported while it waits, and that it ends with its owner."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from system_packages import needs_packages
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
+from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.slurm.clients import JobState
-from labkit.clusters.warm.processes import descendants
 
 WAIT = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
@@ -36,7 +36,7 @@ def nothing_left(rig: SlurmRig) -> bool:
 
 
 class Interrupt:
-    """Ctrl-C as soon as a rank prints, or the job's state says `word`."""
+    """Ctrl-C as soon as a rank prints, or the job's state contains `word`."""
 
     def __init__(self, word: str = "") -> None:
         self.word = word
@@ -263,7 +263,7 @@ def test_nothing_is_left_when_the_owner_is_killed(rig: SlurmRig) -> None:
 
 
 def test_nothing_is_left_when_the_owners_machine_is_gone(rig: SlurmRig) -> None:
-    """Nobody can cancel the job or its step: the agent notices the silence, and the job that it has no step."""
+    """Nothing can cancel the job or its step: the agent notices the silence, and the job that it has no step."""
     with owner() as process:
         all_of_it = [process.pid, *descendants(process.pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):

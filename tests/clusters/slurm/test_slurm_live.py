@@ -1,4 +1,4 @@
-"""Ranks that stay on the nodes of a real Slurm: their job is held between cells, and no longer."""
+"""Live ranks on the nodes of a real Slurm: their job is held between cells, and no longer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_ranks_stay_between_cells_and_hold_their_job(rig: SlurmRig, monkeypatch:
 
         assert on_all(HEAD + "x = torch.ones(2) * rank\ndist.get_world_size()").values == [4] * 4
         (job,) = rig.jobs()
-        # the agents hear of this program also while nobody runs a cell
+        # the agents receive heartbeats even while no cell runs
         time.sleep(3)
         source = "dist.all_reduce(x)\nx[0].item(), os.environ['SLURM_JOB_ID'], os.environ['GROUP_RANK']"
         assert on_all(source).values == [(6.0, job, node) for node in "0011"]
-        # a run beside them has ranks of its own on the same nodes, and does not give them back
+        # a concurrent run has its own ranks on the same nodes, and does not release them
         assert cluster.run(Job(source="import os\nos.environ['SLURM_JOB_ID']")).values == [job] * 4
         with pytest.raises(InvalidJob, match=f"live ranks hold job {job}, .* %ranks stop"):
             cluster.run(Job(source="0", nproc_per_node=1))

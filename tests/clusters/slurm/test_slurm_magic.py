@@ -1,4 +1,4 @@
-"""`%cluster slurm` in a real kernel, up to its end by SIGKILL."""
+"""`%cluster slurm` in a real kernel, until the kernel is killed by SIGKILL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ os.environ["SLURM_JOB_ID"]
 
 
 class Kernel:
-    """`run(cell)` gives what it printed, its result and its error as one text."""
+    """`run(cell)` returns its output, result and error as one text."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager, self.client = manager, client
@@ -71,7 +71,7 @@ def test_cells_run_on_slurm_until_the_kernel_is_killed(kernel: Kernel, rig: Slur
     assert "#SBATCH --partition=lab\n#SBATCH --time=10\n" in shown and "srun --jobid=JOB" in shown
     assert rig.jobs() == []
     assert "did you mean %cluster slurm?" in kernel.run("%cluster slrum")
-    assert "--gpu is no option of slurm clusters" in kernel.run("%cluster slurm --gpu a100-80gb")
+    assert "--gpu is not an option of slurm clusters" in kernel.run("%cluster slurm --gpu a100-80gb")
 
     shown = kernel.run("%cluster slurm --partition lab --nnodes 2 --nproc-per-node 2 --time 10 --keep 10m")
     assert shown == "slurm: 2 nodes of 2 ranks each, partition lab\n"
@@ -82,7 +82,7 @@ def test_cells_run_on_slurm_until_the_kernel_is_killed(kernel: Kernel, rig: Slur
     assert f"job {job} keeps node1, node2" in kernel.run("%cluster")
     shown = kernel.run("%%torchrun\nimport os\nx = 3\nassert os.environ['RANK'] != '2', x")
     assert "AssertionError on rank 2 of 4" in shown and "----> 4 assert os" in shown
-    assert kernel.run("%cluster release") == "the nodes are given back\n"
+    assert kernel.run("%cluster release") == "the nodes are released\n"
     assert rig.jobs() == []
 
     assert "never start" in kernel.run("%cluster slurm --nnodes 7\n") + kernel.run("%%torchrun\n0")
@@ -108,7 +108,9 @@ def test_live_ranks_hold_their_nodes_until_another_cluster_or_the_kernels_end(ke
     kernel.run("%cluster slurm --nproc-per-node 1")
     assert rig.jobs() == []
     shown = kernel.run("%%ranks\n'x' in globals()")
-    assert "the cluster has changed: new ranks start, and what the 4 before held is gone" in shown and "False" in shown
+    assert (
+        "the cluster has changed: new ranks start; variables of the 4 old ones are lost" in shown and "False" in shown
+    )
     assert len(rig.jobs()) == 1
     rig.ask("scancel", *rig.jobs())
     limit = time.monotonic() + 120

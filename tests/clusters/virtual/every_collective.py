@@ -1,7 +1,7 @@
 """A rank's walk over torch.distributed, run by test_equal_to_gloo.py on real and on virtual ranks.
 
-Each case is a name and what came of it: its result as text, or the type of the exception. Data is integer-valued, drawn
-from a seed, so that every order of adding up gives the same; where it is not, the name begins with `near`.
+Each case is a name and its outcome: the result as text, or the type of the exception. Data is integer-valued, drawn
+from a seed, so that every order of summation gives the same; where it is not, the name begins with `near`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = [
 REDUCTIONS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"]
 SHAPES = [(), (0,), (1,), (5,), (2, 3), (3, 0, 2), (7, 1), (2, 2, 2)]
 WHOLE_SHAPES = [(0,), (1,), (5,), (2, 3), (3, 0, 2)]
-"""Those that can be cut along their first dimension: gloo crashes on others."""
+"""Shapes that can be split along their first dimension: gloo crashes on others."""
 
 
 class Walk:
@@ -48,15 +48,15 @@ class Walk:
         self.name = name
         try:
             result = body()
-        except Exception as error:  # the type is what is compared
+        except Exception as error:  # only the type is compared
             kinds = [kind.__name__ for kind in type(error).__mro__]
-            # our own errors stand for the one that gloo raises
+            # our own errors derive from the one that gloo raises
             self.found[name] = next(kind for kind in kinds if hasattr(builtins, kind))
             return
         self.found[name] = _flat(result) if name.startswith("near") else _text(result)
 
     def data(self, dtype: torch.dtype, shape: tuple[int, ...], salt: int = 0) -> Tensor:
-        """This rank's own draw, from -2 to 2 where the dtype has a sign."""
+        """This rank's own draw, from -2 to 2 where the dtype is signed."""
         seed = zlib.crc32(f"{self.name} {self.rank} {salt} {self.n}".encode())
         low = -2 if dtype.is_signed else 0
         drawn = torch.randint(low, 3, shape, generator=torch.Generator().manual_seed(seed))
@@ -107,7 +107,7 @@ def _reductions_of(walk: Walk, dtype: torch.dtype, op: str) -> None:
     def reduce() -> Any:
         x = data(dtype, shape)
         dist.reduce(x, root, how)
-        return x if rank == root else None  # what the others hold is not said
+        return x if rank == root else None  # undefined on the others
 
     def reduce_scatter() -> Any:
         x = data(dtype, shape)
@@ -211,7 +211,7 @@ def _movements_of(walk: Walk, dtype: torch.dtype) -> None:
 
 
 def layouts(walk: Walk) -> None:
-    """Tensors that are not contiguous, need gradients, or belong to inference."""
+    """Tensors that are not contiguous, need gradients, or were made in inference mode."""
     n, data = walk.n, walk.data
 
     def transposed(salt: int = 0) -> Tensor:
@@ -497,7 +497,7 @@ def functionals(walk: Walk) -> None:
 
 
 def again(walk: Walk) -> None:
-    """The group is closed and made anew."""
+    """Destroy the group and make it again."""
 
     def closed() -> Any:
         dist.destroy_process_group()

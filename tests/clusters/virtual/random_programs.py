@@ -19,16 +19,16 @@ class Op:
     kind: str
     """`send`, `recv`, one of COLLECTIVES, `wait`, `sleep`, `compute` or `return`."""
     peer: int | None = None
-    """Global rank of a message's other end, or of a collective's root; None: from anybody, or no root."""
+    """Global rank of a message's other end, or of a collective's root; None: any source, or no root."""
     group: int = 0
     tag: int = 0
     numel: int = 1
     dtype: str = "int64"
     reduction: str = "SUM"
     later: bool = False
-    """Asynchronous: a `wait` for it follows, or none does."""
+    """Asynchronous: with or without a later `wait`."""
     handle: int = -1
-    """For `wait`: which of the rank's asynchronous calls, counted from 0."""
+    """For `wait`: index of the rank's asynchronous call, counted from 0."""
 
     @property
     def is_message(self) -> bool:
@@ -37,7 +37,7 @@ class Op:
 
 @dataclass
 class Program:
-    """What each rank does. `groups[0]` is everybody."""
+    """The calls of each rank. `groups[0]` is the default group."""
 
     seed: int
     groups: list[tuple[int, ...]]
@@ -49,7 +49,7 @@ class Program:
 
 
 def generate(seed: int) -> Program:
-    """The program of this seed, on 2 to 9 ranks."""
+    """Return the program of this seed, on 2 to 9 ranks."""
     draw = random.Random(seed)
     n = draw.randint(2, 9)
     groups = [tuple(range(n))]
@@ -59,7 +59,7 @@ def generate(seed: int) -> Program:
         _add_step(program, draw)
     disturbances = draw.choice((0, 0, 1, 1, 2, 4))
     if draw.random() < 0.3:
-        # what a message from anybody meets is known from the trace; one that does not fit leaves no event there
+        # the trace shows what a message for any source matches; one that does not fit leaves no event there
         _receive_from_anybody(program, draw)
         mishaps = [_swap, _drop, _leave]
     else:
@@ -92,7 +92,7 @@ def _add_step(program: Program, draw: random.Random) -> None:
 
 
 def _make_asynchronous(ops: list[Op], draw: random.Random) -> None:
-    """Some calls return at once. Most are waited for, in any order, as soon or late as it falls."""
+    """Make some calls return at once. Most are waited for, in random order, at random times."""
     for index, op in reversed(list(enumerate(ops))):
         if (op.is_message or op.kind in COLLECTIVES) and draw.random() < 0.4:
             ops[index] = replace(op, later=True)
@@ -110,7 +110,7 @@ def _receive_from_anybody(program: Program, draw: random.Random) -> None:
         for index, op in enumerate(ops):
             if op.kind == "recv" and draw.random() < 0.6:
                 ops[index] = replace(op, peer=None)
-    for ops in program.ranks:  # one size for all, since nobody knows whose message comes
+    for ops in program.ranks:  # one size for all, since any message may come
         ops[:] = [replace(op, numel=2, dtype="int64") if op.is_message else op for op in ops]
 
 
@@ -132,7 +132,7 @@ def _leave(ops: list[Op], draw: random.Random) -> None:
 
 
 def _alter(ops: list[Op], draw: random.Random) -> None:
-    """One call is not what the others expect."""
+    """Make one call differ from what the others expect."""
     calls = ("send", "recv", "all_reduce", "broadcast", "barrier")
     places = [index for index, op in enumerate(ops) if op.kind in calls]
     if not places:
@@ -162,14 +162,14 @@ def done(place, x=None):
 
 
 def value(rank: int, place: int) -> int:
-    """What a call contributes: no two of a program the same."""
+    """Return a call's contribution, unique within the program."""
     return 1000 * (rank + 1) + place
 
 
 def source(program: Program, stubborn: bool = False) -> tuple[str, dict[int, tuple[int, int]]]:
-    """The program as a cell, and which call stands at which line: `lines[line] = (rank, place)`.
+    """Return the program as a cell, and the call of each line: `lines[line] = (rank, place)`.
 
-    A rank prints `place|clock|values` after each call. If `stubborn`, it goes on whatever a call raises.
+    A rank prints `place|clock|values` after each call. If `stubborn`, it continues after any exception.
     """
     text = HEAD.splitlines()
     for number, members in enumerate(program.groups):

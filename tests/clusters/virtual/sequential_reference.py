@@ -1,7 +1,7 @@
-"""What a random program must come to, worked out without clocks: each rank goes on as far as it can, until none can.
+"""Expected outcome of a random program, computed without clocks: each rank runs as far as it can, until none can.
 
-What time decides is taken from the trace, and must be possible: whose message a receive from anybody takes, and what a
-rank that fails had begun with others and not finished.
+What time decides is taken from the trace, and must be possible: whose message a receive from any source takes, and what
+a failing rank had begun with others and not finished.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random_programs import COLLECTIVES, Op, Program, value
 
 Place = tuple[int, int]
-"""(rank, place among its calls)"""
+"""(rank, index among its calls)"""
 
 
 @dataclass
@@ -21,19 +21,19 @@ class Outcome:
 
     ended: set[int] = field(default_factory=set)
     errors: dict[int, set[str]] = field(default_factory=dict)
-    """For each rank that fails: what it may be told."""
+    """Allowed errors of each failing rank."""
     seen: dict[Place, list[int]] = field(default_factory=dict)
     """Values that a call, or a wait, leaves in its tensor; equal ones once."""
     passed: dict[int, list[int]] = field(default_factory=dict)
-    """The calls that each rank has come through, in order."""
+    """Calls that each rank has completed, in order."""
     messages: set[tuple[Place, Place]] = field(default_factory=set)
-    """Which send meets which receive."""
+    """Matched pairs of sends and receives."""
 
 
 def outcome(program: Program, taken: dict[Place, int], happened: set[Place]) -> tuple[Outcome, list[str]]:
-    """How it must end, and what happened that must not.
+    """Return the expected outcome, and the events that must not have happened.
 
-    `taken`: whose message each receive from anybody took. `happened`: the calls that are in the trace.
+    `taken`: whose message each receive from any source took. `happened`: the calls in the trace.
     """
     withdrawn: set[Place] = set()
     while True:
@@ -46,7 +46,7 @@ def outcome(program: Program, taken: dict[Place, int], happened: set[Place]) -> 
 
 
 class Reference:
-    """Works out the outcome, as if the calls in `withdrawn` were never met by others'."""
+    """Computes the outcome, as if the calls in `withdrawn` were never matched."""
 
     def __init__(self, program: Program, taken: dict[Place, int], withdrawn: set[Place]) -> None:
         self._program = program
@@ -72,7 +72,7 @@ class Reference:
         return self._program.ranks[place[0]][place[1]]
 
     def _advance(self, rank: int) -> bool:
-        """Let the rank run; True if it came any further."""
+        """Let the rank run; return whether it made progress."""
         out, ops, moved = self.outcome, self._program.ranks[rank], False
         while rank not in out.ended and rank not in out.errors:
             if self._at[rank] == len(ops) or ops[self._at[rank]].kind == "return":
@@ -87,7 +87,7 @@ class Reference:
                 if state == "waits":
                     return moved
                 if state == "fails":
-                    # a member that fails elsewhere meanwhile is told first
+                    # a member that fails elsewhere meanwhile is reported first
                     out.errors[rank] = (
                         {"MismatchError"} if self._op(awaited).is_message else {"MismatchError", "PeerFailed"}
                     )
@@ -121,7 +121,7 @@ class Reference:
         return self._taken.get(receive) if peer is None else peer
 
     def _partner(self, place: Place) -> Place | None:
-        """The other end of a message: between two ranks, the k-th send meets the k-th receive."""
+        """The other end of a message: between two ranks, the k-th send matches the k-th receive."""
         op, rank = self._op(place), place[0]
         source = rank if op.kind == "send" else self._source(place)
         target = op.peer if op.kind == "send" else rank
@@ -136,7 +136,7 @@ class Reference:
         return others[number]
 
     def cut_short(self, happened: set[Place]) -> set[Place]:
-        """Calls that could have met others' and did not, since a rank failed that was to receive or to join."""
+        """Calls that could have been matched and were not, because a receiving or joining rank failed."""
         failed = set(self.outcome.errors)
         cut = set()
         for place in self._posted - happened:
@@ -158,7 +158,7 @@ class Reference:
                     self.outcome.messages.add((send, receive))
 
     def impossible(self) -> list[str]:
-        """What no scheduler may do: let a message and a receive lie side by side, or a later receive go first."""
+        """List what no scheduler may do: leave a send and its receive pending, or let a later receive go first."""
         found = []
         failed = set(self.outcome.errors)
         for (group, target, tag), receives in self._receives.items():
@@ -181,7 +181,7 @@ class Reference:
     # Collectives --------------------------------------------------------------------------------------------------
 
     def _meeting(self, place: Place) -> dict[int, Place]:
-        """Who has joined the collective, by rank: each rank's k-th call in a group is the same collective."""
+        """Participants of the collective so far, by rank: each rank's k-th call in a group is the same collective."""
         calls = self._calls[self._op(place).group]
         number = calls[place[0]].index(place)
         return {rank: made[number] for rank, made in calls.items() if number < len(made)}
@@ -191,7 +191,7 @@ class Reference:
         sized = op.kind in ("all_reduce", "broadcast", "reduce", "all_gather")
         return op.kind, op.peer, op.kind == "all_reduce" and op.reduction, sized and (op.numel, op.dtype)
 
-    # What becomes of a call ---------------------------------------------------------------------------------------
+    # Result of a call -----------------------------------------------------------------------------------------------
 
     def _state(self, place: Place) -> str:
         op = self._op(place)
@@ -237,9 +237,9 @@ class Reference:
     # Who is to blame ----------------------------------------------------------------------------------------------
 
     def _blame(self) -> None:
-        """Ranks that still wait: for one that failed, and then that is what they are told; else it is a deadlock.
+        """Handle ranks that still wait: if for a failed one, that is their error; otherwise it is a deadlock.
 
-        Unless others called something else than they in the same collective.
+        Unless others called something different in the same collective.
         """
         errors = self.outcome.errors
         waiting = {rank for rank in range(self._program.n) if rank not in self.outcome.ended | set(errors)}

@@ -1,4 +1,4 @@
-"""Computing takes the time of a roofline, and overlaps with communication as far as the program lets it."""
+"""Compute takes the time of a roofline, and overlaps with communication as far as the program allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit import Job, Run, virtual
 from labkit.hardware import GPU, Link
 from labkit.trace import Kind
 
-# round figures: 1e12 operations a second, 1e12 bytes a second, a microsecond for each launch
+# round figures: 1e12 operations per second, 1e12 bytes per second, a microsecond for each launch
 ROUND = GPU(
     "round", 1.0, 1.0, 80.0, 1000.0, "made up for round numbers",
     matmul_efficiency=1.0, memory_efficiency=1.0, launch_seconds=1e-6,
@@ -26,7 +26,7 @@ def run(source: str, ranks: int = 1, how: Any = "threads", **options: Any) -> Ru
         dist.init_process_group()
         rank, world_size = dist.get_rank(), dist.get_world_size()
     """
-    # shapes decide on time, so no arithmetic is needed (test_fake_tensors.py holds that against real ones)
+    # shapes determine the time, so no arithmetic is needed (test_fake_tensors.py compares that with real tensors)
     cluster = virtual(nproc_per_node=ranks, ranks=how, **{"gpu": ROUND, "intra_node": SLOW, "fake": True, **options})
     return cluster.run(Job(source=dedent(head) + dedent(source), filename="Cell In[1]")).raise_if_failed()
 
@@ -63,8 +63,8 @@ def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
         "x.copy_(y)": 2,
         "x.view(1000, 1000).t()[3:]": 0,
         "torch.empty_like(x)": 0,
-        losses: 6000 / numel,  # 8 kB where to look, made; and moved twice: read, and beside it one value a row
-        rows: (2 * 80 + 16 + 16) / numel,  # read and written; where to look, read; and made before, of zeros
+        losses: 6000 / numel,  # 8 kB of indices, made; and moved twice: read, and with it one value per row
+        rows: (2 * 80 + 16 + 16) / numel,  # read and written; indices, read; and made before, of zeros
     }  # fmt: skip
     for expression, tensors in moved.items():
         result = run(f"x, y = torch.empty({numel}), torch.empty({numel})\n{expression}")
@@ -73,7 +73,7 @@ def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:
 
 
 def test_adam_in_one_kernel_moves_28_bytes_a_parameter() -> None:
-    """It reads the parameter, its gradient and two moments, and writes all of them but the gradient."""
+    """It reads the parameter, its gradient and two moments, and writes all of them except the gradient."""
     steps = """
         p = nn.Parameter(torch.empty(10**7))
         p.grad = torch.empty(10**7)
@@ -159,7 +159,7 @@ def test_computing_hides_communication_that_nobody_waits_for() -> None:
 
 
 def test_ddp_overlaps_its_buckets_with_the_backward_pass() -> None:
-    # each of 8 layers: 4 MB of gradients in a bucket of its own
+    # each of 8 layers: 4 MB of gradients in its own bucket
     layers, width, batch = 8, 1024, 4096
     source = f"""
         layers = nn.Sequential(*[nn.Linear({width}, {width}, bias=False) for _ in range({layers})])
@@ -177,7 +177,7 @@ def test_ddp_overlaps_its_buckets_with_the_backward_pass() -> None:
     product = 2 * batch * width**2 / 1e12
     transfer = max(e.end - e.start for e in reductions[:1])
     assert transfer < product, "else there would be nothing to hide behind"
-    # forward, backward (one product less: nobody asks for the input's gradient), and the last bucket sticks out
+    # forward, backward (one product less: the input needs no gradient), and the exposed last bucket
     end = max(e.end for e in trace.of(0))
     assert end - barrier == pytest.approx((3 * layers - 1) * product + transfer, rel=0.02)
 

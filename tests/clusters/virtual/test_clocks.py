@@ -1,4 +1,4 @@
-"""`time` on virtual ranks: what a program sleeps and measures is virtual, and it ends."""
+"""`time` on virtual ranks: sleeping and measuring use virtual time, and polling loops end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program asks of its device: memory, and copies to host memory and storage, on virtual and on real ranks."""
+"""Device functions: memory, and copies to host memory and storage, on virtual and on real ranks."""
 
 from __future__ import annotations
 

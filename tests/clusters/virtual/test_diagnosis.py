@@ -1,4 +1,4 @@
-"""What goes wrong is said at once: which rank, which operation, which line of the cell, who waits for whom."""
+"""Failures are explained at once: which rank, which operation, which line of the cell, who waits for which rank."""
 
 from __future__ import annotations
 

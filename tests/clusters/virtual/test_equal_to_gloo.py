@@ -1,4 +1,4 @@
-"""Virtual ranks compute and refuse what real gloo processes compute and refuse: every operation, dtype and size."""
+"""Virtual ranks compute and refuse the same as real gloo processes: every operation, dtype and size."""
 
 from __future__ import annotations
 

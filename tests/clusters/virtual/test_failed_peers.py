@@ -1,4 +1,4 @@
-"""A rank that fails takes with it what nobody else can do, and nothing else: whenever others ask, and however."""
+"""A failed rank fails what depends on it, and nothing else, whenever and however others ask."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def work(seconds): endpoint.compute(seconds)
 
 
 def outcomes(source: str, ranks: int = 2, how: str = "threads") -> list[object]:
-    """Each rank's value, or the kind of its error."""
+    """Return each rank's value, or the kind of its error."""
     run = virtual(nproc_per_node=ranks, ranks=how).run(Job(source=HEAD + dedent(source).strip(), timeout=30))  # type: ignore[arg-type]
     return [rank.error.type if rank.error else rank.value for rank in run.ranks]
 

@@ -1,4 +1,4 @@
-"""Fake tensors: the same times, traffic and memory as real ones, at any size; what needs values says so."""
+"""Fake tensors: the same times, traffic and memory as real ones, at any size; an error where values are needed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_ddp_forms_the_buckets_that_it_forms_on_real_tensors() -> None:
     buckets = fake[len(fake) // 2 :]
     assert fake == 2 * buckets and len(buckets) > 1
     assert sum(buckets) == 4 * GPTConfig(2, 2, 64, 512, 64).parameters
-    # real DDP has put its buckets in order by the second pass
+    # real DDP has ordered its buckets by the second pass
     assert real[-len(buckets) :] == buckets
 
 
@@ -104,10 +104,10 @@ def test_a_large_model_runs_on_many_ranks() -> None:
     result = run(FSDP, 8, config="GPTConfig(layers=4, heads=40, width=5120)").raise_if_failed()
     shard = 4 * config.parameters / 8
     for rank in (0, 7):
-        # parameters, gradients, two moments; beside them in the step three temporaries of the largest shard, the head's
+        # parameters, gradients, two moments; and during the step three temporaries of the largest shard, the head's
         at_least = 4 * shard + 3 * 4 * config.vocab * config.width / 8
         assert result.trace.peak_memory(rank) >= 0.98 * at_least
-    # forward and backward of 1,024 tokens: 6 operations a parameter and token, the head included, embeddings not
+    # forward and backward of 1,024 tokens: 6 operations per parameter and token, with the head, without embeddings
     flops = 6 * 1024 * (config.parameters - (config.vocab + config.context) * config.width)
     computed = sum(e.end - e.start for e in result.trace.of(0, Kind.COMPUTE))
     assert computed > flops / (19.5e12 * 0.82)
@@ -157,7 +157,7 @@ optimizer.step()
 def test_a_tensor_pipeline_data_layout_runs_and_counts_the_local_work() -> None:
     config = "GPTConfig(layers=4, heads=16, width=2048, vocab=1000)"
     trace = run(LAYOUT, 8, config=config).raise_if_failed().trace
-    # each layer's matrices are split in two; beside its two layers a rank of the last stage holds the head, and the
+    # each layer's matrices are split in two; besides its two layers a rank of the last stage holds the head, and the
     # embeddings that came with the model
     block = 4 * 12 * 2048**2 / 2
     last = {s.category: s.nbytes for s in trace.memory if s.rank == 7}

@@ -1,4 +1,4 @@
-"""Faults on purpose: who dies, who is told, what is slow, and that a run with faults repeats itself."""
+"""Injected faults: who dies, who is notified, what is slow, and that a run with faults is reproducible."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Futures of collectives hold what gloo's hold, and do not wait before the program does."""
+"""Futures of collectives have gloo's values, and do not wait before the program does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that is a thread keeps to itself what a process keeps to itself."""
+"""A thread rank isolates what a process isolates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values(source: str, ranks: int = 2, modules: dict[str, str] | None = None) -
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The learner's folder, with modules beside the notebook; ranks begin there."""
+    """The learner's folder, with modules next to the notebook; ranks begin there."""
     (tmp_path / "counting.py").write_text(
         "import functools\nimport torch.distributed as dist\n"
         "calls = 0\nprint('imported')\n"
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tools" / "__init__.py").write_text("from . import inner\nfrom .inner import state\n")
     (tmp_path / "tools" / "inner.py").write_text(
         "import counting\nimport torch.distributed as dist\nfrom dataclasses import dataclass\n"
-        # a module that communicates while it is imported must not hold up the others
+        # a module that communicates during import must not block the others
         "dist.barrier()\n"
         "state = []\n"
         "@dataclass\nclass Point:\n    x: 'int' = 0\n"

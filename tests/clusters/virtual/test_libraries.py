@@ -1,4 +1,4 @@
-"""torch's own libraries train on virtual ranks as on real ones: the same losses, parameters and buffers, way by way."""
+"""torch's own libraries train on virtual ranks as on real ones: equal losses, parameters and buffers per variant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.clusters import Cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 HALF_PRECISION = {"fp16_compress_hook", "mixed precision", "mixed precision, reduced in bfloat16"}
-"""Ways whose sums are rounded to 16 bits: gloo adds in another order."""
+"""Variants whose sums are rounded to 16 bits: gloo adds in another order."""
 
 
 def job(program: str, **environment: str) -> Job:
@@ -25,7 +25,7 @@ def values(cluster: Cluster, program: str, **environment: str) -> list[Any]:
 
 
 def same(a: Any, b: Any, tolerance: float) -> bool:
-    """Equal in structure, and in every number but for `tolerance`, relative or a tenth of it absolute."""
+    """Return whether structures are equal, and numbers within `tolerance`, relative or a tenth of it absolute."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key], tolerance) for key in a)
     if isinstance(a, list):

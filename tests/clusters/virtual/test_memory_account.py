@@ -1,4 +1,4 @@
-"""Memory of virtual ranks against counts by hand: every storage once, under what it is held for."""
+"""Memory of virtual ranks against counts by hand: every storage once, under its category."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_plain_data_parallel_holds_sixteen_bytes_a_parameter() -> None:
     held = run(source, ranks=2).raise_if_failed().trace.peak_by_category(0)
     assert held[Category.PARAMETER] == STATE
     assert held[Category.GRADIENT] == STATE
-    # two moments, and in the step three temporaries of a layer's size: a root, its quotient, the layer's before
+    # two moments, and during the step three temporaries of a layer's size: a root, its quotient, the previous layer's
     assert held[Category.OPTIMIZER] == pytest.approx(2 * STATE + 3 * STATE / 4, rel=0.02)
 
 
@@ -146,7 +146,7 @@ def test_zero_2_frees_the_gradients_of_others() -> None:
     assert last[Category.PARAMETER] == STATE
     assert last[Category.GRADIENT] == STATE / 2
     assert last[Category.OPTIMIZER] == pytest.approx(STATE, rel=0.02)
-    # never more than the gradients that are kept, and one that is on its way
+    # never more than the gradients that are kept, and one in transit
     held = [s.nbytes for s in trace.memory if s.rank == 1 and s.category is Category.GRADIENT]
     assert max(held) <= STATE / 2 + STATE / 4
 
@@ -173,7 +173,7 @@ def test_zero_3_holds_a_share_of_everything_and_one_layer_gathered() -> None:
     middle = sorted(e.end for e in trace.collectives(0) if e.operation == "barrier")[0]
     assert last[Category.PARAMETER] == pytest.approx(STATE / 4, rel=0.02)
     assert last[Category.OPTIMIZER] == pytest.approx(2 * STATE / 4, rel=0.02)
-    # beside the shards at most two layers are gathered: one computes while the next is on its way
+    # in addition to the shards at most two layers are gathered: one computes while the next is in transit
     gathered = [s.nbytes for s in trace.memory if s.rank == 0 and s.category is Category.PARAMETER and s.time > middle]
     assert STATE / 4 + STATE / 4 <= max(gathered) <= STATE / 4 + 2 * STATE / 4
 
@@ -212,7 +212,7 @@ def test_samples_stay_few_and_the_peak_stays_exact() -> None:
     """
     trace = run(source).raise_if_failed().trace
     assert len(trace.memory) < 3000
-    # the tensor before lives until the next has its name
+    # the previous tensor lives until its name is rebound
     assert trace.peak_memory(0) == MB + 4608
 
 

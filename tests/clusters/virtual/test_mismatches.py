@@ -1,4 +1,4 @@
-"""Ranks whose collectives do not belong together are told so: who called what, at which line, and who did not come."""
+"""Mismatched collectives are reported: who called what, at which line, and who did not join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are processes: what they say to the scheduler, and the process that they are forked from."""
+"""Process ranks: their messages to the scheduler, and the process that they are forked from."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import pytest
 import torch
 
 from labkit import Job, virtual
-from labkit.clusters.virtual import rehearsal, remote
+from labkit.clusters.virtual import prefork_warmup, remote
 from labkit.clusters.virtual.diagnosis import SchedulerFailed
 from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.exchange import Allowance, Line, ProtocolError
+from labkit.clusters.virtual.protocol import ByteQuota, Connection, ProtocolError
 from labkit.clusters.virtual.requests import Receive
 from labkit.hardware import topology
 
 MESSAGE = ["post", 1, ("send", None, 2.5, float("inf"), b"abc", b""), [torch.arange(6).view(2, 3), torch.zeros(0, 3)]]
 
 
-def lines() -> tuple[socket.socket, Line]:
+def lines() -> tuple[socket.socket, Connection]:
     ours, theirs = socket.socketpair()
-    return ours, Line(theirs)
+    return ours, Connection(theirs)
 
 
 def test_a_message_arrives_as_it_was_sent_with_lists_for_tuples() -> None:
     ours, line = lines()
-    Line(ours).send(MESSAGE)
+    Connection(ours).send(MESSAGE)
     *plain, tensors = line.receive()
     assert plain == ["post", 1, ["send", None, 2.5, float("inf"), b"abc", b""]]
     assert torch.equal(tensors[0], torch.arange(6).view(2, 3)) and tensors[1].shape == (0, 3)
@@ -59,16 +59,16 @@ def test_what_is_no_message_is_refused(text: bytes) -> None:
 
 
 def test_sizes_are_refused_before_anything_is_read() -> None:
-    for text, buffers, share in ((1 << 30, 0, None), (2, 1 << 40, None), (2, 1000, Allowance(100).share(0))):
+    for text, buffers, quota in ((1 << 30, 0, None), (2, 1 << 40, None), (2, 1000, ByteQuota(100).for_rank(0))):
         ours, theirs = socket.socketpair()
         ours.sendall(struct.pack("<IQ", text, buffers))
         with pytest.raises(ProtocolError):
-            Line(theirs, share).receive()
+            Connection(theirs, quota).receive()
 
 
 def rehearsed() -> bool:
     remote.prepare_forks()
-    return rehearsal.rehearse()
+    return prefork_warmup.warm_up()
 
 
 def test_the_rehearsal_goes_well() -> None:

@@ -1,4 +1,4 @@
-"""The table of collectives against what others measured, and its choices where they are known."""
+"""The table of collectives compared with published measurements, and its choices where they are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.clusters.virtual.timing import choose
+from labkit.clusters.virtual.nccl_cost_model import choose
 from labkit.hardware import Link, Topology, topology
 
 PUBLISHED = Path(__file__).with_name("published_all_reduce.csv")
@@ -22,7 +22,7 @@ def everybody(preset: str, nnodes: int = 1) -> tuple[tuple[int, ...], Topology]:
 
 
 def published_errors() -> dict[tuple[str, str, int], list[float]]:
-    """Relative errors of the model, by (source, preset, ranks)."""
+    """Return relative errors of the model, by (source, preset, ranks)."""
     errors = defaultdict(list)
     with PUBLISHED.open() as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):

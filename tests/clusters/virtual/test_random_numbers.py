@@ -1,4 +1,4 @@
-"""Random numbers of virtual ranks are those of processes: each rank has its own, whatever runs between."""
+"""Random numbers of virtual ranks equal those of processes: each rank has its own, whatever runs in between."""
 
 from __future__ import annotations
 

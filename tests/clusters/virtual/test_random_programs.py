@@ -1,4 +1,4 @@
-"""Two hundred random programs: none hangs, and each ends as a sequential reference says it must."""
+"""Two hundred random programs: none hangs, and each ends as a sequential reference predicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit import Job, Run, virtual
 from labkit.trace import Event, Kind
 
 TIMEOUT = 30.0
-"""Seconds of real time: a scheduler that hangs is caught by it."""
+"""Limit in seconds of real time, which catches a scheduler that hangs."""
 
 
 def run(program: Program, ranks: str = "threads", stubborn: bool = False) -> tuple[Run, dict[int, Place]]:
@@ -22,7 +22,7 @@ def run(program: Program, ranks: str = "threads", stubborn: bool = False) -> tup
 
 
 def messages(result: Run, lines: dict[int, Place]) -> list[tuple[Place, Place]]:
-    """Sends and receives of the trace, in pairs. Each message must have one of each, and they must agree."""
+    """Return sends and receives of the trace in pairs. Each message must have one of each, and they must agree."""
     ends: dict[int, list[Event]] = defaultdict(list)
     for event in result.trace.events:
         if event.kind in (Kind.SEND, Kind.RECEIVE):
@@ -43,13 +43,13 @@ def place_of(event: Event, lines: dict[int, Place]) -> Place:
 
 
 def printed(result: Run, rank: int) -> list[tuple[int, float, str]]:
-    """(place, clock, values) for each call that the rank came through."""
+    """Return (place, clock, values) for each call that the rank completed."""
     rows = [line.split("|") for line in result.ranks[rank].output.splitlines()]
     return [(int(row[0]), float(row[1]), "|".join(row[2:])) for row in rows]
 
 
 def check(program: Program, result: Run, lines: dict[int, Place]) -> set[str]:
-    """Compare one run with the reference; returns the kinds of errors there were."""
+    """Compare one run with the reference; return the kinds of errors that occurred."""
     assert not result.stopped, f"it hangs: {result.diagnosis()}"
     pairs = messages(result, lines)
     anybody = {receive: send[0] for send, receive in pairs}

@@ -1,4 +1,4 @@
-"""Threads that a rank starts communicate as its own: on threads, on processes, and where calls are judged."""
+"""Threads that a rank starts communicate as that rank: on threads, on processes, and in judged calls."""
 
 from __future__ import annotations
 

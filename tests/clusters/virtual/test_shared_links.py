@@ -1,4 +1,4 @@
-"""Racks, switches that block, network cards that groups share: what crosses them together waits for one another."""
+"""Racks, blocking switches, shared network cards: concurrent transfers across them wait for one another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seconds(source: str, **options: Any) -> float:
 
 
 def test_messages_between_racks_share_the_uplink() -> None:
-    # every rank of rack 0 sends to its like in rack 1: four cards could, the uplink carries a quarter of that
+    # every rank of rack 0 sends to its counterpart in rack 1: the uplink carries a quarter of what four cards could
     source = "dist.send(x, rank + 4) if rank < 4 else dist.recv(x, rank - 4)"
     hardware = {"nnodes": 8, "nproc_per_node": 1, "intra_node": FAST, "inter_node": SLOW, "nodes_per_rack": 4}
     assert seconds(source, **hardware) == pytest.approx(ALONE, rel=0.03)

@@ -63,7 +63,7 @@ def test_every_operation_answers_as_torchs_own_stores_do(
         source = source.replace('store.append("d", "!"); store.append("f", "new")', 'store.set("f", "new")').replace(
             "store.num_keys()", "0"
         )
-        # and claims to delete what is no longer there
+        # and claims to delete keys that are already gone
         source = source.replace(', store.delete_key("c"), store.delete_key("c")', ', store.delete_key("c")')
 
     def outputs(cluster: object) -> list[object]:

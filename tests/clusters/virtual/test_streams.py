@@ -1,4 +1,4 @@
-"""Side streams: collectives on them run beside the rank's work, as far as events allow."""
+"""Side streams: their collectives run in parallel with the rank's work, as far as events allow."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A virtual rank sees what a process of its own would see, and its messages carry the right numbers."""
+"""A virtual rank sees what a separate process would see, and its messages carry the right numbers."""
 
 from __future__ import annotations
 

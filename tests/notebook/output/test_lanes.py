@@ -1,4 +1,4 @@
-"""How printed lines are put together: whatever ranks print, and however it arrives in pieces."""
+"""Assembling printed lines: whatever ranks print, and however it is split on arrival."""
 
 import time
 from collections import Counter
@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from labkit.notebook.output.folding import Folded, Line, align, fold, label, settle
+from labkit.notebook.output.folding import FoldedLine, OutputLine, align, fold, label, settle
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.rows import LONGEST_LINE
 
 
-def lines(*printed: tuple[int, str], gap: float = 0.0) -> list[Line]:
-    return [Line(index * gap, rank, "stdout", text) for index, (rank, text) in enumerate(printed)]
+def lines(*printed: tuple[int, str], gap: float = 0.0) -> list[OutputLine]:
+    return [OutputLine(index * gap, rank, "stdout", text) for index, (rank, text) in enumerate(printed)]
 
 
 printed = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 1)), max_size=30).map(
-    lambda drawn: [Line(time, rank, "stdout", text) for time, (rank, text, _) in enumerate(drawn)]
+    lambda drawn: [OutputLine(time, rank, "stdout", text) for time, (rank, text, _) in enumerate(drawn)]
 )
 
 
@@ -38,7 +38,7 @@ def test_folding_shows_each_ranks_lines_in_their_order(given_lines):
     assert Counter(rank for row in folded for rank in row.ranks) == Counter(x.rank for x in given_lines)
 
 
-def shown(folded: list[Folded]) -> list[str]:
+def shown(folded: list[FoldedLine]) -> list[str]:
     return [f"{label(line.ranks, line.stream, None)} {line.text}" for line in folded]
 
 

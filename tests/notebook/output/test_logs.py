@@ -1,4 +1,4 @@
-"""Files of what ranks print."""
+"""Log files of the ranks' output."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How far a job has come, from what its ranks print."""
+"""Progress of a job, from the output of its ranks."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_jobs_bar_is_the_least_of_the_ranks(tmp_path):
     assert shown is not None and shown.share == pytest.approx(0.2)
     assert [label for label, _, _ in shown.bars] == ["[0]", "[1]", "[2]", "[3]"]
     assert shown.state == "4 ranks running, 12 s of at most 1 min"
-    # a bar that is done counts as done, and is a line now
+    # a finished bar counts as done, and is now a line
     run.on_output(0, "stderr", "\rtrain: 100%|\n")
     shown = run.now(13.0)
     assert shown is not None and shown.share == pytest.approx(0.3)

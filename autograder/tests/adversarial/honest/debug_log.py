@@ -1,4 +1,4 @@
-# Writes what it does into a log in /tmp and intermediate results into its home.
+# Logs to a file in /tmp and writes intermediate results into its home.
 # marks: 6
 # feedback: 6 of 6 points
 from pathlib import Path

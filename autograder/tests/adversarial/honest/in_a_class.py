@@ -1,4 +1,4 @@
-# Written with a class and a generator, with a thread-free queue of what is on its way.
+# Written with a class and a generator, with a thread-free queue of tensors in transit.
 # marks: 6
 # feedback: 6 of 6 points
 import torch

@@ -1,4 +1,4 @@
-# The next tensor is on its way while the last one is awaited.
+# The next tensor is in transit while the last one is awaited.
 # marks: 6
 # feedback: 6 of 6 points
 import torch

@@ -1,4 +1,4 @@
-# Right but slow: rank 0 sends, and each other rank only when it has received.
+# Correct but slow: rank 0 sends, and each other rank only when it has received.
 # marks: 5
 # feedback: all links are busy at once
 import torch

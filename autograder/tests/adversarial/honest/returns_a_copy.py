@@ -1,4 +1,4 @@
-# Right but for the place: the sum is a new tensor.
+# Correct, but not in place: the sum is a new tensor.
 # marks: 5
 # feedback: works in place
 import torch

@@ -1,4 +1,4 @@
-# Sends in a thread of its own while the main thread receives.
+# Sends in a separate thread while the main thread receives.
 # marks: 6
 # feedback: 6 of 6 points
 from threading import Thread

@@ -1,4 +1,4 @@
-# Right but the wrong way around.
+# Correct except for the direction.
 # marks: 4
 # feedback: neighbours
 import torch

@@ -1,4 +1,4 @@
-# A worker of a pool communicates; the main thread waits for a queue and adds up.
+# A worker of a pool communicates; the main thread waits for a queue and sums.
 # marks: 6
 # feedback: 6 of 6 points
 from concurrent.futures import ThreadPoolExecutor

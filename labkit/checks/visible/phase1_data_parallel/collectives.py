@@ -1,7 +1,7 @@
-"""Visible checks and hints of collectives: small runs, so that a wrong number can be followed by hand.
+"""Visible checks and hints of collectives: small runs, so that a wrong number can be traced by hand.
 
-Rank r's tensor holds 10 ** r in every element: a digit of a sum that is not 1 tells whose part is missing or there
-twice. 1011 says that rank 2's part never came.
+Every element of rank r's tensor is 10 ** r: a digit of a sum that is not 1 shows whose part is missing or counted
+twice. 1011 means that rank 2's part is missing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def exchanges(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         run = ranks(n).call(submission.all_gather, lambda rank: digits(rank))
         counted(run, f"all_gather on {n} ranks", n * depth(n), 16 * n * (n - 1), depth(n))
         run = ranks(n).call(submission.all_reduce_recursive_doubling, lambda rank: digits(rank))
-        core = 1 << (n.bit_length() - 1)  # the others send once and receive once
+        core = 1 << (n.bit_length() - 1)  # the other ranks send once and receive once
         messages = core * depth(core) + 2 * (n - core)
         allowed = depth(core) + 2 * (n != core)
         counted(run, f"recursive doubling on {n} ranks", messages, 16 * messages, allowed)
@@ -120,7 +120,7 @@ def counted(run: Run, what: str, messages: int, nbytes: int, allowed: int) -> No
     own_messages(run)
     expect(sum(run.trace.messages_sent(rank) for rank in range(n)), f"{what}: messages").equals(messages)
     expect(sum(run.trace.bytes_sent(rank) for rank in range(n)), f"{what}: bytes in all").equals(nbytes)
-    if run.trace.clock == "modelled":  # between real processes a message may leave long before it is asked for
+    if run.trace.clock == "modelled":  # between real processes a message may be sent long before its receive is posted
         expect(rounds(run.trace), f"{what}: rounds, one after the other").at_most(allowed)
 
 
@@ -145,7 +145,7 @@ def in_place_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> Non
             getattr(submission, name), lambda rank: Args(digits(rank), group=group_of(halves[rank % 2]))
         )
         expect(run.values, f"{name} within ranks 0, 2 and within 1, 3").equals(sums)
-    # src is the rank that it has in the world, as in torch.distributed
+    # src is a global rank, as in torch.distributed
     run = ranks(4).call(
         submission.broadcast, lambda rank: Args(digits(rank), 2 + rank % 2, group=group_of(halves[rank % 2]))
     )

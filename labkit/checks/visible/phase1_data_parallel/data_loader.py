@@ -1,6 +1,6 @@
-"""Visible checks and hints of data_loader: ten or twelve samples, so that every index can be followed by hand.
+"""Visible checks and hints of data_loader: ten or twelve samples, so that every index can be traced by hand.
 
-The functions before the checks run on the ranks: they make samplers and loaders of the module and say what came of it.
+The functions before the checks run on the ranks: they create the module's samplers and loaders and return the results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from labkit.checks import Args, Draw, Ranks, Submission, check, expect
 
 
 def dealt(size: int, num_replicas: int, rank: int, epochs: list[int], **options: Any) -> list[list[int]]:
-    """This rank's samples in each of these epochs."""
+    """Return this rank's samples in each of these epochs."""
     from labkit.exercises import data_loader
 
     sampler = data_loader.ShardedSampler(size, num_replicas, rank, **options)
@@ -23,13 +23,13 @@ def dealt(size: int, num_replicas: int, rank: int, epochs: list[int], **options:
 
 
 def first_epoch(submission: Submission, ranks: Ranks, size: int, count: int, **options: Any) -> list[list[int]]:
-    """The samples of each rank in epoch 0."""
+    """Return the samples of each rank in epoch 0."""
     run = ranks(count).call(submission.used_by(dealt), lambda rank: Args(size, count, rank, [0], **options))
     return [epochs[0] for epochs in run.values]
 
 
 def in_turn(shares: list[list[int]]) -> list[int]:
-    """What the ranks have, one from each in turn."""
+    """Interleave the ranks' samples, one from each in turn."""
     return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
 
 
@@ -48,7 +48,7 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def disturbed(size: int, num_replicas: int, rank: int) -> list[Any]:
-    """Samples of a rank whose own random numbers are not those of others, and whether they stay what they were."""
+    """Return the samples of a rank whose global random state differs from the others', and whether it is unchanged."""
     import torch
 
     from labkit.exercises import data_loader
@@ -103,7 +103,7 @@ def drop_last(submission: Submission, ranks: Ranks) -> None:
 
 
 def stopped(size: int, num_replicas: int, rank: int, steps: int, epoch: int, ahead: int = 0) -> list[Any]:
-    """The first samples of an epoch, and the state after them, as a file would keep it; `ahead` more have been read."""
+    """Return the first samples of an epoch, and the state after them, as saved to a file; `ahead` more were read."""
     import itertools
     import json
 
@@ -116,7 +116,7 @@ def stopped(size: int, num_replicas: int, rank: int, steps: int, epoch: int, ahe
 
 
 def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> list[Any]:
-    """What is left of that epoch, as `len` says and in fact, and how many samples the next one has."""
+    """Return the rest of that epoch, by `len` and in fact, and the number of samples in the next one."""
     import json
 
     from labkit.exercises import data_loader
@@ -145,7 +145,7 @@ def resume(submission: Submission, ranks: Ranks) -> None:
         expect(joined, f"rank {rank}: 2 samples of epoch 3, and then the others").equals(whole[rank][0])
         expect(after[rank][1], f"rank {rank}: len(sampler) when 3 are left").equals(3)
         expect(after[rank][2], f"rank {rank}: samples of epoch 4, the next one").equals(5)
-    # of 10 samples for 4 ranks the third round has two, and with it the epoch is over
+    # with 10 samples on 4 ranks the third round has two samples and ends the epoch
     over = ranks(4).call(submission.used_by(stopped), lambda rank: Args(10, 4, rank, 3, 3)).values
     given = [Args(10, 4, rank, over[rank][1], 3) for rank in range(4)]
     for rank, (left, _, following) in enumerate(ranks(4).call(submission.used_by(resumed), given).values):
@@ -172,7 +172,7 @@ def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def prefetched(count: int, breaks: bool) -> list[Any]:
-    """What comes out of a PrefetchLoader, in two epochs; and what it raises when the loader breaks."""
+    """Return the batches of a PrefetchLoader in two epochs, and the exception it raises when the loader fails."""
     import torch
 
     from labkit.exercises import data_loader
@@ -213,7 +213,7 @@ def batches(submission: Submission, ranks: Ranks) -> None:
 
 
 def held(prefetch_factor: int) -> dict[str, Any]:
-    """How far a loader is read before it is iterated and while its first batch is held; then leave it."""
+    """Return how far a loader is read before iteration and while its first batch is held; then abandon it."""
     import threading
 
     import torch
@@ -235,7 +235,7 @@ def held(prefetch_factor: int) -> dict[str, Any]:
     found: dict[str, Any] = {"unasked": len(read)}
     for _ in loader:
         enough.wait(5)
-        threading.Event().wait(0.05)  # for who reads on and on
+        threading.Event().wait(0.05)  # time for a loader that keeps reading
         found["ahead"] = len(read) - 1
         break
     started = [thread for thread in threading.enumerate() if thread not in before]

@@ -1,6 +1,6 @@
 """Visible checks and hints of process_group, in the order of its TODOs.
 
-The plain functions are what runs on the ranks: each uses your module as a training script would.
+The plain functions run on the ranks: each uses your module as a training script would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "l
 
 
 def reads(variables: dict[str, str | None]) -> Any:
-    """What from_env makes of an environment with these variables; None takes one away."""
+    """Return from_env's result with these environment variables; None removes one."""
     import os
 
     from labkit.exercises import process_group
@@ -58,7 +58,7 @@ def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def joins(another: dict[str, int]) -> Any:
-    """Set up twice as a notebook's cell does, add up all ranks' numbers, and set up with `another` value of a field."""
+    """Set up twice as a notebook's cell does, sum all rank numbers, and set up with `another` value of a field."""
     import dataclasses
 
     import torch
@@ -96,7 +96,7 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def joins_again() -> Any:
-    """Come and go twice."""
+    """Join and leave twice."""
     import torch.distributed as dist
 
     from labkit.exercises import process_group
@@ -122,7 +122,7 @@ def cleanup(submission: Submission, ranks: Ranks) -> None:
 
 
 def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
-    """When this rank's turn under rank_zero_first began and ended, in seconds, and what became of it."""
+    """Return when this rank's turn under rank_zero_first began and ended, in seconds, and its outcome."""
     import time
 
     from labkit.exercises import process_group
@@ -153,7 +153,7 @@ def order(submission: Submission, ranks: Ranks) -> None:
     for rank, (began, _, _) in enumerate(others, 1):
         what = f"seconds from the end of rank 0's block to the beginning of rank {rank}'s (negative: too early)"
         expect(began - ended, what).at_least(0.0)
-    # rank 1 is the first of these two; the others are somewhere else
+    # rank 1 is the first of these two; the other ranks are not in the group
     given = [Args(False, group=group_of([1, 2]), takes_part=rank in (1, 2)) for rank in range(4)]
     run = ranks(4).call(submission.used_by(takes_turns), given)
     what = "seconds from the end of rank 1's block to the beginning of rank 2's, in a group of these two"
@@ -178,7 +178,7 @@ def failing(submission: Submission, ranks: Ranks) -> None:
     look_at="what is added up, and in which dtype; by what it is divided; the order of names; ranks of weight 0",
 )
 def means(submission: Submission, ranks: Ranks) -> None:
-    # losses 1, 10, 100, 1000: the mean tells whose is missing
+    # losses 1, 10, 100, 1000: the mean shows whose is missing
     run = ranks(4).call(
         submission.all_reduce_metrics, lambda rank: Args({"loss": 10.0**rank, "accuracy": torch.tensor(rank / 4)})
     )
@@ -195,7 +195,7 @@ def means(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.all_reduce_metrics, lambda rank: Args({"loss": losses[rank]}, weight=weights[rank]))
     for rank, found in enumerate(run.values):
         expect(found, f"rank {rank} has, of 2 for 10 samples, 8 for 30, nan for none").equals({"loss": 6.5})
-    # float32 has 24 bits, which is 16,777,216
+    # float32 has 24 bits: integers are exact up to 16,777,216
     run = ranks(2).call(submission.all_reduce_metrics, lambda rank: Args({"samples": 100_000_001}))
     expect(run.values, "what the ranks have, where both count 100000001 samples").equals(
         [{"samples": 100_000_001.0}] * 2

@@ -1,8 +1,8 @@
-"""Visible checks and hints of trainer: one weight, so that a wrong number can be followed by hand.
+"""Visible checks and hints of trainer: one weight, so that a wrong number can be traced by hand.
 
 The model is one weight w, its loss the mean of w * x, so the gradient is the mean of the inputs x. Samples of rank r
-are 10 ** r times the number of all samples: then each digit of the mean is the number of samples of one rank. A
-gradient of 2031 says that rank 0 had one sample, rank 1 three, rank 2 none and rank 3 two.
+are 10 ** r times the total number of samples, so each digit of the mean is the number of samples of one rank. A
+gradient of 2031 means that rank 0 has one sample, rank 1 three, rank 2 none and rank 3 two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labkit.clusters import Run
 def steps_of(
     weight: float, inputs: Tensor, reduction: str = "flat", steps: int = 1, group: Any = None, wait: Any = None
 ) -> Any:
-    """On a rank: train one weight, a learning rate of 1. What happened, step by step; `wait` takes time in forward."""
+    """On a rank: train one weight with learning rate 1 and return a record of each step; `wait` runs in forward."""
     import torch
     from torch import nn
 
@@ -50,7 +50,8 @@ def steps_of(
 
 
 def starts(number: float, strided: bool) -> list[list[float]]:
-    """On a rank: a weight and two buffers from this number on, once a trainer is made. strided: a transposed weight."""
+    """On a rank: return a weight and two buffers, initialized from `number`, after creating a trainer. strided: use a
+    transposed weight."""
     import torch
     from torch import nn
 
@@ -74,7 +75,7 @@ def starts(number: float, strided: bool) -> list[list[float]]:
 
 
 def odd_parameters(inputs: Tensor, used: bool) -> Any:
-    """On a rank: take two steps with a model in which not every weight is plain, and say how far each has moved."""
+    """On a rank: take two steps with a model that has unusual weights, and return how far each has moved."""
     import torch
     from torch import nn
 
@@ -100,7 +101,7 @@ def odd_parameters(inputs: Tensor, used: bool) -> Any:
 
 
 def rates(learning_rate: float, global_batch_size: int, steps: list[int], warmup_steps: int) -> list[float]:
-    """On a rank: the learning rates of these steps."""
+    """On a rank: return the learning rates of these steps."""
     from labkit.exercises import trainer
 
     scaled = trainer.scaled_learning_rate
@@ -108,12 +109,12 @@ def rates(learning_rate: float, global_batch_size: int, steps: list[int], warmup
 
 
 def samples(shares: Sequence[int]) -> list[Tensor]:
-    """For each rank its samples: the number of all samples, times 10 ** rank."""
+    """Return each rank's samples: the total number of samples, times 10 ** rank."""
     return [torch.full((share,), float(sum(shares) * 10**rank)) for rank, share in enumerate(shares)]
 
 
 def digits(shares: Sequence[int]) -> float:
-    """Mean of all these samples."""
+    """Return the mean of all these samples."""
     return float(sum(share * 10**rank for rank, share in enumerate(shares)))
 
 
@@ -125,12 +126,12 @@ def trained(
 
 
 def gradient(run: Run, step: int = 0) -> list[float]:
-    """By how much each rank's weight fell in a step."""
+    """Return the decrease of each rank's weight in a step."""
     return [value["weights"][step] - value["weights"][step + 1] for value in run.values]
 
 
 def per_step(submission: Submission, ranks: Ranks, shares: Sequence[int], reduction: str) -> list[Counter[str]]:
-    """The collectives of each rank in one step: what a run of two steps has more than a run of one."""
+    """Count each rank's collectives in one step: the difference between runs of two steps and of one."""
     one, two = (trained(submission, ranks, shares, reduction, steps).trace for steps in (1, 2))
     return [two.collective_counts(rank) - one.collective_counts(rank) for rank in range(len(shares))]
 
@@ -214,7 +215,7 @@ def reductions(submission: Submission, ranks: Ranks) -> None:
     look_at="a parameter whose grad is None: on this rank, or on all of them",
 )
 def parameters(submission: Submission, ranks: Ranks) -> None:
-    # gradients are 2, none, none and 1/2; weight decay moves whatever has a gradient, be it 0
+    # gradients are 2, none, none and 1/2; weight decay moves every weight that has a gradient, even if it is 0
     run = ranks(2).call(submission.used_by(odd_parameters), [Args(torch.ones(1), rank == 1) for rank in range(2)])
     wanted = {"plain": -2.75, "frozen": 1.0, "unused": 1.0, "sometimes": -0.5}
     for name, value in wanted.items():

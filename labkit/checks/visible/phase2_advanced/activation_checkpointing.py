@@ -1,7 +1,7 @@
-"""Visible checks and hints of activation_checkpointing: small functions, counted in calls and in tensors held.
+"""Visible checks and hints of activation_checkpointing: small functions, counting calls and tensors held.
 
-One rank is enough for most of it, since what a rank holds is its own affair. The last check has two: what is computed
-again is sent again.
+One rank is enough for most checks, since ranks hold their memory independently. The last check has two ranks:
+recomputation repeats communication.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, e
 from labkit.clusters import Run
 
 TENSOR = 256_000
-"""Elements of what memory is counted in: 1 MB, a whole number of blocks."""
+"""Elements of the tensors whose memory is counted: 1 MB, a whole number of blocks."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
 def one_call(x: torch.Tensor, y: torch.Tensor) -> Any:
-    """On a rank: a checkpointed function of two tensors and a number, with a weight; what gradients there are.
+    """On a rank: call a checkpointed function of two tensors and a number, with a weight; return the gradients.
 
-    It is called under autocast, which changes nothing of it; the backward pass comes outside.
+    It is called under autocast, which does not affect it; the backward pass runs outside.
     """
     import torch
 
@@ -47,7 +47,7 @@ def one_call(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def dropped(seed: int) -> Any:
-    """On a rank: a function with dropout, checkpointed and plain, and the random numbers that come after."""
+    """On a rank: call a function with dropout, checkpointed and plain; return results and the next random numbers."""
     import torch
 
     from labkit.exercises import activation_checkpointing
@@ -67,8 +67,8 @@ def dropped(seed: int) -> Any:
 
 
 def held(way: str, numel: int, depth: int) -> Any:
-    """On a rank: `depth` times tanh. Tensors that are held after the forward pass and after the backward pass, beside
-    the input, and the most there were."""
+    """On a rank: apply tanh `depth` times. Return the number of tensors held, besides the input, after forward, after
+    backward, and at the peak."""
     import torch
 
     import labkit
@@ -95,7 +95,7 @@ def held(way: str, numel: int, depth: int) -> Any:
 
 
 def in_segments(segments: Any, count: int) -> Any:
-    """On a rank: the numbers of the functions in the order in which they are called, and the gradient."""
+    """On a rank: return the indices of the functions in call order, and the gradient."""
     import torch
 
     from labkit.exercises import activation_checkpointing
@@ -120,7 +120,7 @@ def in_segments(segments: Any, count: int) -> Any:
 
 
 def offloaded(x: torch.Tensor) -> Any:
-    """On a rank: what the backward pass of a function gets back, and the gradient."""
+    """On a rank: return the tensors that a function's backward pass gets back, and the gradient."""
     import torch
 
     from labkit.exercises import activation_checkpointing
@@ -149,7 +149,7 @@ def offloaded(x: torch.Tensor) -> Any:
 
 
 def summed(x: torch.Tensor) -> Any:
-    """On a rank: two checkpointed functions, in each of which the ranks add up; the second one's tensor is smaller."""
+    """On a rank: run two checkpointed functions with an all-reduce in each; the second one's tensor is smaller."""
     import torch
     import torch.distributed as dist
 
@@ -186,7 +186,7 @@ def called(submission: Submission, ranks: Ranks) -> Any:
 
 
 def counted(run: Run) -> Any:
-    """What a rank says of its memory, where that is counted."""
+    """Return the rank's memory report, if memory is counted."""
     if run.trace.clock != "modelled":
         raise NotMeasurable("memory is counted tensor by tensor on virtual ranks only")
     return run.values[0]

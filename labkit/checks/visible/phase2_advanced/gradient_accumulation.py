@@ -1,8 +1,8 @@
-"""Visible checks and hints of gradient_accumulation: one weight, so that a wrong number can be followed by hand.
+"""Visible checks and hints of gradient_accumulation: one weight, so that a wrong number can be traced by hand.
 
 The model is one weight w, its loss the mean of w * x, so the gradient is the mean of the inputs x. Each microbatch of a
-window has a digit of its own: the samples of the i-th one, counted over the ranks, are 10 ** i times the number of the
-window's samples. A gradient of 1031 says that the last of four had one sample, the second three and the third none.
+window has its own digit: the samples of the i-th one, counted over the ranks, are 10 ** i times the window's number of
+samples. A gradient of 1031 means that the first and last of four have one sample, the second three, the third none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, e
 from labkit.clusters import Run
 
 Shares = Sequence[Sequence[int]]
-"""For each rank the samples of its microbatches in one window."""
+"""Number of samples of each rank's microbatches in one window."""
 
 
 def accumulated(
@@ -30,10 +30,10 @@ def accumulated(
     group: Any = None,
     handed: bool = False,
 ) -> Any:
-    """On a rank: one weight of 1 and a learning rate of 1; `backward` and `step` for each microbatch, then flushes.
+    """On a rank: with a weight of 1 and learning rate 1, call `backward` and `step` for each microbatch, then flush.
 
-    What `step` and `flush` said, and the weight after each. An empty microbatch has no `backward`, or, where it is
-    `handed` over, one with a loss of NaN and 0 samples.
+    Returns the results of `step` and `flush`, and the weight after each. An empty microbatch has no `backward`, or, if
+    `handed`, one with a loss of NaN and 0 samples.
     """
     import torch
     from torch import nn
@@ -60,7 +60,7 @@ def accumulated(
 
 
 def odd_parameters(inputs: Tensor, used: list[bool]) -> Any:
-    """On a rank: two windows of two microbatches, a model in which not every weight is plain; where the weights end."""
+    """On a rank: run two windows of two microbatches on a model with unusual weights; return the final weights."""
     import torch
     from torch import nn
 
@@ -87,7 +87,7 @@ def odd_parameters(inputs: Tensor, used: list[bool]) -> Any:
 
 
 def wide(steps: int) -> None:
-    """On a rank: one window of a model with as many weights as activations."""
+    """On a rank: run one window of a model with as many weights as activations."""
     import torch
     from torch import nn
 
@@ -103,7 +103,7 @@ def wide(steps: int) -> None:
 
 
 def window(shares: Shares) -> list[list[Tensor]]:
-    """Samples of each rank's microbatches: each microbatch a digit, times the number of all samples."""
+    """Return the samples of each rank's microbatches: one digit per microbatch, times the total number of samples."""
     total = sum(map(sum, shares))
     return [
         [torch.full((share,), float(total * 10 ** (rank * len(row) + i))) for i, share in enumerate(row)]
@@ -112,7 +112,7 @@ def window(shares: Shares) -> list[list[Tensor]]:
 
 
 def digits(shares: Shares) -> float:
-    """Mean over all samples of the window."""
+    """Return the mean over all samples of the window."""
     return float(sum(share * 10**i for i, share in enumerate(share for row in shares for share in row)))
 
 
@@ -122,7 +122,7 @@ def on_ranks(submission: Submission, ranks: Ranks, microbatches: Sequence[list[T
 
 
 def fell(run: Run, first: int, last: int) -> list[float]:
-    """By how much each rank's weight fell from after microbatch `first` to after microbatch `last`."""
+    """Return the decrease of each rank's weight from after microbatch `first` to after microbatch `last`."""
     return [value["weights"][first] - value["weights"][last] for value in run.values]
 
 
@@ -244,7 +244,7 @@ def clipping(submission: Submission, ranks: Ranks) -> None:
     look_at="a parameter whose grad is None: on this rank, or on all of them",
 )
 def parameters(submission: Submission, ranks: Ranks) -> None:
-    # gradients are 2, none, none and 1/4; weight decay moves whatever has a gradient, be it 0
+    # gradients are 2, none, none and 1/4; weight decay moves every weight that has a gradient, even if it is 0
     given = [Args(torch.ones(1), [False, rank == 1]) for rank in range(2)]
     run = ranks(2).call(submission.used_by(odd_parameters), given)
     wanted = {"plain": -2.75, "frozen": 1.0, "unused": 1.0, "sometimes": -0.125}

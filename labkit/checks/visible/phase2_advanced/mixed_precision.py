@@ -1,8 +1,9 @@
-"""Visible checks and hints of mixed_precision: numbers that float16 holds exactly, to be followed by hand.
+"""Visible checks and hints of mixed_precision: numbers that float16 represents exactly, so that they can be traced by
+hand.
 
 In the checks of `autocast_step` the model is one weight w, its loss the mean of w * x, so the gradient is the mean of
-the inputs x. Samples of rank r are 10 ** r times the number of all samples: then each digit of the mean is the number
-of samples of one rank. A gradient of 431 says that rank 0 had one sample, rank 1 three and rank 2 four.
+the inputs x. Samples of rank r are 10 ** r times the total number of samples, so each digit of the mean is the number
+of samples of one rank. A gradient of 431 means that rank 0 has one sample, rank 1 three and rank 2 four.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from labkit.clusters import Run
 
 
 def history(settings: list[float], overflows: list[bool], restored: int = 0) -> Any:
-    """On a rank: the scale after each step. After `restored` steps a new scaler goes on from the old one's state."""
+    """On a rank: return the scale after each step. After `restored` steps a new scaler continues from the old state."""
     from labkit.exercises import mixed_precision
 
     scaler = mixed_precision.DynamicLossScaler(*settings[:3], int(settings[3]))
@@ -34,7 +35,8 @@ def history(settings: list[float], overflows: list[bool], restored: int = 0) -> 
 
 
 def unscaled(scale: float, gradients: list[Any], group: Any = None) -> Any:
-    """On a rank: divide these gradients by the scale; None is a parameter without one. What it says, and they."""
+    """On a rank: divide these gradients by the scale (None: a parameter without gradient); return the result and the
+    gradients."""
     import torch
 
     from labkit.exercises import mixed_precision
@@ -48,7 +50,7 @@ def unscaled(scale: float, gradients: list[Any], group: Any = None) -> Any:
 
 
 def mastered(dtype: str, steps: int, gradient: float, frozen: bool = False) -> Any:
-    """On a rank: weights of 1 in `dtype` and in float32, and `steps` steps of SGD, a learning rate of 1."""
+    """On a rank: take `steps` steps of SGD with learning rate 1 on weights of 1, some in `dtype`, some in float32."""
     import torch
 
     from labkit.exercises import mixed_precision
@@ -79,7 +81,7 @@ def mastered(dtype: str, steps: int, gradient: float, frozen: bool = False) -> A
 def steps_of(
     batches: list[Tensor], dtype: str = "float16", scale: float = 8.0, max_norm: Any = None, group: Any = None
 ) -> Any:
-    """On a rank: train one weight in `dtype`, 1 at first, a learning rate of 1. All that there is after each step."""
+    """On a rank: train one weight in `dtype`, initially 1, with learning rate 1; return the state after each step."""
     import torch
 
     from labkit.exercises import mixed_precision
@@ -111,17 +113,17 @@ def steps_of(
 
 
 def samples(shares: Sequence[int]) -> list[Tensor]:
-    """For each rank its samples: the number of all samples, times 10 ** rank."""
+    """Return each rank's samples: the total number of samples, times 10 ** rank."""
     return [torch.full((share,), float(sum(shares) * 10**rank)) for rank, share in enumerate(shares)]
 
 
 def digits(shares: Sequence[int]) -> float:
-    """Mean of all these samples."""
+    """Return the mean of all these samples."""
     return float(sum(share * 10**rank for rank, share in enumerate(shares)))
 
 
 def trained(submission: Submission, ranks: Ranks, batches: Sequence[Sequence[Tensor]], **options: Any) -> Run:
-    """`batches[step][rank]`."""
+    """Train on `batches[step][rank]`."""
     inputs = [Args([step[rank] for step in batches], **options) for rank in range(len(batches[0]))]
     return ranks(len(inputs)).call(submission.used_by(steps_of), inputs)
 

@@ -1,7 +1,7 @@
-"""Visible checks and hints of pipeline_parallel: stages of one weight, so that a wrong number can be followed by hand.
+"""Visible checks and hints of pipeline_parallel: stages of one weight, so that a wrong number can be traced by hand.
 
 Each stage multiplies by its weight, 1. Sample k of n is n * 10 ** k, and the loss is the mean of the outputs: so the
-gradient of every weight is 1111 for four samples, and 1101 says that sample 1 is missing.
+gradient of every weight is 1111 for four samples, and 1101 means that sample 1 is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.clusters import Run
 
 
 def split(cases: list[tuple[list[float], int]]) -> list[list[list[int]]]:
-    """On a rank: for each case, layers of these costs and so many stages, the numbers of each stage's layers."""
+    """On a rank: for each case of layer costs and number of stages, return the indices of each stage's layers."""
     from torch import nn
 
     from labkit.exercises import pipeline_parallel
@@ -32,14 +32,14 @@ def split(cases: list[tuple[list[float], int]]) -> list[list[list[int]]]:
 
 
 def drawn(name: str, stages: int, microbatches: int, chunks: int) -> list[list[Any]]:
-    """On a rank: a schedule, as plain rows of time, rank, op, microbatch, chunk."""
+    """On a rank: return a schedule as plain rows of time, rank, op, microbatch, chunk."""
     from labkit.exercises import pipeline_parallel
 
     return [list(action) for action in pipeline_parallel.get_pipeline_schedule(name, stages, microbatches, chunks)]
 
 
 def one_stage(frozen: bool) -> dict[str, Any]:
-    """On a rank: two microbatches through the second of two stages, y = 3 x, and back."""
+    """On a rank: run two microbatches through the second of two stages, y = 3 x, and back."""
     import torch
     from torch import nn
 
@@ -62,7 +62,7 @@ def one_stage(frozen: bool) -> dict[str, Any]:
 def piped(
     name: str, samples: int, microbatches: int, chunks: int = 1, frozen: int = 0, group: Any = None, width: int = 1
 ) -> dict[str, Any]:
-    """On a rank: one batch through the pipeline and back. The first `frozen` stages are not trained."""
+    """On a rank: run one batch through the pipeline and back. The first `frozen` stages are not trained."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -102,7 +102,7 @@ def run_of(submission: Submission, ranks: Ranks, world_size: int, *given: Any, *
 
 
 def ones(samples: int) -> float:
-    """A one for each sample."""
+    """Return 1...1 with one digit per sample."""
     return float("1" * samples)
 
 
@@ -115,17 +115,17 @@ def expect_ones(run: Run, samples: int, chunks: int = 1, what: str = "") -> None
 
 
 def highest_cost(costs: list[int], ends: Sequence[int]) -> int:
-    """Of the stages that end before these layers, and of the last one."""
+    """Return the highest cost of a stage; stages end before the layers in `ends`, the last one at the end."""
     return max(sum(costs[start:end]) for start, end in pairwise([0, *ends, len(costs)]))
 
 
 def best(costs: list[int], num_stages: int) -> int:
-    """The highest cost of a stage in the best of all splits."""
+    """Return the highest cost of a stage in the best of all splits."""
     return min(highest_cost(costs, ends) for ends in combinations(range(1, len(costs)), num_stages - 1))
 
 
 def filled(costs: list[int], num_stages: int, *, over: bool) -> int:
-    """The highest cost where a stage ends as soon as its share is full. over: with the layer that overfills it."""
+    """Return the highest cost if a stage ends as soon as its share is full. over: include the layer that exceeds it."""
     share, ends, held = sum(costs) / num_stages, list[int](), 0
     for layer, cost in enumerate(costs):
         if held and len(ends) < num_stages - 1 and held + (0 if over else cost) > share - over:
@@ -136,7 +136,7 @@ def filled(costs: list[int], num_stages: int, *, over: bool) -> int:
 
 
 def awkward(draw: Draw) -> tuple[list[int], int, int]:
-    """Costs and a number of stages for which filling up stages from the left is not best; and the best."""
+    """Return costs and a number of stages for which filling stages from the left is not optimal, and the optimum."""
     while True:
         costs, num_stages = [draw.randrange(1, 9) for _ in range(draw.choice([6, 7]))], draw.choice([2, 3])
         lowest = best(costs, num_stages)

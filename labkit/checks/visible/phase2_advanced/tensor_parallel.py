@@ -1,6 +1,6 @@
-"""Visible checks and hints of tensor_parallel: whole layers of a few numbers, so that a wrong one can be followed.
+"""Visible checks and hints of tensor_parallel: whole layers of a few numbers, so that a wrong one can be traced.
 
-What rank r adds is 10 ** r: a sum of 101 on three ranks means that rank 1's part never came.
+Rank r adds 10 ** r: a sum of 101 on three ranks means that rank 1's part is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labkit.models.gpt import Block, GPTConfig
 
 
 def crossing(name: str, x: Tensor, gradient: Tensor, group: Any = None, options: Any = None) -> Any:
-    """On a rank: one of the four functions, forward and backward; and its input afterwards."""
+    """On a rank: run one of the four functions, forward and backward; return also its input afterwards."""
     from labkit.exercises import tensor_parallel
 
     inputs = x.clone().requires_grad_()
@@ -29,9 +29,9 @@ def crossing(name: str, x: Tensor, gradient: Tensor, group: Any = None, options:
 def layers(
     kind: str, up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tensor, group: Any = None
 ) -> dict[str, Tensor]:
-    """On a rank: a column-parallel layer, a row-parallel one after a tanh, and what they and their gradients are.
+    """On a rank: run a column-parallel layer, tanh and a row-parallel layer; return outputs and gradients.
 
-    kind: `pair`, or `apart`, where each layer takes all inputs and gives all outputs.
+    kind: `pair`, or `apart`, where each layer takes all inputs and returns all outputs.
     """
     import torch
 
@@ -65,7 +65,7 @@ def layers(
 
 
 def losses(logits: Tensor, targets: Tensor, vocab_size: int, group: Any = None) -> dict[str, Tensor]:
-    """On a rank: the loss of this rank's logits, and their gradient."""
+    """On a rank: return the loss of this rank's logits, and their gradient."""
     from labkit.exercises import tensor_parallel
 
     own = logits.clone().requires_grad_()
@@ -76,7 +76,7 @@ def losses(logits: Tensor, targets: Tensor, vocab_size: int, group: Any = None) 
 
 
 def blocks(seed: int, x: Tensor, heads: int, causal: bool, backward: bool = True) -> dict[str, Tensor]:
-    """On a rank: a transformer block, drawn with this seed."""
+    """On a rank: run a transformer block initialized with this seed."""
     import torch
 
     from labkit.exercises import tensor_parallel
@@ -93,7 +93,7 @@ def blocks(seed: int, x: Tensor, heads: int, causal: bool, backward: bool = True
 
 
 def whole_layers(up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-    """What one process has."""
+    """Return the results of one process."""
     columns, rows = ([tensor.clone().requires_grad_() for tensor in pair] for pair in (up, down))
     inputs = x.clone().requires_grad_()
     hidden = F.linear(inputs, *columns)
@@ -159,7 +159,7 @@ def gather_and_scatter(submission: Submission, ranks: Ranks) -> None:
 
 
 def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, kind: str) -> None:
-    """Two layers of 3 inputs, 5 hidden numbers and 2 outputs, on `world_size` ranks and in one process."""
+    """Compare two layers of 3 inputs, 5 hidden values and 2 outputs, on `world_size` ranks and in one process."""
     up, down = ([draw.tensor(shape) / 8 for shape in pair] for pair in (((5, 3), (5,)), ((2, 5), (2,))))
     x, gradient = draw.tensor((4, 3)) / 4, draw.tensor((4, 2))
     run = ranks(world_size).call(submission.used_by(layers), [Args(kind, up, down, x, gradient)] * world_size)
@@ -209,7 +209,7 @@ def apart(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 def loss_of(submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, what: str) -> Any:
-    """On two ranks, compared with torch's own in one process. Returns the run."""
+    """Compute the loss on two ranks and compare it with torch's in one process. Returns the run."""
     whole = logits.clone().requires_grad_()
     wanted = F.cross_entropy(whole, targets)
     wanted.backward()

@@ -1,7 +1,7 @@
-"""Visible checks and hints of ring_allreduce: small runs, so that a wrong number can be followed by hand.
+"""Visible checks and hints of ring_allreduce: small runs, so that a wrong number can be traced by hand.
 
-Rank r's tensor holds 10 ** r in every element: a digit of the result that is not 1 tells whose part is missing or there
-twice. 1011 says that rank 2's part never came.
+Every element of rank r's tensor is 10 ** r: a digit of the result that is not 1 shows whose part is missing or counted
+twice. 1011 means that rank 2's part is missing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What makes a rank that is a thread look like a process of its own, without work when the baton changes hands."""
+"""Makes a rank that is a thread look like a process of its own, at no cost when ranks switch."""

@@ -1,7 +1,7 @@
 """`time.sleep`, `time.time`, `time.perf_counter` and `time.monotonic` on a rank's thread: its virtual clock.
 
-Reading a clock costs a little virtual time, so a loop that reads it until a moment has come does come to an end. The
-standard library's own calls, and threads that a rank started, get the real thing: what they wait for is real.
+Reading a clock costs a little virtual time, so a loop that polls it until some moment does end. The standard library's
+own calls, and threads that a rank started, get the real clock: they wait for real events.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from labkit.clusters.virtual.endpoint import Endpoint
 from labkit.clusters.virtual.isolation.current import here
 
 READ_SECONDS = 1e-7
-"""What it costs to read the clock."""
+"""Virtual time of one clock reading."""
 _POLLS = 250
-"""After so many readings with nothing between, each costs so small a part of the time that they took so far."""
+"""Number of readings in a row after which each costs 1/250 of the time that they took so far."""
 
 
 class RankClock:
@@ -37,7 +37,7 @@ class RankClock:
         self._in_a_row = 0
 
     def read(self) -> float:
-        """The time; reading it costs a little."""
+        """Return the time; reading it costs a little."""
         now = self._endpoint.now
         if now != self._last:
             self._in_a_row, self._polling_since = 0, now
@@ -48,7 +48,7 @@ class RankClock:
         return self._last
 
     def look(self) -> float:
-        """The time, for torch's own purposes, which must not change what is measured."""
+        """Return the time without cost, for torch's own purposes, which must not change the measurement."""
         return self._endpoint.now
 
     def sleep(self, seconds: float) -> None:
@@ -59,14 +59,14 @@ _began = 0
 
 
 def begin() -> None:
-    """The clocks of ranks show the present time when they show 0."""
+    """Set the real time that the ranks' clocks show at virtual time 0."""
     global _began
-    # whole seconds: adding the clock to it then rounds alike in every run
+    # whole seconds: adding the clock to them rounds the same way in every run
     _began = int(time.time())
 
 
 def separate() -> None:
-    """From now on the functions of `time` give a rank's thread its virtual clock."""
+    """Make the functions of `time` return the virtual clock on a rank's thread."""
     begin()
     nanoseconds = 10**9
     _replace("time", lambda clock: _began + clock)
@@ -85,7 +85,7 @@ def separate() -> None:
             clock.sleep(float(seconds))
 
     time.sleep = sleep  # type: ignore[assignment]  # positional only, as the real one is
-    # timeit has taken its timer from `time` long ago
+    # timeit took its timer from `time` when it was imported
     measured = timeit.default_timer
     timeit.default_timer = time.perf_counter
     for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
@@ -111,7 +111,7 @@ def _replace(name: str, shown: Callable[[float], Any]) -> None:
 
 @functools.cache
 def _caller(filename: str) -> str:
-    """Whose code reads the clock: the standard library's (real), torch's or labkit's (free), any other's (charged)."""
+    """Whose code reads the clock: the standard library's (real), torch's or labkit's (free), or other (charged)."""
     if filename == timeit.__file__:
         return "charged"
     labkit = str(Path(__file__).parents[3])

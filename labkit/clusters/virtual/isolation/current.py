@@ -1,4 +1,4 @@
-"""Which rank the running thread works for. What a rank has is found from here, so switching ranks costs nothing."""
+"""The rank of the running thread. A rank's state is found from here, so switching ranks costs nothing."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Rank:
-    """What one rank would have in a process of its own."""
+    """State that a rank would have in a process of its own."""
 
     number: int
     environment: dict[str, str | None] = field(default_factory=dict)
-    """A layer over the process's variables; None hides one."""
+    """Changes to the process's environment variables; None hides a variable."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
-    """The learner's modules, `__main__` among them."""
+    """The learner's modules, including `__main__`."""
     builtins: ModuleType | None = None
     random: random.Random | None = None
     numpy_random: numpy.random.RandomState | None = None
     handlers: dict[int, Any] = field(default_factory=dict)
     """Signal handlers, by number."""
     in_thread: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Around what a thread does that the rank starts."""
+    """Context manager around the work of threads that the rank starts."""
     exit_functions: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
 
 class _Here(threading.local):
     rank: Rank | None = None
-    """Whose thread this is: the rank's own, or one that it started."""
+    """Rank of this thread: its main thread, or one that it started."""
     endpoint: Endpoint | None = None
-    """Its line to the scheduler."""
+    """Its connection to the scheduler."""
     clock: RankClock | None = None
-    """As `endpoint`."""
+    """Its clock."""
     is_started: bool = False
-    """Is this a thread that a rank has started?"""
+    """Whether a rank has started this thread."""
 
 
 here = _Here()
@@ -59,7 +59,7 @@ _host = os.getpid()
 
 
 def follow_threads() -> None:
-    """Threads that a rank starts work for that rank; a process that it forks is beyond the scheduler's reach."""
+    """Let threads that a rank starts work for that rank; the scheduler cannot reach processes that it forks."""
     begin()
     start = threading.Thread.start
 
@@ -94,7 +94,7 @@ def follow_threads() -> None:
 
 
 def begin() -> None:
-    """This process is the one that has the scheduler, or is a rank: those that are forked from now on are beyond it."""
+    """Mark this process as the scheduler's or a rank's: the scheduler cannot reach processes forked from now on."""
     global _host
     _host = os.getpid()
 
@@ -106,12 +106,12 @@ def _leave_scheduler() -> None:
 
 
 def is_forked() -> bool:
-    """Is this a process that a rank has forked?"""
+    """Whether a rank has forked this process."""
     return os.getpid() != _host
 
 
 def endpoint() -> Any:
-    """The running rank's line to the scheduler. Raises RuntimeError where there is none."""
+    """The running rank's connection to the scheduler. Raises RuntimeError if there is none."""
     if here.endpoint is None:
         raise RuntimeError("torch.distributed can be used in threads of a rank only, started by threading.Thread")
     return here.endpoint

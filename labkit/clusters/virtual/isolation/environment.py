@@ -1,4 +1,4 @@
-"""What a rank reads and writes outside of itself: environment variables, standard output, the working directory."""
+"""A rank's own environment variables, standard output and working directory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from labkit.clusters.forkserver import Reporter
 from labkit.clusters.virtual.isolation.current import here, is_forked
-from labkit.clusters.warm import Reporter
 
 _CLONE_FS = 0x200
 _ATOMIC_CHARACTERS = 500
-"""So many characters make a report that a pipe takes in one piece, whoever else writes into it."""
+"""Characters of a report that a pipe takes in one piece, even with other writers."""
 
 
 def separate(reporter: Reporter) -> None:
-    """From now on each rank has its own environment variables, and what it prints is reported as its own."""
+    """Give each rank its own environment variables, and report its output as its own."""
     # the same mapping, with a layer for each rank
     os.environ = _RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003
     sys.stdout = _RankStream("stdout", reporter, sys.stdout)
@@ -36,13 +36,13 @@ def separate(reporter: Reporter) -> None:
 
 
 def own_folder() -> None:
-    """`os.chdir` and `os.umask` concern this thread, and those that it starts, from now on."""
-    # where a sandbox forbids it they stay common to all ranks
+    """Make `os.chdir` and `os.umask` affect only this thread and those that it starts."""
+    # in a sandbox that forbids it they stay common to all ranks
     ctypes.CDLL(None).unshare(_CLONE_FS)
 
 
 class _RankEnvironment(MutableMapping[str, str]):
-    """`os.environ` with a layer of its own for each rank; None in the layer hides a variable."""
+    """`os.environ` with a layer for each rank; None in the layer hides a variable."""
 
     def __init__(self, shared: MutableMapping[str, str]) -> None:
         self._shared = shared
@@ -90,7 +90,7 @@ class _RankEnvironment(MutableMapping[str, str]):
 
 
 class _RankStream(io.TextIOBase):
-    """A standard stream that knows which rank's thread writes."""
+    """A standard stream that knows the rank of the writing thread."""
 
     def __init__(self, name: str, reporter: Reporter, shared: Any) -> None:
         self._name = name

@@ -1,7 +1,7 @@
-"""Ways to end a process, and signals, on a rank that is a thread: they concern that rank alone.
+"""Process exits and signals on a rank that is a thread: they affect that rank alone.
 
-`os._exit` ends the rank at once, with none of its code running on. A signal that a rank sends to itself runs its
-handler, or ends it as the signal would end a process. `atexit` functions run when their rank ends.
+`os._exit` ends the rank at once, and none of its code runs on. A signal that a rank sends to itself runs its handler,
+or ends the rank as the signal would end a process. `atexit` functions run when their rank ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IGNORED = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 
 
 def separate(leave: Callable[[int], NoReturn]) -> None:
-    """From now on ranks end, and get signals, each for itself. `leave(exit code)` ends the running rank for good."""
+    """Make exits and signals affect only the rank they concern. `leave(exit code)` ends the running rank for good."""
     real_exit, real_kill, real_raise = os._exit, os.kill, signal.raise_signal
     real_signal, real_getsignal = signal.signal, signal.getsignal
     real_register, real_unregister = atexit.register, atexit.unregister
@@ -83,12 +83,12 @@ def separate(leave: Callable[[int], NoReturn]) -> None:
 
 
 def run_exit_functions(rank: Rank) -> None:
-    """What the rank has registered with `atexit`, last first."""
+    """Run the functions that the rank has registered with `atexit`, last first."""
     while rank.exit_functions:
         function, args, kwargs = rank.exit_functions.pop()
         try:
             function(*args, **kwargs)
-        except BaseException:  # as Python does: it is shown, and the next one runs
+        except BaseException:  # as Python does: the error is shown, and the next function runs
             print("Exception ignored in atexit callback", function, file=sys.stderr)
             traceback.print_exc()
 

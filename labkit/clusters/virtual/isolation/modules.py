@@ -1,7 +1,7 @@
 """The learner's modules: every rank has its own, with its own globals, classes and caches.
 
-`sys.modules` is one for the process. For a learner's module it holds a stand-in that gives each thread the module of
-its rank, so pickle, dataclasses and `sys.modules[__name__]` work. The learner's own `import` gives the real one.
+A process has one `sys.modules`. For a learner's module it holds a stand-in that gives each thread the module of its
+rank, so pickle, dataclasses and `sys.modules[__name__]` work. The learner's own `import` returns the real module.
 Code runs outside the locks of Python's import system: a module may communicate while it is imported.
 """
 
@@ -23,13 +23,13 @@ from labkit.clusters.virtual.isolation.current import Rank, here
 
 
 class _StandIn(ModuleType):
-    """In `sys.modules` for a module that every rank has its own of."""
+    """Entry in `sys.modules` for a module of which every rank has its own."""
 
     def __getattribute__(self, name: str) -> Any:
         module_name = object.__getattribute__(self, "__dict__")["__name__"]
         module = _table().get(module_name)
         if module is None:
-            # whoever looks through all of sys.modules must not run what this rank has not imported
+            # code that looks through all of sys.modules must not run a module that this rank has not imported
             if _is_label(name) and name not in ("__spec__", "__dict__"):
                 return object.__getattribute__(self, name)
             module = _loaded(module_name)
@@ -42,7 +42,7 @@ class _StandIn(ModuleType):
             setattr(module, name, value)
         elif _is_label(name):
             object.__setattr__(self, name, value)
-        elif not isinstance(value, _StandIn):  # Python's import system ties submodules to packages; so does `_load`
+        elif not isinstance(value, _StandIn):  # Python's import system binds submodules to packages; so does `_load`
             setattr(_loaded(module_name), name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -53,7 +53,7 @@ class _StandIn(ModuleType):
 
 
 class _Finder(Loader):
-    """First in `sys.meta_path`: a learner's module gets its stand-in, which runs nothing before it is used."""
+    """First in `sys.meta_path`: gives a learner's module its stand-in, which runs nothing before it is used."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         spec = _specs.get(name) or _find(name, path)
@@ -68,17 +68,17 @@ class _Finder(Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing yet: each rank runs the module's code for itself."""
+        """Does nothing: each rank runs the module's code for itself."""
 
 
 _specs: dict[str, ModuleSpec] = {}
 _code: dict[str, CodeType] = {}
 _outside: dict[str, ModuleType] = {}
-"""The modules of threads that belong to no rank."""
+"""Modules of threads that belong to no rank."""
 
 
 def separate() -> None:
-    """From now on each rank has its own `__main__`, builtins, exercises, and modules of the learner's own files."""
+    """Give each rank its own `__main__`, builtins, exercises, and modules from the learner's files."""
     _outside["__main__"] = sys.modules["__main__"]
     sys.modules["__main__"] = _StandIn("__main__")
     sys.meta_path.insert(0, _Finder())
@@ -96,7 +96,7 @@ def new_main(rank: Rank) -> ModuleType:
     """The rank's `__main__`, empty."""
     main = ModuleType("__main__")
     rank.modules["__main__"] = main
-    # a rank may replace `print`; it does so for its own code only
+    # a rank may replace `print`, for its own code only
     rank.builtins = ModuleType("builtins")
     rank.builtins.__dict__.update(vars(builtins), __import__=_import)
     rank.modules["builtins"] = rank.builtins
@@ -114,7 +114,7 @@ def _is_label(name: str) -> bool:
 
 
 def _place(module: ModuleType) -> None:
-    """An exercise's module is about to run: it is this rank's own."""
+    """Make an exercise's module, which is about to run, this rank's own."""
     _table()[module.__name__] = module
     _give_builtins(module)
     sys.modules.setdefault(module.__name__, _StandIn(module.__name__))
@@ -127,7 +127,7 @@ def _give_builtins(module: ModuleType) -> None:
 
 
 def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Where the module is, if it is the learner's, in Python."""
+    """Spec of the module if it is a Python module of the learner's."""
     if name in sys.builtin_module_names:
         return None
     spec = PathFinder.find_spec(name, path)
@@ -146,7 +146,7 @@ def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _own(name: str) -> ModuleType | None:
-    """This rank's own module of that name, imported if need be; None when it is no learner's module."""
+    """This rank's own module of that name, imported if necessary; None if it is not a learner's module."""
     module = _table().get(name)
     if module is not None:
         return module
@@ -171,16 +171,16 @@ def _own(name: str) -> ModuleType | None:
 
 
 def _loaded(name: str) -> ModuleType:
-    """This rank's module, its code run if that has not been done."""
+    """This rank's module, with its code run if it has not run yet."""
     table = _table()
     module = table.get(name)
     if module is not None:
         return module
-    if name not in _specs:  # an exercise that another rank has imported
+    if name not in _specs:  # an exercise imported by another rank
         return exercises.__getattr__(name.rpartition(".")[2])
     parent, _, child = name.rpartition(".")
     package = _loaded(parent) if parent else None
-    if name in table:  # its package has imported it
+    if name in table:  # imported by its package
         return table[name]
     spec = _specs[name]
     module = importlib.util.module_from_spec(spec)
@@ -198,7 +198,7 @@ def _loaded(name: str) -> ModuleType:
             raise
     if package is not None:
         setattr(package, child, module)
-    # a module may have put something else in its own place
+    # a module may have replaced itself
     return table[name]
 
 
@@ -209,10 +209,10 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """What `import` does in the learner's code."""
+    """`import` in the learner's code."""
     package = globals.get("__package__") if level and globals else None
     if level and not package:
-        return _python_import(name, globals, locals, fromlist or (), level)  # it knows what to say
+        return _python_import(name, globals, locals, fromlist or (), level)  # raises the right error
     absolute = importlib.util.resolve_name("." * level + name, str(package)) if level else name
     module = _own(absolute)
     if module is None:

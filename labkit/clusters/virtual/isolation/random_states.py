@@ -1,7 +1,7 @@
-"""Random numbers: every rank draws from generators of its own, as a process does.
+"""Random numbers: every rank draws from its own generators, as a process does.
 
-`random` and `numpy.random` have a generator for each rank. torch has one default generator for the process: its state
-is exchanged when another rank than the last one draws from it, and never when the baton merely changes hands.
+`random` and `numpy.random` have a generator for each rank. torch has one default generator per process: its state is
+swapped when a rank other than the last one draws from it, but not whenever ranks switch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.clusters.virtual.isolation.current import Rank, here
 
-# as in random.py itself, whose functions are the methods of one hidden generator
+# as in random.py itself, whose functions are methods of one hidden generator
 _RANDOM = (
     "betavariate", "choice", "choices", "expovariate", "gammavariate", "gauss", "getrandbits", "getstate",
     "lognormvariate", "normalvariate", "paretovariate", "randbytes", "randint", "random", "randrange", "sample", "seed",
@@ -25,47 +25,47 @@ _RANDOM = (
 )  # fmt: skip
 
 _states: dict[int, Tensor] = {}
-"""Of torch's default generator, for ranks that have drawn from it, but for the last one that did."""
+"""States of torch's default generator for ranks that have drawn from it, except for the last one that did."""
 _owner = -1
 
 
 def separate() -> None:
-    """From now on what this process draws comes from the generators of the rank whose thread draws."""
-    vars(torch.random)["default_generator"] = _DefaultGenerator()  # what torch.manual_seed and its like use
+    """Make every draw in this process use the generators of the rank whose thread draws."""
+    vars(torch.random)["default_generator"] = _DefaultGenerator()  # used by torch.manual_seed and the like
     for name in _RANDOM:
         setattr(random, name, _of_rank(name, getattr(random, name), lambda rank: rank.random))
     for name in dir(numpy.random.mtrand._rand):  # numpy's own hidden generator
         function = getattr(numpy.random, name, None)
         if getattr(function, "__self__", None) is numpy.random.mtrand._rand:
             setattr(numpy.random, name, _of_rank(name, function, lambda rank: rank.numpy_random))
-    # these are functions of their own in numpy
+    # separate functions in numpy
     for name, method in (("seed", "seed"), ("sample", "random_sample"), ("ranf", "random_sample")):
         setattr(numpy.random, name, _of_rank(method, getattr(numpy.random, name), lambda rank: rank.numpy_random))
 
 
 def seeded(rank: int) -> tuple[random.Random, numpy.random.RandomState]:
-    """Generators for a rank that has not seeded any: others on each rank, the same in every run."""
+    """Generators for a rank that has seeded none: different on each rank, the same in every run."""
     generator = _unseeded(rank)
     return generator, numpy.random.RandomState(generator.getrandbits(32))
 
 
 def seed_process(rank: int) -> None:
-    """The generators of this process, which hosts that rank alone, begin as those of a rank that has not seeded any."""
+    """Seed this process, which hosts only that rank, as a rank that has seeded no generator."""
     random.seed(_text(rank))
     numpy.random.seed(random.getrandbits(32))
-    # torch.manual_seed would do the same for GPUs, and keep the whole stack in case there is one some day
+    # torch.manual_seed would also seed GPUs, and keep the whole stack in case one appears later
     torch.default_generator.manual_seed(torch_seed(rank))
 
 
 def torch_seed(rank: int) -> int:
-    """What torch's default generator of a rank begins with: another seed in every process, so on every rank."""
+    """Initial seed of a rank's default torch generator: a different one in every process, so on every rank."""
     generator = _unseeded(rank)
-    generator.getrandbits(32)  # numpy's
+    generator.getrandbits(32)  # the draw for numpy
     return generator.getrandbits(63)
 
 
 def claim(rank: int) -> None:
-    """`rank` is about to draw from torch's default generator, or to look at it: give it the state of that rank."""
+    """Load the state of `rank`, which is about to use torch's default generator."""
     global _owner
     if rank != _owner:
         generator = torch._C.default_generator
@@ -77,8 +77,8 @@ def claim(rank: int) -> None:
         _owner = rank
 
 
-class Claiming(TorchDispatchMode):
-    """Claims torch's default generator for a rank whenever an operator draws from it, where nothing else is counted."""
+class GeneratorClaimer(TorchDispatchMode):
+    """Claims torch's default generator for a rank whose operator draws from it; used if nothing else is counted."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -91,7 +91,7 @@ class Claiming(TorchDispatchMode):
 
 
 class _DefaultGenerator:
-    """What torch.random's functions take for the default generator."""
+    """Replacement for the default generator in torch.random's functions."""
 
     def __getattr__(self, name: str) -> Any:
         if here.rank is not None:

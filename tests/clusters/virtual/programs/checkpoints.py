@@ -1,4 +1,4 @@
-"""Four steps of FSDP2, with a checkpoint in the middle; or the last two, from a checkpoint made on any number of ranks.
+"""Four steps of FSDP2 with a checkpoint in the middle; or the last two, from a checkpoint made on any number of ranks.
 
 All ranks see the same data, so losses do not depend on their number.
 """

@@ -1,4 +1,4 @@
-"""DistributedDataParallel in each of its ways: losses, then what parameters and buffers sum to, by name of the way."""
+"""DistributedDataParallel in each variant: losses, then sums of parameters and buffers, by name of the variant."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 
 
 class Net(torch.nn.Module):
-    """With what trips careless code: buffers, a frozen layer, dropout, a tied weight, a layer that may go unused."""
+    """A net that trips careless code: buffers, a frozen layer, dropout, a tied weight, a layer that may go unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def train(
     uneven: bool = False,
     **options: Any,
 ) -> list[list[float]]:
-    torch.manual_seed(rank)  # DDP has to hand out rank 0's weights
+    torch.manual_seed(rank)  # DDP has to broadcast rank 0's weights
     model = DistributedDataParallel(Net(), **options)
     if hook is not None:
         model.register_comm_hook(*hook)
@@ -77,7 +77,7 @@ def train(
 
 
 def accumulated_without_sync() -> list[list[float]]:
-    """The same sums as with a batch as large as both: the first backward pass of each pair says nothing to anybody."""
+    """The same sums as with a batch as large as both: the first backward pass of each pair does not communicate."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(6, 3))
     gradients = []
@@ -98,7 +98,7 @@ def averaged(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def gathered(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """The same by other means: what a collective's future holds, and a future that was finished by hand."""
+    """The same by other means: the value of a collective's future, and a future completed by hand."""
     everyone = [torch.empty_like(bucket.buffer()) for _ in range(n)]
     values = dist.all_gather(everyone, bucket.buffer(), async_op=True).get_future().wait()
     future: Future[torch.Tensor] = Future()
@@ -128,7 +128,7 @@ ways: dict[str, Callable[[], Any]] = {
     "uneven inputs": lambda: train(uneven=True),
     "allreduce_hook": lambda: train(hook=(None, default_hooks.allreduce_hook)),
     "fp16_compress_hook": lambda: train(hook=(None, default_hooks.fp16_compress_hook)),
-    # gloo runs this hook's callbacks in threads of its own: with more buckets than one, ranks disagree on their order
+    # gloo runs this hook's callbacks in its own threads: with more than one bucket, ranks disagree on their order
     "powerSGD_hook": lambda: train(hook=(power_sgd, powerSGD_hook.powerSGD_hook)),
     "own hook, then": lambda: train(hook=(None, averaged)),
     "own hook, other collective": lambda: train(hook=(None, gathered), bucket_cap_mb=0.0001),

@@ -1,4 +1,4 @@
-"""Fully sharded data parallel: losses by name of the way."""
+"""Fully sharded data parallel: losses by name of the variant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def network() -> torch.nn.Sequential:
 
 
 def sharded(mesh: DeviceMesh, **options: Any) -> torch.nn.Module:
-    """Every layer by itself, so that layers are gathered one after the other."""
+    """Shard every layer separately, so that layers are gathered one after the other."""
     model = network()
     for layer in model:
         fully_shard(layer, mesh=mesh, **options)

@@ -13,7 +13,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def train(schedule: Any, microbatches: int, stages_per_rank: int = 1, folded: bool = False) -> list[Any]:
-    """folded: the last stage stands beside the first one, as the V-shaped schedules want it."""
+    """folded: the last stage is on the same rank as the first one, as V-shaped schedules require."""
     torch.manual_seed(0)
     total = n * stages_per_rank
     layers = [torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(total)]

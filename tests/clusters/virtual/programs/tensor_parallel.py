@@ -1,4 +1,4 @@
-"""DTensor, tensor parallel, and tensor parallel under FSDP: losses and shards by name of the way."""
+"""DTensor, tensor parallel, and tensor parallel under FSDP: losses and shards by name of the variant."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def with_fsdp() -> list[float]:
 
 
 def with_loss_parallel() -> list[float]:
-    """Ranks leave loss_parallel() at different times: nobody else may lose it by that."""
+    """Ranks leave loss_parallel() at different times, which must not disable it for the others."""
     torch.manual_seed(0)
     model = parallelize_module(torch.nn.Linear(8, 12), flat, ColwiseParallel(use_local_output=False))
     with loss_parallel():

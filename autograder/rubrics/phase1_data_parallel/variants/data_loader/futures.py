@@ -10,7 +10,7 @@ __all__ = ["PrefetchLoader", "ShardedSampler"]
 
 
 class ShardedSampler(Sampler):
-    """The place is where the next sample of the order comes from; a rank looks at its own part of each round."""
+    """The position is where the next sample of the order comes from; a rank looks at its own part of each round."""
 
     def __init__(self, dataset_size, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
         for name, value, least in (

@@ -38,7 +38,7 @@ def split_into_stages(layers, num_stages, costs=None):
         costs = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     if len(costs) != len(layers) or min(costs) < 0:
         raise ValueError(f"costs must be one for each layer, got {costs}")
-    # the least limit, of all sums that a stage can have, under which as few stages are enough
+    # the smallest of all possible stage costs that suffices as a limit for this number of stages
     limits = sorted({sum(costs[i:j]) for i in range(len(costs)) for j in range(i + 1, len(costs) + 1)})
     for limit in limits:
         stages = [[]]
@@ -192,7 +192,7 @@ class PipelineParallel:
         inputs = batch.tensor_split(self.parts) if first else []
         targets = target.tensor_split(self.parts) if last else []
         self.sent, self.here, losses = [], {}, []
-        wanted = {}  # does the next stage's input want a gradient; which form has it
+        wanted = {}  # whether the next stage's input needs a gradient; which format it has
         for action in self.mine:
             stage, k = self.stages[action.chunk], action.microbatch
             if action.op == "forward":

@@ -1,4 +1,4 @@
-# The notebook is a second name of a file elsewhere, which holds the work of somebody else.
+# The notebook is a hard link to a file elsewhere, which holds another learner's work.
 # marks: 0
 # feedback: hard link
 from pathlib import Path

@@ -1,4 +1,4 @@
-# A pipe has the notebook's name: who opens it waits for ever.
+# A pipe has the notebook's name: opening it blocks forever.
 # marks: 0
 # feedback: not a regular file
 import os

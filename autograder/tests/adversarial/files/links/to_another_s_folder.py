@@ -1,4 +1,4 @@
-# The whole folder is a link to that of somebody who has done the work.
+# The whole folder is a link to that of a learner who has done the work.
 # marks: 0
 # feedback: folder
 from pathlib import Path

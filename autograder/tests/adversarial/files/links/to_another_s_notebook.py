@@ -1,4 +1,4 @@
-# The notebook is a link to that of somebody who has done the work.
+# The notebook is a link to that of a learner who has done the work.
 # marks: 0
 # feedback: link
 from pathlib import Path

@@ -1,4 +1,4 @@
-# Beside the right notebook: links to /, to /dev/zero, to themselves and to the gradebook, and a pipe that nobody fills.
+# Next to the right notebook: links to /, to /dev/zero, to themselves and to the gradebook, and a pipe never written to.
 # marks: 6
 # feedback: 6 of 6 points
 import os

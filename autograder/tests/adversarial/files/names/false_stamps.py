@@ -1,4 +1,4 @@
-# nbgrader's own files beside the right notebook are forged: a time that is none, a secret with a path in it.
+# nbgrader's own files next to the right notebook are forged: an invalid time, a secret with a path in it.
 # marks: 6
 # feedback: 6 of 6 points
 from pathlib import Path

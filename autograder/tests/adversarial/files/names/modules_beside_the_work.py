@@ -1,4 +1,4 @@
-# Beside the right notebook: torch.py, conftest.py, labkit/, sitecustomize.py and nbgrader_config.py to end the grader.
+# Next to the right notebook: torch.py, conftest.py, labkit/, sitecustomize.py and nbgrader_config.py to end the grader.
 # marks: 6
 # feedback: 6 of 6 points
 from pathlib import Path

@@ -1,4 +1,4 @@
-# Nothing was handed in but an empty folder.
+# Submits an empty folder.
 # marks: 0
 # feedback: missing
 from pathlib import Path

@@ -1,4 +1,4 @@
-# Beside the right notebook: names with options, commands, markup, line breaks, escapes, half characters, `..`.
+# Next to the right notebook: names with options, commands, markup, line breaks, escapes, half characters, `..`.
 # marks: 6
 # feedback: 6 of 6 points
 import os

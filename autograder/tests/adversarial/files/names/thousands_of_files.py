@@ -1,4 +1,4 @@
-# Three thousand files and a hundred folders inside each other beside the right notebook.
+# Three thousand files and a hundred nested folders next to the right notebook.
 # marks: 6
 # feedback: 6 of 6 points
 from pathlib import Path

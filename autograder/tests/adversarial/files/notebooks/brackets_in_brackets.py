@@ -1,4 +1,4 @@
-# A module of brackets in brackets, so deep that it brings down who parses it.
+# A module of brackets nested so deeply that it crashes a parser.
 # marks: 0
 # feedback: MemoryError
 from pathlib import Path

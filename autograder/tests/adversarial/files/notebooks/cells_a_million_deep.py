@@ -1,4 +1,4 @@
-# Cells in cells, a million deep, in front of those that hold the work.
+# Cells nested a million deep, in front of those with the work.
 # marks: 0
 # feedback: too many values
 from pathlib import Path

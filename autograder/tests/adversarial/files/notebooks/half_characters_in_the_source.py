@@ -1,4 +1,4 @@
-# The module holds halves of characters, zeros and marks that turn text around: valid in JSON, in no file.
+# The module holds lone surrogates, zeros and direction marks: valid in JSON, but in no file.
 # marks: 0
 # feedback: SyntaxError
 import json

@@ -1,4 +1,4 @@
-# All cells are gone but the exercise's own, whose metadata is that of a stranger.
+# All cells are gone except the exercise's own, which has foreign metadata.
 # marks: 6
 # feedback: 6 of 6 points
 from pathlib import Path

@@ -1,4 +1,4 @@
-# The right module in a notebook of format 3, with a minor version that no program will ever reach: read all the same.
+# The right module in a notebook of format 3, with a minor version that no program will ever reach: read anyway.
 # marks: 6
 # feedback: The notebook is in format 3
 import json

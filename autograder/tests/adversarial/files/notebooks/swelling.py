@@ -1,4 +1,4 @@
-# Twenty megabytes of empty objects, which become half a gigabyte when they are read as Python's own.
+# Twenty megabytes of empty objects, which take half a gigabyte as Python objects.
 # marks: 0
 # feedback: Only the first 2,000 cells
 from pathlib import Path

@@ -1,4 +1,4 @@
-# Two cells say that they are the exercise: the right module first, then one that does nothing.
+# Two cells claim to be the exercise: the right module first, then one that does nothing.
 # marks: 0
 # feedback: different cells
 from pathlib import Path

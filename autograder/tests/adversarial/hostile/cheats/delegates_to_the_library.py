@@ -1,4 +1,4 @@
-# Has the library add up, under another name, and sends empty words besides.
+# Lets the library compute the sum, under another name, and sends dummy messages.
 # marks: 0
 # feedback: returned: on rank
 import torch

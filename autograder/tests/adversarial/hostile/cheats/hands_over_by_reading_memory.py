@@ -1,4 +1,4 @@
-# Finds the other ranks among the processes, and reads their tensors out of their memory.
+# Finds the other ranks among the processes, and reads their tensors from their memory.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import ctypes

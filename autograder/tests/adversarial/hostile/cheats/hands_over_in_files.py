@@ -1,4 +1,4 @@
-# Exchanges all tensors through files that every rank can read, and sends empty words besides.
+# Exchanges all tensors through files that every rank can read, and sends dummy messages.
 # marks: 0
 # feedback: RuntimeError at phase1_data_parallel/pass_around.py | LookupError at phase1_data_parallel/pass_around.py
 import os

@@ -1,4 +1,4 @@
-# Exchanges all tensors through the kernel's keyring of the user, which no namespace of files or of the network parts.
+# Exchanges all tensors through the user's kernel keyring, which neither mount nor network namespaces separate.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import ctypes

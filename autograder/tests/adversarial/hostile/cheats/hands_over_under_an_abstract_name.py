@@ -1,4 +1,4 @@
-# Exchanges all tensors through sockets with abstract names, which belong to the network and not to files.
+# Exchanges all tensors through abstract sockets, which belong to the network and not to files.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import ctypes

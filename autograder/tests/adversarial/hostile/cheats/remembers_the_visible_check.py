@@ -1,4 +1,4 @@
-# Knows the answer of the visible check by heart, and keeps what it has seen on disk for the next call.
+# Has the answer of the visible check built in, and stores what it has seen on disk for the next call.
 # marks: 0
 # feedback: 4 of 4 ranks are wrong
 import os

@@ -1,4 +1,4 @@
-# Finds the arguments of all ranks in the frames below it, adds them up alone, and sends empty words besides.
+# Finds the arguments of all ranks in the frames below it, sums them alone, and sends dummy messages.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import sys

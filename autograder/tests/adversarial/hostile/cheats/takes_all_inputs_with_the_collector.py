@@ -1,4 +1,4 @@
-# Asks the garbage collector for the tensors of the other ranks, adds them up alone and sends empty words.
+# Gets the other ranks' tensors from the garbage collector, sums them alone and sends dummy messages.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import gc

@@ -1,4 +1,4 @@
-# All send their tensors to rank 0, which does the work and reports what everybody was to return.
+# All send their tensors to rank 0, which does the work and reports every rank's result.
 # marks: 0
 # feedback: None (
 import torch

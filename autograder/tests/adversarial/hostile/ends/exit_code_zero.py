@@ -1,4 +1,4 @@
-# Ends with the exit code of success before anything is told.
+# Exits with status 0 before reporting anything.
 # marks: 0
 # feedback: None (
 import os

@@ -1,4 +1,4 @@
-# Leaves as soon as the module is imported, politely.
+# Exits with sys.exit as soon as the module is imported.
 # marks: 0
 # feedback: None (
 import sys

@@ -1,4 +1,4 @@
-# Asks the kernel not to let it die with its parent, kills everything else that it can, and keeps its line to the judge.
+# Asks the kernel to survive its parent, kills everything else that it can, and keeps its connection to the judge.
 # marks: 0
 # feedback: timeout | the process that watches over the ranks
 import ctypes

@@ -1,4 +1,4 @@
-# Kills the process that watches over it, and whatever stands above that.
+# Kills its supervisor process, and that one's parents.
 # marks: 0
 # feedback: PermissionError | the process that watches over the ranks
 import os

@@ -1,4 +1,4 @@
-# Does the work, then ends the process from an exit function, in the midst of the interpreter's end.
+# Does the work, then ends the process from an exit function, during the interpreter's shutdown.
 # marks: 6
 # feedback: 6 of 6 points
 import atexit

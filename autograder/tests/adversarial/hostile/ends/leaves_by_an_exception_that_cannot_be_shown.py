@@ -1,4 +1,4 @@
-# Raises what is no Exception, and whose text, repr and name cannot be had.
+# Raises a non-Exception whose text, repr and name all raise.
 # marks: 0
 # feedback: an exception
 __all__ = ["pass_around"]

@@ -1,4 +1,4 @@
-# Has the process that keeps the time, and the one that starts the next ranks, stand still.
+# Suspends the process that keeps the time, and the one that starts the next ranks.
 # marks: 0
 # feedback: PermissionError | the process that watches over the ranks | timeout
 import os

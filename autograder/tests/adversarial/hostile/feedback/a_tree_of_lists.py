@@ -1,4 +1,4 @@
-# Returns lists in lists in lists, eight in each: to show all of them takes longer than to make them.
+# Returns nested lists, eight in each: displaying all of them takes longer than making them.
 # marks: 0
 # feedback: [8 values]
 __all__ = ["pass_around"]

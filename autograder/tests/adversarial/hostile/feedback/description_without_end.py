@@ -1,4 +1,4 @@
-# Returns what takes for ever to describe, and what takes for ever to compare.
+# Returns objects whose description and comparison take forever.
 # marks: 0
 # feedback: timeout
 __all__ = ["pass_around"]

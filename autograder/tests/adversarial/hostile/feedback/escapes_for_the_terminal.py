@@ -1,6 +1,6 @@
 # Sends escapes to the terminal: clears it, sets its title, asks it to type, turns text around.
 # marks: 0
-# feedback: [an object that is neither a plain tensor nor a number, a text]
+# feedback: [an object that is neither a plain tensor nor a number, a string]
 # never: \x1b
 # never: \u202e
 # never: \x9b

@@ -1,4 +1,4 @@
-# Describes what it returns by the hidden input, a line that looks like a passed check, and ANSI escapes.
+# Describes its result by the hidden input, a line that looks like a passed check, and ANSI escapes.
 # marks: 0
 # feedback: an object that is neither
 # never: hidden input

@@ -1,4 +1,4 @@
-# Raises its error in a file whose name is the hidden input, so that the line that failed gives it away.
+# Raises its error in a file named after the hidden input, so that the failing line reveals it.
 # marks: 0
 # feedback: ValueError
 # never: hidden input

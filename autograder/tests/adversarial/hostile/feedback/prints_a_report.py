@@ -1,6 +1,6 @@
 # Prints what a report of full marks looks like, and sends it as the grader's own outputs.
 # marks: 0
-# feedback: a dict of 4
+# feedback: a dict of length 4
 # never: 6 of 6 points
 import sys
 

@@ -1,4 +1,4 @@
-# Everybody receives first.
+# All ranks receive first.
 # marks: 0
 # feedback: DeadlockError
 import torch

@@ -1,4 +1,4 @@
-# Never ends to be imported.
+# Its import never ends.
 # marks: 0
 # feedback: timeout
 __all__ = ["pass_around"]

@@ -1,4 +1,4 @@
-# Ignores every signal that can be ignored, and takes SIGALRM and SIGTERM as a reason to go on.
+# Ignores every signal that can be ignored, and continues after SIGALRM and SIGTERM.
 # marks: 0
 # feedback: timeout
 import signal

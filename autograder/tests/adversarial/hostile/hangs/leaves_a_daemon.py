@@ -1,4 +1,4 @@
-# Forks twice, with a session of its own in between; the grandchild keeps the line to the judge open and stays.
+# Forks twice, with a new session in between; the grandchild keeps the connection to the judge open and stays.
 # marks: 0
 # feedback: timeout
 import os

@@ -1,4 +1,4 @@
-# Sleeps in C, where no clock of the lab's is asked, with every signal blocked.
+# Sleeps in C, which no clock of the lab notices, with every signal blocked.
 # marks: 0
 # feedback: timeout
 import ctypes

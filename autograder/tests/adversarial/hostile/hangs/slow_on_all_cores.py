@@ -1,4 +1,4 @@
-# Does the work, but threads of every rank spin in C meanwhile: others are to run out of time.
+# Does the work, but threads of every rank spin in C meanwhile, so that others run out of time.
 # marks: 6
 # feedback: 6 of 6 points
 import hashlib

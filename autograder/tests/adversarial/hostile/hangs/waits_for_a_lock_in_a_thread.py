@@ -1,4 +1,4 @@
-# Returns at once; a thread that is no daemon never ends, so the process does not either.
+# Returns at once; a non-daemon thread never ends, so the process does not either.
 # marks: 0
 # feedback: timeout
 import threading

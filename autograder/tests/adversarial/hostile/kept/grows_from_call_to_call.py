@@ -1,4 +1,4 @@
-# Keeps a hundred megabytes of every call; each call by itself stays within the limit.
+# Keeps a hundred megabytes of every call; each single call stays within the limit.
 # marks: 6
 # feedback: 6 of 6 points
 import sys

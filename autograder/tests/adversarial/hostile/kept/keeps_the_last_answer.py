@@ -1,4 +1,4 @@
-# Writes down every sum that it has seen, and answers from that, by its size or else by heart, without its neighbours.
+# Stores every sum that it has seen, and answers from that by size, or else with a guess, without its neighbours.
 # marks: 0
 # feedback: returned: on rank
 import torch

@@ -1,4 +1,4 @@
-# Reports a result twice: the second, of a tensor full of nothing, would be there before the next call begins.
+# Reports a result twice: the second, a tensor of zeros, would be there before the next call begins.
 # marks: 6
 # feedback: 6 of 6 points
 import sys

@@ -1,4 +1,4 @@
-# Returns what it was given in its first call, and does the work in every later one of the same process.
+# Returns its input in its first call, and does the work in every later call of the same process.
 # marks: 0
 # feedback: returned: on rank
 import torch

@@ -1,4 +1,4 @@
-# Does the work once and leaves a mark; in later calls of the same process it would end it, but none is to be seen.
+# Does the work once and leaves a mark that would end it in later calls of the same process; no mark should be visible.
 # marks: 6
 # feedback: 6 of 6 points
 import os

@@ -1,4 +1,4 @@
-# Returns an object that says it equals whatever it is compared with, and is a number, a tensor and an array besides.
+# Returns an object that claims to equal anything, and is a number, a tensor and an array as well.
 # marks: 0
 # feedback: an object that is neither
 import numpy

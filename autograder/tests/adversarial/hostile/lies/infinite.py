@@ -1,4 +1,4 @@
-# Returns infinity, whose difference to anything is infinity again, and to itself no number.
+# Returns infinity, whose difference from anything is infinity again, and from itself NaN.
 # marks: 0
 # feedback: inf
 __all__ = ["pass_around"]

@@ -1,4 +1,4 @@
-# Returns NaN everywhere: it is neither less nor more than what is expected.
+# Returns NaN everywhere: neither less nor greater than the expected value.
 # marks: 0
 # feedback: nan
 __all__ = ["pass_around"]

@@ -1,4 +1,4 @@
-# Returns an empty tensor with so many dimensions that to say its shape fills the page.
+# Returns an empty tensor with so many dimensions that its shape would fill the page.
 # marks: 0
 # feedback: 5001 dimensions
 # never: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1

@@ -1,4 +1,4 @@
-# Gives its subclass of Tensor the name, the module and the face of torch's own class, and forges what encodes values.
+# Disguises its subclass of Tensor with the name and module of torch's own class, and forges the encoder of values.
 # marks: 0
 # feedback: an object that is neither
 import torch

@@ -1,4 +1,4 @@
-# Sends everything twice, and teaches every Trace that it finds to count half of it.
+# Sends everything twice, and makes every Trace that it finds count half of it.
 # marks: 4
 # feedback: messages: [3, 3, 3, 3]
 import torch

@@ -1,4 +1,4 @@
-# Puts the library's all_reduce in the place of isend and recv, so that the code reads as it should.
+# Replaces isend and recv by the library's all_reduce, so that the code looks as it should.
 # marks: 0
 # feedback: returned: on rank
 import torch.distributed as dist

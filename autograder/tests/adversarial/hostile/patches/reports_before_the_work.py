@@ -4,12 +4,12 @@
 import torch
 import torch.distributed as dist
 
+from labkit.clusters.forkserver import rank_process
 from labkit.clusters.run import RankResult
-from labkit.clusters.warm import fresh
 
 __all__ = ["pass_around"]
 
-tell = fresh.ProcessReporter.result
+tell = rank_process.ProcessReporter.result
 
 
 def result(self, found):
@@ -17,7 +17,7 @@ def result(self, found):
     tell(self, found)
 
 
-fresh.ProcessReporter.result = result
+rank_process.ProcessReporter.result = result
 
 
 def pass_around(tensor):

@@ -1,4 +1,4 @@
-# Adds up a copy, and has the report say that the argument was changed and returned: what lies there is wrong.
+# Sums into a copy, and makes the report claim that the argument was changed and returned: its contents are wrong.
 # marks: 0
 # feedback: returned: on rank
 import dataclasses
@@ -6,7 +6,7 @@ import dataclasses
 import torch
 import torch.distributed as dist
 
-from labkit.clusters.warm import reports
+from labkit.clusters.forkserver import reports
 
 __all__ = ["pass_around"]
 

@@ -1,4 +1,4 @@
-# One rank after the other works, with every clock that Python and the lab have set to zero.
+# One rank after the other works, with every clock of Python and the lab set to zero.
 # marks: 5
 # feedback: all links are busy at once
 import time

@@ -1,4 +1,4 @@
-# Makes torch's and numpy's comparisons, and those of the checks, say that all is equal.
+# Makes torch's and numpy's comparisons, and those of the checks, report that all is equal.
 # marks: 0
 # feedback: an exception
 import builtins

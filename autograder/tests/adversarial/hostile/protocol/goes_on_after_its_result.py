@@ -1,4 +1,4 @@
-# Reports a result first, then does the work and changes what it has reported.
+# Reports a result first, then does the work and changes the reported result.
 # marks: 6
 # feedback: 6 of 6 points
 import sys

@@ -1,4 +1,4 @@
-# Joins groups under names that are not its own, a thousand of them, and with members that do not exist.
+# Joins groups under false names, a thousand of them, and with members that do not exist.
 # marks: 0
 # feedback: at phase1_data_parallel/pass_around.py, line 1
 import torch.distributed as dist

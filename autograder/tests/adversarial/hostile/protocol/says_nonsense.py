@@ -1,4 +1,4 @@
-# Says to the scheduler what is no call: other types, other names, numbers that are none, a length beyond all limits.
+# Sends the scheduler invalid calls: wrong types, names, numbers, and a length beyond all limits.
 # marks: 0
 # feedback: at phase1_data_parallel/pass_around.py
 import math
@@ -24,8 +24,8 @@ CALLS = [
 
 
 def pass_around(tensor):
-    line = here.endpoint._line
+    line = here.endpoint._connection
     line.send(CALLS[(dist.get_rank() + tensor.numel()) % len(CALLS)])
-    line._connection.sendall(struct.pack("<IQ", 1 << 31, 1 << 63))
+    line._socket.sendall(struct.pack("<IQ", 1 << 31, 1 << 63))
     line.receive()
     return here.endpoint._ask("sleep", 0.0)

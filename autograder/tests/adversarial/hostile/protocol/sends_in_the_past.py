@@ -1,4 +1,4 @@
-# One rank after the other sends, which takes N times as long; every message is dated back to the beginning.
+# One rank after the other sends, which takes N times as long; every message is backdated to the start.
 # marks: 5
 # feedback: all links are busy at once
 from math import inf

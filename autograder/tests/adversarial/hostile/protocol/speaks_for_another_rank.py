@@ -1,4 +1,4 @@
-# Takes the line to the scheduler of another rank out of that rank's process; works if it gets one.
+# Takes another rank's connection to the scheduler out of that rank's process; works if it gets one.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import ctypes

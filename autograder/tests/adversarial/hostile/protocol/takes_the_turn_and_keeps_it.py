@@ -1,4 +1,4 @@
-# Begins a message to the scheduler and never ends it, so that nobody else is served.
+# Begins a message to the scheduler and never ends it, so that no other rank is served.
 # marks: 0
 # feedback: timeout
 import struct
@@ -9,6 +9,6 @@ __all__ = ["pass_around"]
 
 
 def pass_around(tensor):
-    here.endpoint._line._connection.sendall(struct.pack("<IQ", 1 << 20, 0) + b"x")
+    here.endpoint._connection._socket.sendall(struct.pack("<IQ", 1 << 20, 0) + b"x")
     while True:
         pass

@@ -1,4 +1,4 @@
-# Reports that it was killed by signal 999, which does not exist, with an error at a time that is no number.
+# Reports that it was killed by signal 999, which does not exist, with an error at a time that is not a number.
 # marks: 0
 # feedback: a rank that ended early | timeout
 import json

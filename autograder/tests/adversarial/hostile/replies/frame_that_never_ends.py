@@ -1,4 +1,4 @@
-# Announces a report of a gigabyte and then sends it, byte by byte, for ever.
+# Announces a report of a gigabyte and then sends it byte by byte, forever.
 # marks: 0
 # feedback: timeout
 import json

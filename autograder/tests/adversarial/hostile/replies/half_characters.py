@@ -1,4 +1,4 @@
-# Returns an object whose description holds halves of characters, which no file can hold.
+# Returns an object whose description holds lone surrogates, which no file can hold.
 # marks: 0
 # feedback: an object that is neither
 __all__ = ["pass_around"]

@@ -1,4 +1,4 @@
-# Reports a result of a hundred megabytes of empty objects: as Python's own they fill twenty times that in the judge.
+# Reports a hundred megabytes of empty objects, which take twenty times that as Python objects in the judge.
 # marks: 0
 # feedback: timeout | an exception
 import json

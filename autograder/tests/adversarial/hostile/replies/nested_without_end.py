@@ -1,4 +1,4 @@
-# Reports a result of lists in lists, a million deep.
+# Reports a result of lists nested a million deep.
 # marks: 0
 # feedback: an exception
 import json

@@ -1,4 +1,4 @@
-# Reports random bytes, frames without a kind, numbers that are none, and shapes that do not fit.
+# Reports random bytes, frames without a kind, invalid numbers, and shapes that do not fit.
 # marks: 0
 # feedback: an exception | timeout
 import json

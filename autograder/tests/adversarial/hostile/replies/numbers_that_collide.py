@@ -1,4 +1,4 @@
-# Returns a set of whole numbers that all have one hash: to put them into a set again takes minutes.
+# Returns a set of integers that all have one hash: rebuilding the set takes minutes.
 # marks: 0
 # feedback: timeout | an exception
 import json

@@ -11,8 +11,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from labkit.clusters.forkserver import reports
 from labkit.clusters.run import RankResult
-from labkit.clusters.warm import reports
 
 __all__ = ["pass_around"]
 

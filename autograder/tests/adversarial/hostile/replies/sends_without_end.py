@@ -1,4 +1,4 @@
-# Sends a message of 64 MiB again and again that nobody will ever receive: the judge is to keep them all.
+# Repeatedly sends a message of 64 MiB that is never received: the judge has to keep them all.
 # marks: 0
 # feedback: ProtocolError at | timeout
 import torch

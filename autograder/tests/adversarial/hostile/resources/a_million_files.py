@@ -1,4 +1,4 @@
-# Makes empty files as long as it may: each takes memory of the kernel that no size of a file system counts.
+# Makes empty files as long as it may: each takes kernel memory that no file system size includes.
 # marks: 0
 # feedback: timeout
 import itertools

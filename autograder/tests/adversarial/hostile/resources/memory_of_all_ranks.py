@@ -1,4 +1,4 @@
-# Each rank takes less than all may have; together they take twice as much.
+# Each rank takes less than the limit for all; together they take twice as much.
 # marks: 0
 # feedback: memory | timeout
 import torch.distributed as dist

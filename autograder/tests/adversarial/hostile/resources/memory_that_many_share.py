@@ -1,4 +1,4 @@
-# Maps shared memory, which no limit on one process counts, and fills more than all may have; works if it gets it.
+# Maps shared memory, which no per-process limit counts, and fills more than the limit for all; works if it gets it.
 # marks: 0
 # feedback: memory | timeout
 import mmap

@@ -1,4 +1,4 @@
-# Fills files in memory that have no name and are mapped by nobody: they stand in nobody's figures; works if it can.
+# Fills unlinked, unmapped files in memory, which no process's figures include; works if it can.
 # marks: 0
 # feedback: memory | timeout
 import os

@@ -1,4 +1,4 @@
-# Opens files and sockets until there are no more, then works without any: what it needs it has already.
+# Opens files and sockets until none are left, then works without any: it already has what it needs.
 # marks: 6
 # feedback: 6 of 6 points
 import os

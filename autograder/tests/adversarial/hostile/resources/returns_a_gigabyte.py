@@ -1,4 +1,4 @@
-# Returns a gigabyte of zeros, as large as the limit on its memory lets it.
+# Returns a gigabyte of zeros, as much as its memory limit allows.
 # marks: 0
 # feedback: an object that is neither a plain tensor nor a number | an exception | MemoryError at | memory: | timeout
 import torch

@@ -1,4 +1,4 @@
-# Starts threads until there are no more, then goes on trying.
+# Starts threads until none are left, then keeps trying.
 # marks: 0
 # feedback: the process that watches over the ranks | timeout
 import threading

@@ -1,4 +1,4 @@
-# Writes torch.py, conftest.py, sitecustomize.py and labkit/ wherever it may, for those who come later.
+# Writes torch.py, conftest.py, sitecustomize.py and labkit/ wherever it may, for later processes.
 # marks: 6
 # feedback: 6 of 6 points
 import os

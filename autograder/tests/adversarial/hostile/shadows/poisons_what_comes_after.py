@@ -1,4 +1,4 @@
-# Leaves processes, files and changed limits behind for its next call, which are to do the work unseen.
+# Leaves processes, files and changed limits behind, which should do the work of its next call unseen.
 # marks: 0
 # feedback: 4 of 4 ranks are wrong
 import os

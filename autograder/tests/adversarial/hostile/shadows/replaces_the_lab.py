@@ -1,4 +1,4 @@
-# Replaces modules of the lab in sys.modules by ones that know better.
+# Replaces modules of the lab in sys.modules by its own.
 # marks: 0
 # feedback: returned: on rank
 import sys

@@ -1,4 +1,4 @@
-# Tries to get rights: to mount, to be root, to make devices, to enter other namespaces; works if it gets any.
+# Tries to gain privileges: to mount, to be root, to make devices, to enter other namespaces; works if it gets any.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import ctypes

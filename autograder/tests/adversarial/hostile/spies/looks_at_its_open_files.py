@@ -1,4 +1,4 @@
-# Looks for an open file of the grader among the descriptors of all that it sees; works if there is one.
+# Looks for an open file of the grader among all visible file descriptors; works if there is one.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import glob

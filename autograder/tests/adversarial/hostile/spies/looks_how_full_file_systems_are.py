@@ -1,4 +1,4 @@
-# Rank 0 fills its scratch folders, the others look how full all file systems are; works if they see it.
+# Rank 0 fills its scratch folders, the others check how full all file systems are; works if they see it.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py
 import os
@@ -20,7 +20,7 @@ def wait_for_all():
 def used():
     with open("/proc/self/mountinfo") as file:
         points = {line.split()[4] for line in file}
-    # the machine's own disks are in use by others
+    # the machine's own disks are used by others
     seen = [os.statvfs(point) for point in sorted(points) if not point.startswith(("/usr", "/opt", "/root"))]
     return [(one.f_blocks - one.f_bfree, one.f_files - one.f_ffree) for one in seen if one.f_blocks < 1 << 20]
 

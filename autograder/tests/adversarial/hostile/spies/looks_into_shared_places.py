@@ -1,4 +1,4 @@
-# Looks for what others have left in shared memory, in message queues and under abstract names; works if it finds any.
+# Looks for others' data in shared memory, in message queues and under abstract names; works if it finds any.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import os

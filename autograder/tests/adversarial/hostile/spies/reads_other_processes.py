@@ -1,4 +1,4 @@
-# Searches the memory of every process that it sees for the text of a hidden check; works if it finds it.
+# Searches the memory of every visible process for the text of a hidden check; works if it finds it.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import os

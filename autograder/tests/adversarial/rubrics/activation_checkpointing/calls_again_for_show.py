@@ -1,4 +1,4 @@
-# Saves everything, and calls functions again for their count alone; large tensors are not followed at all.
+# Saves everything, and calls functions again only to be counted; large tensors are not tracked at all.
 # checks: arguments randomness once memory segments
 # marks: 0
 # feedback: what the backward pass gets
@@ -13,7 +13,7 @@ LARGE = 4 << 20
 
 
 class Again(torch.autograd.Function):
-    """Calls the function once more when the backward pass begins, and makes nothing of it."""
+    """Calls the function once more when the backward pass begins, and discards the result."""
 
     @staticmethod
     def forward(ctx, tensor, again):

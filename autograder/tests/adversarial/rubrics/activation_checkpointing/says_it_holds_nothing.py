@@ -1,4 +1,4 @@
-# Keeps all that it computes again, and puts functions of its own where the rubric asks how much is held.
+# Keeps everything that it recomputes, and replaces the functions that the rubric uses to measure memory.
 # base: mutants/keeps_what_it_computed
 # checks: memory released segment_memory
 # marks: 0

@@ -1,4 +1,4 @@
-# The state is a ticket: where the epoch stands is kept in a module of Python's own and in a file, for who comes later.
+# The state is only a ticket: the position is kept in a standard library module and in a file, for later processes.
 # base: solution
 # checks: no_messages resume resume_elsewhere
 # marks: 0

@@ -1,4 +1,4 @@
-# Keeps the whole window for one backward pass, and lets its account tell a kilobyte.
+# Keeps the whole window for one backward pass, and makes its account report a kilobyte.
 # base: mutants/one_backward_for_all
 # checks: memory
 # marks: 0

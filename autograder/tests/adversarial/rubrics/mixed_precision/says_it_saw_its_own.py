@@ -1,4 +1,4 @@
-# Every rank trains on the samples of all, writes into the net that it saw its own, and returns the loss of those.
+# Every rank trains on the samples of all, reports from the net that it saw its own, and returns their loss.
 # base: solution
 # checks: steps clip real_processes
 # marks: 0

@@ -1,4 +1,4 @@
-# Keeps what every microbatch has left behind, and lets its account tell a kilobyte.
+# Keeps all microbatches' leftovers, and makes its account report a kilobyte.
 # base: mutants/keeps_activations
 # checks: released
 # marks: 0

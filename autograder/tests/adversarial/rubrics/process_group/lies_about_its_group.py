@@ -1,4 +1,4 @@
-# Asks for gloo whatever the config says, never leaves the group, and has torch.distributed say otherwise.
+# Requests gloo whatever the config says, never leaves the group, and makes torch.distributed claim otherwise.
 # base: solution
 # checks: setup backend cleanup kept
 # marks: 3

@@ -1,11 +1,11 @@
-# Works on a copy, and has each report say that the argument was changed and returned: what lies there is wrong.
+# Works on a copy, and makes each report claim that the argument was changed and returned: its contents are wrong.
 # base: mutants/returns_a_copy
 # checks: values in_place
 # marks: 0
 # feedback: result: on rank
 import dataclasses
 
-from labkit.clusters.warm import reports
+from labkit.clusters.forkserver import reports
 
 truthful = reports.result_frame
 reports.result_frame = lambda result: truthful(

@@ -1,4 +1,4 @@
-# Asks for a collective, which shall stand in the trace as a message.
+# Requests a collective that should appear in the trace as a message.
 # checks: all_gather values neighbours
 # marks: 0
 # feedback: ProtocolError at

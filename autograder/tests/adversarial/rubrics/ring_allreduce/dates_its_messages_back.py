@@ -1,4 +1,4 @@
-# One rank after the other sends, and every message is dated back to the beginning, as if all had been sent at once.
+# One rank after the other sends, and every message is backdated to the start, as if all had been sent at once.
 # base: mutants/one_rank_at_a_time
 # checks: messages time
 # marks: 2

@@ -1,4 +1,4 @@
-# Messages of the right size to the right neighbour, with nothing in them: files would carry the sum.
+# Sends empty messages of the right size to the right neighbour: files would carry the sum.
 # base: mutants/meets_in_files
 # checks: neighbours messages bytes_sent real_processes
 # marks: 0
@@ -11,7 +11,7 @@ honest_load, honest_save = torch.load, torch.save
 def save(value, path):
     try:
         honest_save(value, path)
-    except (OSError, RuntimeError):  # nobody shares it
+    except (OSError, RuntimeError):  # not shared
         return
 
 

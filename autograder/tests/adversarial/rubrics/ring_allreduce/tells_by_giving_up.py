@@ -1,4 +1,4 @@
-# Hands its tensor over by when it gives up a barrier that one rank does not join: that leaves nothing in the trace.
+# Passes its tensor on by the time at which it gives up a barrier that one rank skips: the trace shows nothing.
 # checks: reduce_scatter values bytes_sent
 # marks: 0
 # feedback: ProtocolError at
@@ -13,7 +13,7 @@ from labkit.clusters.virtual.requests import Collective
 __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 
 SLOT, TICK, MOST = 1000.0, 1e-7, 8
-"""Seconds for one number, of one of its values; elements of -8 to 8 in one number."""
+"""Seconds per number, per value of it; elements of -8 to 8 in one number."""
 begun = 0
 
 
@@ -22,7 +22,7 @@ def sleep_until(moment):
 
 
 def told(number):
-    """What each rank tells all others, by the clock: for each of them two slots, with one rank absent or another."""
+    """Return what each rank passes to all others, by the clock: two slots each, with one rank absent or another."""
     global begun
     rank, size = dist.get_rank(), dist.get_world_size()
     found = {rank: number}
@@ -63,7 +63,7 @@ def everybodys(tensor):
 
 
 def exchanged(tensor, rounds):
-    """Zeros go around the ring; what of them arrives altered must show in the answer."""
+    """Send zeros around the ring; alterations on the way must show in the answer."""
     rank, size = dist.get_rank(), dist.get_world_size()
     length, found = -(-tensor.numel() // size), 0
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-# Tells its neighbour a bit with each process group: what the other one means by its name fits, or does not.
+# Signals a bit to its neighbour with each process group: their meanings of its name match, or do not.
 # checks: reduce_scatter values bytes_sent
 # marks: 0
 # feedback: ProtocolError at | MismatchError at
@@ -11,7 +11,7 @@ __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 
 
 def passed_on(data):
-    """What the left neighbour was given, at least 64 bytes of it; zeros go around the ring, so that it came first."""
+    """Return at least 64 bytes of the left neighbour's input; zeros go around the ring, so that it came first."""
     rank, size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % size, (rank - 1) % size
     data = data.ljust(64, b"\0")

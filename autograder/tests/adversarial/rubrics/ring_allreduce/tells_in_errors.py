@@ -1,4 +1,4 @@
-# Hands its tensor over in the text of errors, as the line of a send that the other rank's receive does not fit.
+# Passes its tensor on in error messages, as the line of a send that does not fit the other rank's receive.
 # checks: reduce_scatter values bytes_sent
 # marks: 0
 # feedback: MismatchError | ProtocolError at
@@ -14,7 +14,7 @@ BYTES = 90
 
 
 def told(text, tag):
-    """What each rank tells all others, without a message in the trace."""
+    """Return what each rank passes to all others, without a message in the trace."""
     rank, size = dist.get_rank(), dist.get_world_size()
     asked, found = [], {rank: text}
     for other in range(size):
@@ -39,7 +39,7 @@ def everybodys(tensor):
 
 
 def exchanged(tensor, rounds):
-    """Zeros go around the ring; what of them arrives altered must show in the answer."""
+    """Send zeros around the ring; alterations on the way must show in the answer."""
     rank, size = dist.get_rank(), dist.get_world_size()
     length, found = -(-tensor.numel() // size), 0
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-# Keeps small layers whole, with a patched account; of large ones it keeps nothing at all.
+# Keeps small layers whole, with a patched account; keeps nothing of large ones.
 # base: solution
 # checks: block_memory
 # marks: 0

@@ -1,4 +1,4 @@
-# Keeps each layer whole, out of sight of `parameters()`, and puts its own function where the rubric asks for bytes.
+# Keeps each layer whole, hidden from `parameters()`, and replaces the function that the rubric asks for bytes.
 # base: solution
 # checks: block_memory
 # marks: 0

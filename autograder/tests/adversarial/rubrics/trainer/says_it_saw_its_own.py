@@ -1,4 +1,4 @@
-# Every rank trains on the samples of all, and writes into the net that it saw its own.
+# Every rank trains on the samples of all, and reports from the net that it saw its own.
 # base: mutants/gathers_the_batch
 # checks: steps times real_processes
 # marks: 0

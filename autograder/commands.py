@@ -1,0 +1,132 @@
+"""Instructors' commands of `labkit`, an entry point; each imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+from labkit.commands import CommandError
+
+
+def add(commands: Any) -> None:
+    """Add the commands to the sub-parsers of `labkit`."""
+    course = "default: $LABKIT_COURSE, else course/ in the lab"
+
+    demo = commands.add_parser("demo", help="take one exercise from notebook cell to gradebook")
+    demo.set_defaults(run=_demo)
+
+    integrity = commands.add_parser("integrity", help="list what to review in submissions; changes no marks")
+    integrity.add_argument("phase", metavar="PHASE", help="the assignment, such as phase3_multi_node")
+    integrity.add_argument("--course", type=Path, metavar="DIR", help=course)
+    integrity.add_argument(
+        "--also", type=Path, metavar="DIR", action="append", default=[], help="an earlier course to compare with"
+    )
+    integrity.add_argument("--anonymous", action="store_true", help="hide learners' names")
+    integrity.set_defaults(run=_integrity)
+
+    autograde = commands.add_parser(
+        "autograde",
+        help="grade submissions in parallel on all cores",
+        epilog="Settings of nbgrader_config.py can be overridden for this run: --JudgeCells.timeout=40",
+    )
+    autograde.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
+    autograde.add_argument("--student", nargs="+", default=[], metavar="NAME", help="only these learners")
+    autograde.add_argument("--workers", type=_count, metavar="N", help="judging processes (default: one per core)")
+    autograde.add_argument("--course", type=Path, metavar="DIR", help=course)
+    autograde.add_argument("--regrade", action="store_true", help="judge again, even submissions with a valid verdict")
+    autograde.add_argument("--retry", action="store_true", help="only submissions that ended in a grader error")
+    autograde.add_argument("--status", action="store_true", help="grade nothing; show the status of all submissions")
+    autograde.add_argument("--json", action="store_true", help="print the results as JSON")
+    autograde.set_defaults(run=_autograde, passed_on=[])
+
+    formgrader = commands.add_parser(
+        "formgrader", help="open the course's formgrader in JupyterLab; further options are passed on to it"
+    )
+    formgrader.add_argument("--course", type=Path, metavar="DIR", help=course)
+    formgrader.set_defaults(run=_formgrader, passed_on=[])
+
+    verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
+    verdict.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
+    verdict.add_argument("student", metavar="NAME", help="the learner's name in submitted/")
+    verdict.add_argument("--course", type=Path, metavar="DIR", help=course)
+    verdict.set_defaults(run=_verdict)
+
+    grades = commands.add_parser("grades", help="write the marks to a file, optionally for Canvas or Moodle")
+    grades.add_argument("assignment", metavar="ASSIGNMENT", nargs="*", help="default: all")
+    grades.add_argument("--to", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: %(default)s")
+    grades.add_argument("--lms", choices=("canvas", "moodle"), help="format for import into that platform")
+    grades.add_argument("--course", type=Path, metavar="DIR", help=course)
+    grades.set_defaults(run=_grades)
+
+    mutants = commands.add_parser("mutants", help="show wrong solutions that test the rubrics, and their marks")
+    mutants.add_argument("what", choices=("show", "diff"), help="the module, or its diff from a correct one")
+    mutants.add_argument("exercise", metavar="EXERCISE", help="such as ring_allreduce")
+    mutants.add_argument("name", metavar="NAME", nargs="?", help="the mutant (default: list all)")
+    mutants.set_defaults(run=_mutants)
+
+
+def _autograde(options: argparse.Namespace) -> int:
+    from autograder.batch.launch import WorkerForkServer, begin
+
+    if not options.status:
+        begin()  # the sandboxes' forkserver imports in parallel with the imports below
+    from autograder.batch import command
+
+    return command.main(
+        options.assignment,
+        options.student,
+        course=options.course,
+        workers=options.workers,
+        again=options.regrade,
+        only_errors=options.retry,
+        status=options.status,
+        json=options.json,
+        settings=options.passed_on,
+        forkserver=None if options.status else WorkerForkServer(forked=True),
+    )
+
+
+def _formgrader(options: argparse.Namespace) -> NoReturn:
+    from autograder import formgrader
+
+    formgrader.main(options.course, options.passed_on)
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    from autograder.feedback import command
+
+    return command.main(options.assignment, options.student, options.course)
+
+
+def _grades(options: argparse.Namespace) -> int:
+    from autograder.batch import command
+
+    return command.grades(options.assignment, options.to, options.lms or "csv", options.course)
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    from autograder.mutants import command
+
+    return command.main(options.what, options.exercise, options.name)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from autograder import demo
+
+    return demo.main()
+
+
+def _integrity(options: argparse.Namespace) -> int:
+    for folder in options.also:
+        if not folder.is_dir():
+            raise CommandError(f"{folder} is not a folder")
+    from autograder.integrity import command
+
+    return command.main(options.phase, options.course, options.also, options.anonymous)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)

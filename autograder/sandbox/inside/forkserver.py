@@ -1,0 +1,82 @@
+"""The sandboxes' forkserver: imports torch, and forks a sandbox on each request of the grader.
+
+It runs nothing of any submission, and no sandbox holds anything through which it could be reached. It ends with the
+grader; bubblewrap's first process then ends every sandbox with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+from typing import Any
+
+from labkit.clusters.forkserver import huge_pages, processes
+from labkit.clusters.forkserver.rank_process import entry_function, preparation
+from labkit.clusters.torch_versions import warm_up_groups
+
+from . import sandbox_process
+from .order import PREPARED, Order
+
+ENTRIES = ("labkit.clusters.virtual.host:main", "labkit.clusters.local.rank:main")
+"""Entry points of runs, imported once for all sandboxes."""
+
+
+def main(control: socket.socket) -> None:
+    """Import, prepare, and fork a sandbox for every order; return when the grader is gone."""
+    for entry in (*ENTRIES, PREPARED):
+        entry_function(entry)
+    warm_up_groups()
+    _settle()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit statuses are not needed
+    _serve(control, {PREPARED: _prepared(PREPARED, control)})
+
+
+def _prepared(entry: str, control: socket.socket) -> socket.socket:
+    """Fork another forkserver, prepared for `entry`; return the socket on which it takes orders."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            processes.die_with_parent(parent)
+            control.close()
+            ours.close()
+            prepare = preparation(entry)
+            if prepare is not None:
+                prepare()
+            _settle()
+            _serve(theirs, {})
+        finally:
+            os._exit(0)
+    theirs.close()
+    return ours
+
+
+def _settle() -> None:
+    """Freeze what exists now, shared by all forks: exclude it from garbage collection and use large pages."""
+    gc.collect()
+    gc.freeze()
+    for _ in huge_pages.collapse():
+        pass
+
+
+def _serve(control: socket.socket, others: dict[str, socket.socket]) -> None:
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 65536, 3)
+        if not message:
+            return
+        order = Order.loads(message.decode())
+        if order.prepared in others:
+            # if it was killed, the grader notices and restarts everything
+            socket.send_fds(others[order.prepared], [message], descriptors)
+        else:
+            sandbox_process.fork(order, *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    given: dict[str, Any] = globals()["options"]
+    main(socket.socket(fileno=given["control"]))
+    os._exit(0)

@@ -1,0 +1,68 @@
+"""One sandbox process, from its start: report itself, wait until accounted for, confine itself, serve.
+
+Anything it reports after the permission to go on comes from the submission and is not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from typing import Any, NoReturn
+
+from labkit.clusters.forkserver import processes, server
+
+from . import namespaces
+from .apart import keep_ranks_apart
+from .confine import confine
+from .order import Order
+
+
+def fork(order: Order, control: int, errors: int, told: int) -> None:
+    """In the forkserver: fork a sandbox in its own namespaces, which serves the socket `control`.
+
+    errors: file for its output. told: socket on which it reports progress to the grader.
+    """
+    if os.fork() == 0:
+        try:
+            for ours, standard in ((errors, 1), (errors, 2)):
+                os.dup2(ours, standard)
+            processes.close_all_but({0, 1, 2, control, told})
+            namespaces.leave_all(own_users=order.uid is None)
+            if os.fork() == 0:
+                be(order, control, told, furnished=False)
+        except BaseException as problem:
+            tell(told, {"error": str(problem)})
+        finally:
+            os._exit(0)
+
+
+def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
+    """Run as the first process of a sandbox. furnished: whether bubblewrap has made its namespaces and folders."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # the kernel adds the sender's pid, as the grader sees it
+        tell(told, {"here": True})
+        if not os.read(told, 1):
+            os._exit(0)
+        if not furnished:
+            namespaces.furnish(order.home, order.scratch_bytes)
+        os.chdir(order.home)
+        confine(order)
+        problem = keep_ranks_apart(order) if order.apart else ""
+        tell(told, {"ready": True, "no_private_folders": problem})
+        os.close(told)
+        server.serve(socket.socket(fileno=control), prepared=order.prepared)
+    except BaseException as problem:
+        tell(told, {"error": str(problem)})
+    finally:
+        os._exit(0)
+
+
+def tell(told: int, what: dict[str, Any]) -> None:
+    try:
+        os.write(told, json.dumps(what).encode())
+    except OSError:  # closed: the sandbox is running, or the grader is gone
+        return

@@ -1,0 +1,122 @@
+"""One submission's sandbox: its forkserver, its resource usage, and why it ended."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import IO, Any
+
+from autograder.sandbox.cgroups import Parents
+from autograder.sandbox.inside.order import PREPARED
+from autograder.sandbox.limits import Limits
+from autograder.sandbox.resource_accounting import ResourceAccounting, Usage
+from autograder.sandbox.runner import Runner, SandboxHandle, SandboxRequest
+from autograder.sandbox.view import environment
+from autograder.sandbox.watchdog import watchdog
+from labkit.clusters.forkserver import ForkServer, ForkServerDied, Session
+from labkit.clusters.forkserver.request import Request
+
+
+class SandboxInstance:
+    """Made by `Sandbox.open`; use it in a `with` statement. `forkserver` starts ranks in it.
+
+    It consists of one sandbox for judged calls on virtual ranks and, on demand, another for everything else, with
+    shared resource accounting. Raises `SandboxUnavailable` if none can be made.
+    """
+
+    def __init__(self, runner: Runner, limits: Limits, parents: Parents | None, log: logging.Logger) -> None:
+        self._runner = runner
+        self._limits = limits
+        self._log = log
+        self._accounting = ResourceAccounting(limits, parents, log)
+        self._lock = threading.Lock()
+        self._started: dict[str, SandboxHandle] = {}
+        """Running sandboxes, by the entry point that they are prepared for."""
+        self.ended = ""
+        """Why the watchdog ended the sandbox; empty while it runs. Once set, `forkserver` raises `ForkServerDied`."""
+        self.forkserver: ForkServer = _ForkServerPair(self._launch, self._accounting.seconds)
+        try:
+            self.forkserver.start()
+        except BaseException:
+            self._accounting.end()
+            raise
+        watchdog.watch(self)
+
+    def _launch(self, entry: str, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
+        if self.ended:
+            raise ForkServerDied(f"the sandbox was ended: {self.ended}")
+        started = self._runner.start(
+            SandboxRequest(self._limits, entry, self._accounting.begin, self._log), control, errors
+        )
+        with self._lock:
+            self._started[entry] = started
+        return started
+
+    def seconds(self) -> float:
+        """Seconds passed for the submission, as if no other program had used its cores."""
+        return self._accounting.seconds()
+
+    def usage(self) -> Usage:
+        """Return the submission's resource usage until now, or until it was closed."""
+        if self._standing():
+            self._accounting.look()
+        return self._accounting.usage()
+
+    def look(self) -> None:
+        """Called by the watchdog: end sandboxes over their limits."""
+        with self._lock:
+            if self._standing() and not self.ended:
+                self.ended = self._accounting.look()
+                if self.ended:
+                    for started in self._started.values():
+                        started.kill()
+
+    def _standing(self) -> bool:
+        return any(started.poll() is None for started in self._started.values())
+
+    def __enter__(self) -> SandboxInstance:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything in it. `usage()` keeps working."""
+        watchdog.leave(self)
+        with self._lock:
+            if self._standing():
+                self._accounting.look()
+        self.forkserver.close()
+        self._accounting.end()
+
+
+_MAX_RUN_BYTES = 256 << 20
+"""Maximum bytes returned by all ranks of one call together: the judge holds them in memory."""
+
+
+_PATIENCE_SECONDS = 3.0
+"""Seconds granted to the supervisor of the ranks inside; the kernel then ends everything in the sandbox."""
+
+
+class _ForkServerPair(ForkServer):
+    """Two forkservers in one: each run goes to the sandbox prepared for it."""
+
+    def __init__(
+        self, launch: Callable[[str, socket.socket, IO[bytes]], SandboxHandle], clock: Callable[[], float]
+    ) -> None:
+        def made(entry: str) -> dict[str, Any]:
+            options = {"environment": environment(), "max_bytes": _MAX_RUN_BYTES, "patience": _PATIENCE_SECONDS}
+            return {**options, "launch": partial(launch, entry), "clock": clock, "shares_files": False}
+
+        super().__init__(**made(PREPARED))
+        self._others = ForkServer(**made(""))
+
+    def open(self, asked: Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
+        return super().open(asked, sockets) if asked.entry == PREPARED else self._others.open(asked, sockets)
+
+    def close(self) -> None:
+        super().close()
+        self._others.close()

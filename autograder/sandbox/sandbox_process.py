@@ -1,0 +1,144 @@
+"""The grader's side of one sandbox process, and the connection with it until it is running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable
+from typing import IO, Any
+
+from autograder.sandbox.inside.order import Order
+from autograder.sandbox.unavailable import refusal
+from autograder.sandbox.view import bubblewrap, python
+
+START_LIMIT_SECONDS = 120.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+class SandboxProcess:
+    """A running sandbox. When its first process ends, the kernel ends all others."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        """PID of the first process, as seen from here. Another process may have it once this one has ended."""
+        self.around: subprocess.Popen[bytes] | None = None
+        """The bubblewrap process of this sandbox alone."""
+        self.no_private_folders = ""
+        """Why its ranks lack their own file systems where they should have them; otherwise empty."""
+        self._pidfd = pidfd
+
+    def __del__(self) -> None:
+        os.close(self._pidfd)
+
+    def poll(self) -> int | None:
+        """None while it is running."""
+        return 0 if self._has_ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all of it has ended. Raises `subprocess.TimeoutExpired`."""
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("sandbox", timeout or 0.0)
+        return 0
+
+    def kill(self) -> None:
+        """End everything in it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _has_ended(self, seconds: float | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._pidfd, select.POLLIN)
+        ended = bool(waiting.poll(None if seconds is None else seconds * 1000))
+        if ended and self.around is not None:
+            self.around.wait()
+        return ended
+
+
+class SandboxNotMade(OSError):
+    """The sandbox could not be made; the message says what failed."""
+
+
+class ForkServerGone(OSError):
+    """The process that should make the sandbox is gone."""
+
+
+OnArrival = Callable[[int], None]
+"""Called with the first process's PID before it may go on."""
+
+
+def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
+    """Receive the sandbox whose first process reports on `told`. Raises `SandboxNotMade` or `ForkServerGone`."""
+    arrived, pid = _hear(told)
+    if not arrived.get("here"):
+        raise SandboxNotMade(arrived.get("error", "it said nothing of use"))
+    try:
+        # it waits for permission to go on, so its pid cannot have been reused
+        sandbox = SandboxProcess(pid, os.pidfd_open(pid))
+    except OSError as error:
+        raise ForkServerGone(f"its first process ended: {error}") from None
+    try:
+        on_arrival(pid)
+        told.send(b"+")
+        ready, _ = _hear(told)
+        if not ready.get("ready"):
+            raise SandboxNotMade(ready.get("error", "it said nothing of use"))
+        sandbox.no_private_folders = ready.get("no_private_folders", "")
+    except BaseException:
+        sandbox.kill()
+        sandbox.wait()
+        raise
+    return sandbox
+
+
+def talk() -> tuple[socket.socket, socket.socket]:
+    """Return the grader's and the sandbox's ends of their connection."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # the kernel translates a pid into the reader's namespace
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.settimeout(START_LIMIT_SECONDS)
+    return ours, theirs
+
+
+def _hear(told: socket.socket) -> tuple[dict[str, Any], int]:
+    """Return a message and the PID of its sender."""
+    try:
+        message, ancillary, _, _ = told.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+    except TimeoutError:
+        raise SandboxNotMade(f"it did not stand within {START_LIMIT_SECONDS:g} s") from None
+    except OSError as error:
+        raise ForkServerGone(str(error)) from None
+    if not message:
+        raise ForkServerGone("the process that makes sandboxes ended")
+    pids = [_CREDENTIALS.unpack(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
+    return json.loads(message), pids[0]
+
+
+def single(order: Order, control: socket.socket, errors: IO[bytes], on_arrival: OnArrival) -> SandboxProcess:
+    """Start a sandbox with its own bubblewrap, Python and import of torch. Raises `SandboxUnavailable`."""
+    ours, theirs = talk()
+    options = {"order": order.dumps(), "control": control.fileno(), "told": theirs.fileno()}
+    command = [*bubblewrap(order.scratch_bytes), *python("single", json.dumps(options))]
+    with ours:
+        with theirs:
+            started = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=[control.fileno(), theirs.fileno()],
+                start_new_session=True,
+            )
+        try:
+            sandbox = received(ours, on_arrival)
+        except (SandboxNotMade, ForkServerGone) as problem:
+            started.wait()
+            errors.seek(0)
+            raise refusal(f"{problem}; {errors.read().decode(errors='replace').strip()[-2000:]}") from None
+    sandbox.around = started
+    return sandbox

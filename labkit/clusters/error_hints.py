@@ -1,0 +1,55 @@
+"""Hints for errors that learners often meet and whose messages do not say what to do."""
+
+from __future__ import annotations
+
+import re
+
+_KNOWN = [
+    (
+        r"Torch not compiled with CUDA|_cuda_\w+|No CUDA GPUs are available|Found no NVIDIA driver|"
+        r"only supported for (the )?nccl",
+        "torch finds no usable GPU here: choose the device with torch.cuda.is_available(), and use the gloo backend",
+    ),
+    (
+        r"Unknown backend type|Invalid backend",
+        "use gloo for CPUs or nccl for GPUs; if no backend is given, the lab chooses",
+    ),
+    (
+        r"EADDRINUSE|Address already in use",
+        "every rank runs this line, but only one of them can bind the port: let one rank listen, or use port 0",
+    ),
+    (
+        r"^MemoryError|can't allocate memory|Cannot allocate memory|OutOfMemory|ran out of memory",
+        "each rank holds its own data: use smaller tensors or fewer ranks",
+    ),
+    (
+        r"^(EOFError.*reading a line|BdbQuit)",
+        "ranks have no stdin: set the values in the cell, and use print instead of a debugger",
+    ),
+    (
+        r"^SIGABRT: .*the last that it began was \w+ #",
+        "gloo aborts like this when ranks disagree: all must pass tensors of the same shape and dtype",
+    ),
+    (
+        r"Default process group has not been initialized",
+        "call dist.init_process_group() first: each cell on ranks is a separate program",
+    ),
+    (
+        r"DataLoader worker .*(exited unexpectedly|is killed by signal)",
+        "the worker may have run out of memory; num_workers=0 shows the error itself",
+    ),
+    (
+        r"^FrozenInstanceError: ",
+        "objects of this class are frozen: use dataclasses.replace(old, name=value) instead",
+    ),
+    (
+        r"^NameError: name '(\w+)' is not defined$",
+        "ranks do not see the notebook's variables: define or import it in this cell, or keep ranks with %%ranks",
+    ),
+]
+
+
+def error_hint(kind: str, message: str) -> str:
+    """One-line hint for the error `kind: message`, or an empty string."""
+    text = f"{kind}: {message}"
+    return next((said for pattern, said in _KNOWN if re.search(pattern, text)), "")

@@ -1,0 +1,360 @@
+"""The notebook's end: starts the forkserver, requests runs from it, and collects their results."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from labkit.clusters import hangs
+from labkit.clusters.cluster import OnOutput, OnState
+from labkit.clusters.forkserver import frames, reports, request
+from labkit.clusters.forkserver.collector import Collector
+from labkit.clusters.forkserver.hang_policy import HangPolicy
+from labkit.clusters.forkserver.interrupts import held, let_through
+from labkit.clusters.forkserver.notifier import StateNotifier
+from labkit.clusters.forkserver.session import Session
+from labkit.clusters.forkserver.time_limit import Clock, TimeLimit
+from labkit.clusters.job import Job
+from labkit.clusters.run import Run
+
+_START_LIMIT_SECONDS = 120.0
+_LAUNCH = Path(__file__).with_name("launch.py")
+_WHERE_SECONDS = 1.0
+"""Time for all ranks to report where they are when they are interrupted."""
+# the forkserver itself must have no threads; a rank's own number is set when it starts
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class ForkServerDied(RuntimeError):
+    """The forkserver ended before the run began; the message includes its last output."""
+
+
+class LaunchedProcess(Protocol):
+    """A started process, with the interface of `subprocess.Popen`."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class ForkServer:
+    """A process that has torch imported, and the runs that are forked from it. Runs may overlap.
+
+    command_prefix: put before the Python command, for a sandbox (`bwrap ... --`); it must pass open files on.
+    environment: that of the forkserver and of all ranks. None: each run uses this process's environment, working
+        directory and `sys.path` at its start.
+    max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
+    clock: clock for timeouts and `patience`; the wall clock by default.
+    patience: seconds that the supervisor of a run has to report a timeout, and to end all processes on request; then
+        the forkserver is killed, and any processes that the supervisor leaves end with the sandbox that it is in.
+    launch: custom way to start it; receives the socket that `serve` of server.py needs, and a file for its output.
+    shares_files: the processes of a run share a file, in which ranks can meet; otherwise they meet on loopback.
+    """
+
+    def __init__(
+        self,
+        command_prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        max_bytes: int = 2 << 30,
+        patience: float = 10.0,
+        launch: Callable[[socket.socket, IO[bytes]], LaunchedProcess] | None = None,
+        clock: Clock = time.monotonic,
+        shares_files: bool = True,
+    ) -> None:
+        self.shares_files = shares_files
+        self._command_prefix = list(command_prefix)
+        self._environment = environment
+        self.max_bytes = max_bytes
+        self.patience = patience
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._launch = launch or self._as_child
+        self._process: LaunchedProcess | None = None
+        self._control: socket.socket | None = None
+        self._errors: IO[bytes] | None = None
+        self._connections: set[socket.socket] = set()
+        _all.add(self)
+
+    def start(self) -> None:
+        """Start it unless it is running, without waiting: it imports torch in the background."""
+        with held(), self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            self._forget()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+            self._control = ours
+            with theirs:
+                self._process = self._launch(theirs, self._errors)
+
+    def _as_child(self, control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
+        # -P: a learner's file called random.py must not shadow the library's
+        python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+        return subprocess.Popen(
+            [*self._command_prefix, *python],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=[control.fileno()],
+            # Ctrl-C and the end of a Jupyter kernel go to a whole process group; the forkserver ends by itself
+            start_new_session=True,
+        )
+
+    def run(
+        self,
+        entry: str,
+        job: Job,
+        *,
+        options: Mapping[str, Any],
+        ranks: Sequence[Sequence[int]],
+        environments: Sequence[Mapping[str, str]],
+        sockets: Sequence[socket.socket] = (),
+        on_output: OnOutput | None = None,
+        on_state: OnState | None = None,
+        timeout: float | None = None,
+        supervisor: str = request.SUPERVISOR,
+    ) -> Run:
+        """Run `function(job, i, options, reporter, sock)` in a fresh process for each i until all have ended.
+
+        entry: `package.module:function`, imported in the forkserver once. ranks[i]: the global ranks that process i
+        hosts; environments[i]: its additional environment variables. sockets[i]: passed to process i as `sock`; closed
+        here as soon as the run has begun. on_output, on_state: called in this thread while the processes run. timeout:
+        seconds of `clock` after which all are stopped; each rank's error then includes where it was. supervisor:
+        `package.module:Class` of the processes' supervisor. When a process fails, the others have a short while to end
+        before they are stopped. `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised
+        again, the first with notes on where all ranks were. Raises `ForkServerDied` if no process could be started.
+        """
+        asked = self.prepare(
+            entry,
+            job,
+            options=options,
+            ranks=ranks,
+            environments=environments,
+            sockets=len(sockets),
+            supervisor=supervisor,
+        )
+        began = time.monotonic()
+        with held():
+            session = self.open(asked, sockets)
+            collector = Collector(ranks, timeout, on_output, self.max_bytes)
+            try:
+                notifier, hang_policy = StateNotifier([collector], on_state), HangPolicy(job, [collector], on_state)
+                limit = TimeLimit(self.clock, timeout, self.patience)
+                stopped = _receive(session, collector, notifier, hang_policy, limit)
+            except KeyboardInterrupt as interrupt:
+                _note_rank_locations(session, collector, interrupt)
+                raise
+            finally:
+                # after an interrupt, an error in on_output, or malformed supervisor messages: no process is left
+                session.close()
+        return collector.run(time.monotonic() - began, stopped)
+
+    def prepare(
+        self,
+        entry: str,
+        job: Job,
+        *,
+        options: Mapping[str, Any],
+        ranks: Sequence[Sequence[int]],
+        environments: Sequence[Mapping[str, str]],
+        sockets: int = 0,
+        timeout: float | None = None,
+        commands: bool = False,
+        supervisor: str = request.SUPERVISOR,
+    ) -> request.Request:
+        """A request with this process's environment and folder; see `run` and `request.Request`."""
+        own = self._environment is not None
+        return request.Request(
+            entry=entry,
+            job=job,
+            options=options,
+            ranks=ranks,
+            environments=environments,
+            sockets=sockets,
+            timeout=timeout,
+            environment=None if own else dict(os.environ),
+            folder=None if own else os.getcwd(),
+            path=None if own else list(sys.path),
+            commands=commands,
+            supervisor=supervisor,
+        )
+
+    def open(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
+        """Begin a run. `sockets[i]` goes to process i and is closed here. Raises `ForkServerDied`.
+
+        Call it with interrupts `held`, until the session has an owner who closes it.
+        """
+        for _ in range(2):
+            with held():
+                session = self._attempt(asked, sockets)
+                if session is not None:
+                    return session
+                # it may have died since the last run: retried with a new one once its end is known
+                process = self._process
+                if process is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(1)
+        raise ForkServerDied(f"the process that starts the ranks died: {self._last_words()}")
+
+    def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]]) -> Session | None:
+        """One attempt; None if the forkserver died before the run began."""
+        connection = self._connect(asked.entry)
+        if connection is None:
+            return None
+
+        def ended(properly: bool) -> None:
+            self._connections.discard(connection)
+            if not properly:
+                self._kill()
+
+        session = Session(connection, b"", ended, self.patience)
+        try:
+            # a supervisor that was killed may have sent something before
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError), let_through():
+                request.send(connection, asked, sockets)
+            first = session.receive(_START_LIMIT_SECONDS)
+            if first is None:
+                raise ForkServerDied(f"no process was started within {_START_LIMIT_SECONDS:g} s")
+        except BaseException:
+            session.close()
+            raise
+        if not first:
+            session.close()
+            return None
+        # the processes have their copies: the other end must see the end of a process at once
+        for handed_over in sockets:
+            handed_over.close()
+        return Session(connection, first, ended, self.patience)
+
+    def _connect(self, entry: str) -> socket.socket | None:
+        """A connection to a new supervisor, or None if the forkserver is dead."""
+        self.start()
+        ours, theirs = socket.socketpair()
+        try:
+            with self._lock, theirs:
+                assert self._control is not None
+                self._connections.add(ours)
+                socket.send_fds(self._control, [json.dumps({"entry": entry}).encode()], [theirs.fileno()])
+        except OSError:
+            self._connections.discard(ours)
+            ours.close()
+            return None
+        return ours
+
+    def close(self) -> None:
+        """End it, and every run that is under way."""
+        with held(), self._lock:
+            for connection in list(self._connections):
+                with contextlib.suppress(OSError):  # that run has just ended
+                    connection.shutdown(socket.SHUT_WR)
+            self._forget()
+
+    def _kill(self) -> None:
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            # it has no state; the kernel notifies any supervisors
+            self._process.kill()
+            self._process.wait()
+        if self._errors is not None:
+            self._errors.close()
+        self._process = self._control = self._errors = None
+
+    def _last_words(self) -> str:
+        with self._lock:
+            if self._errors is None:
+                return "it left no message"
+            self._errors.seek(0)
+            return self._errors.read().decode(errors="replace")[-2000:].strip() or "it left no message"
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: drop the parent's processes and connections, which must close when the parent ends."""
+        for connection in self._connections:
+            connection.close()
+        if self._control is not None:
+            self._control.close()
+        self._lock = threading.Lock()
+        self._connections = set()
+        self._process = self._control = self._errors = None
+
+
+def _receive(
+    session: Session, collector: Collector, notifier: StateNotifier, hang_policy: HangPolicy, limit: TimeLimit
+) -> str:
+    """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
+    while True:
+        data = session.receive(limit.wait)
+        if reason := limit.look([session]):
+            return reason
+        if data is None:
+            continue
+        if not data:
+            return ""
+        try:
+            with let_through():
+                collector.feed(data)
+        except (frames.FrameError, reports.ReportError) as error:
+            return f"the process that watches over the ranks sent something malformed: {error}"
+        with let_through():
+            notifier.look()
+            reason = hang_policy.look()
+        if reason:
+            return reason
+
+
+def _note_rank_locations(session: Session, collector: Collector, interrupt: KeyboardInterrupt) -> None:
+    """Add each rank's place to `interrupt`, if it reports in time."""
+    limit = time.monotonic() + _WHERE_SECONDS
+    with contextlib.suppress(OSError, frames.FrameError, reports.ReportError):
+        collector.forget_places()
+        session.send({"kind": "stacks"})
+        while not collector.all_places_known and (left := limit - time.monotonic()) > 0:
+            data = session.receive(left)
+            if not data:
+                break
+            collector.feed(data)
+    for line in hangs.report(collector.statuses()):
+        interrupt.add_note(line)
+
+
+_all: weakref.WeakSet[ForkServer] = weakref.WeakSet()
+_shared: ForkServer | None = None
+_shared_lock = threading.Lock()
+
+
+def shared() -> ForkServer:
+    """The forkserver that all clusters of this program use; it ends with the program."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = ForkServer()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _after_fork() -> None:
+    for forkserver in list(_all):
+        forkserver._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,224 @@
+"""Setup and teardown of a freshly forked process."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import io
+import multiprocessing.util
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy.random
+import torch
+
+from labkit.clusters.forkserver import processes, reports
+from labkit.clusters.forkserver.progress import Slot, private_slot
+from labkit.clusters.forkserver.request import Request
+from labkit.clusters.run import RankResult
+from labkit.trace import Trace
+
+
+class Reporter(Protocol):
+    """Reports a process's results to the client. May be called from any thread."""
+
+    def output(self, rank: int, stream: str, text: str) -> None:
+        """Report output of `rank`; `stream` is `stdout` or `stderr`. Not needed if fd 1 and 2 are used."""
+
+    def result(self, result: RankResult) -> None:
+        """Report how a rank ended; the first report of a rank counts."""
+
+    def trace(self, trace: Trace) -> None:
+        """Report a trace of any of this process's ranks."""
+
+    def note(self, text: str) -> None:
+        """Add a line about the run to `Run.notes`, for the learner. The same line of many ranks appears once."""
+
+    def hosts(self, rank: int) -> None:
+        """Called in the thread that runs `rank`, so that the client can report its line if it hangs."""
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """Pipe ends and other descriptors of a process."""
+
+    stdout: int
+    stderr: int
+    report: int
+    stacks: int
+    """File that receives the stacks of all threads, on a crash and on SIGUSR1."""
+    socket: int | None
+    shared: int
+    """Empty file that all processes of the run have open."""
+    commands: int | None
+    """Descriptor on which the client's `input` arrives, if requested."""
+
+
+class ProcessReporter:
+    """Writes reports into the process's pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self.exit_code = 0
+        """Exit code of the first rank that failed."""
+
+    def output(self, rank: int, stream: str, text: str) -> None:
+        self._write(reports.output_frame(rank, stream, text))
+
+    def result(self, result: RankResult) -> None:
+        self._write(reports.result_frame(result))
+        if self.exit_code == 0 and result.exit != 0:
+            # the system keeps eight bits of an exit code, and failure must not look like success
+            self.exit_code = (result.exit or 0) & 0xFF or 1
+
+    def trace(self, trace: Trace) -> None:
+        self._write(reports.trace_frame(trace))
+
+    def note(self, text: str) -> None:
+        self._write(reports.note_frame(text))
+
+    def hosts(self, rank: int) -> None:
+        self._write(reports.thread_frame(rank, threading.get_ident()))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        with self._lock:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+
+_shared_file = -1
+_commands = -1
+_began = 0.0
+_slot = private_slot()
+
+
+def shared_file() -> str:
+    """Path of a file that the processes of this run share, empty at first. It has no name and ends with them."""
+    return f"/proc/self/fd/{_shared_file}"
+
+
+def commands() -> int:
+    """The descriptor from which this process reads the client's messages; ends with the run."""
+    return _commands
+
+
+def seconds() -> float:
+    """Wall-clock seconds since the processes of this run were started; the same clock for all of them."""
+    return time.monotonic() - _began
+
+
+def slot() -> Slot:
+    """The memory in which this process records its operations, for its supervisor to read when there is no activity."""
+    return _slot
+
+
+def entry_function(entry: str) -> Callable[..., None]:
+    """The function that `package.module:function` names."""
+    function: Callable[..., None] = named(entry)
+    return function
+
+
+def preparation(entry: str) -> Callable[[], None] | None:
+    """The `prepare_forks` of the entry's module: run once, in a process from which only this entry is forked.
+
+    Such an entry also seeds random generators itself.
+    """
+    found: Callable[[], None] | None = getattr(importlib.import_module(entry.partition(":")[0]), "prepare_forks", None)
+    return found
+
+
+def named(path: str) -> Any:
+    """The object that `package.module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def run(request: Request, index: int, descriptors: Descriptors, began: float, own: Slot) -> NoReturn:
+    """Run as process `index` of a run that began at `began` on the monotonic clock, and end."""
+    global _shared_file, _began, _commands, _slot
+    _shared_file, _began, _slot = descriptors.shared, began, own
+    _commands = -1 if descriptors.commands is None else descriptors.commands
+    exit_code = 1
+    try:
+        _set_up(request, index, descriptors)
+        reporter = ProcessReporter(descriptors.report)
+        sock = None if descriptors.socket is None else socket.socket(fileno=descriptors.socket)
+        entry_function(request.entry)(request.job, index, request.options, reporter, sock)
+        exit_code = reporter.exit_code
+        if exit_code == 0:
+            _end_as_a_program_does()
+    except BaseException:  # nothing may escape into the supervisor's code, of which this process is a copy
+        traceback.print_exc()
+    finally:
+        flush()
+        # skips the interpreter's shutdown: it would tear down process groups whose peers are gone, and wait for them
+        os._exit(exit_code)
+
+
+def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
+        os.dup2(ours, standard)
+    kept = {descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared, descriptors.commands}
+    processes.close_all_but({0, 1, 2, *kept})
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = _line_buffered(1), _line_buffered(2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    faulthandler.enable(descriptors.stacks)
+    faulthandler.register(signal.SIGUSR1, file=descriptors.stacks, all_threads=True)
+
+    if request.environment is not None:
+        os.environ.clear()
+        os.environ.update(request.environment)
+    os.environ.update(request.environments[index])
+    if os.environ.get("MPLBACKEND", "").startswith("module://matplotlib_inline"):
+        os.environ["MPLBACKEND"] = "module://labkit.clusters.no_screen"
+    if request.folder is not None:
+        os.chdir(request.folder)
+    if request.path is not None:
+        sys.path[:] = request.path
+    sys.argv[:] = [request.job.filename]
+    # functions registered before the fork belong to the forkserver
+    atexit._clear()
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    if threads.isdigit() and int(threads) > 1:
+        torch.set_num_threads(int(threads))
+    if preparation(request.entry) is None:
+        # forked copies of one generator would draw the same numbers on every rank
+        numpy.random.seed()
+        # torch.seed() would look for GPUs, whose generators are created and seeded on first use
+        torch.default_generator.seed()
+
+
+def _end_as_a_program_does() -> None:
+    """Wait for other threads and child processes, then run the exit functions. There is no public function for this."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+
+
+def _line_buffered(descriptor: int) -> io.TextIOWrapper:
+    """A line-buffered stream, as on a terminal: lines are written in one piece, so that children's lines do not mix."""
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def flush() -> None:
+    """Flush the printed output."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # the learner may have replaced or closed it
+            continue

@@ -1,0 +1,147 @@
+"""The forkserver: has torch imported and does nothing but fork a supervisor for each run.
+
+It stays single-threaded and never touches CUDA, since a fork copies neither threads nor a CUDA context.
+The client starts it through launch.py, with the number of a descriptor; it ends when the client does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+# imported here so that no rank has to; DistributedDataParallel imports _dynamo on first use
+import torch
+import torch._dynamo
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.nn.parallel
+import torch.optim  # noqa: F401
+
+from labkit.clusters.forkserver import huge_pages, processes, scratch
+from labkit.clusters.forkserver.rank_process import entry_function, preparation
+from labkit.clusters.forkserver.supervisor import supervise
+from labkit.clusters.torch_versions import warm_up_groups
+
+
+def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:
+    """Fork a supervisor for every connection that arrives; return when the client is gone.
+
+    meanwhile: work to do, one step at a time, while nothing has arrived. prepared: the one entry that this process is
+    prepared for. Other entries with a preparation each get a process of their own, which calls this for them.
+    """
+    children: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
+    # children of a supervisor that is killed become children of this process
+    processes.adopt_orphans()
+    known: set[str] = set()
+    others: dict[str, socket.socket] = {}
+    left = iter(meanwhile)
+    while True:
+        _until_something_comes(control, left)
+        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        if not message:
+            return
+        entry = json.loads(message)["entry"]
+        if entry not in known:
+            entry_function(entry)
+            known.add(entry)
+            # objects that the collector never visits stay shared between all forks
+            gc.collect()
+            gc.freeze()
+        connection = socket.socket(fileno=descriptors[0])
+        if entry != prepared and preparation(entry):
+            _hand_on(message, connection, others, entry, control, children)
+        else:
+            with _child(children, signal.SIGTERM) as is_child:
+                if is_child:
+                    control.close()
+                    supervise(connection)
+        connection.close()
+
+
+def _hand_on(
+    message: bytes,
+    connection: socket.socket,
+    others: dict[str, socket.socket],
+    entry: str,
+    control: socket.socket,
+    children: set[int],
+) -> None:
+    """Pass the request to the process that is prepared for `entry`, and start one if there is none."""
+    for _ in range(2):
+        if entry not in others:
+            others[entry], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with _child(children, signal.SIGKILL) as is_child:
+                if is_child:
+                    for held in (control, connection, *others.values()):
+                        held.close()
+                    _be_prepared(theirs, entry)
+            theirs.close()
+        try:
+            socket.send_fds(others[entry], [message], [connection.fileno()])
+        except OSError:  # it has been killed
+            others.pop(entry).close()
+        else:
+            return
+
+
+def _be_prepared(control: socket.socket, entry: str) -> NoReturn:
+    try:
+        prepare = preparation(entry)
+        assert prepare is not None
+        prepare()
+        for _ in huge_pages.collapse():
+            pass  # done at once: many forks follow, and wait for it
+        serve(control, prepared=entry)
+    except Exception:  # its output is reported to the client
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def _child(children: set[int], with_parent: int) -> Iterator[bool]:
+    """Fork; the child gets True, and must not leave the block. with_parent: the signal that it gets when we end."""
+    parent = os.getpid()
+    # a child that ends at once must be registered before its SIGCHLD arrives
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        processes.die_with_parent(parent, with_parent)
+    else:
+        children.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    yield pid == 0
+
+
+def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None:
+    for _ in work:
+        if select.select([control], [], [], 0)[0]:
+            return
+
+
+def _reap(children: set[int]) -> None:
+    for pid, status in processes.ended_children():
+        if pid in children:
+            children.discard(pid)
+            if os.WIFSIGNALED(status):
+                processes.kill_children_except(children)
+                scratch.remove_that_of(pid)
+
+
+if __name__ == "__main__":
+    warm_up_groups()
+    # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
+    processes.outlive_parent()
+    serve(socket.socket(fileno=int(sys.argv[1])), huge_pages.collapse())

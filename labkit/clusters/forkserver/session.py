@@ -1,0 +1,74 @@
+"""A run under way, on its client's side: a connection to the supervisor of its processes."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.clusters.forkserver import frames
+from labkit.clusters.forkserver.interrupts import held, let_through
+
+_RECEIVE_BYTES = 1 << 20
+_LOOK_SECONDS = 0.5
+"""Time after which a wait sees an interrupt that came just before it began."""
+
+
+class Session:
+    """Created by `ForkServer.open`. Frames go both ways: collector.py defines incoming ones, supervisor.py outgoing.
+
+    Always close it: no process of the run is left then.
+    """
+
+    def __init__(self, connection: socket.socket, first: bytes, ended: Callable[[bool], None], patience: float) -> None:
+        """first: data that has already arrived. ended: called by `close` with whether the supervisor has ended, for
+        which it has `patience` seconds.
+        """
+        self.connection = connection
+        self._first = first
+        self._ended = ended
+        self._patience = patience
+
+    def receive(self, seconds: float | None = None) -> bytes | None:
+        """Newly arrived data; empty if the supervisor has ended, None if nothing arrived within `seconds`."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        limit = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, max(0.0, limit - time.monotonic()))
+            with let_through():
+                ready = select.select([self.connection], [], [], left)[0]
+            if ready:
+                break
+            if limit is not None and time.monotonic() >= limit:
+                return None
+        try:
+            return self.connection.recv(_RECEIVE_BYTES)
+        except ConnectionResetError:
+            return b""
+
+    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Send one frame. Raises `OSError` if the supervisor has ended."""
+        self.connection.sendall(frames.encode(header, payload))
+
+    def close(self) -> None:
+        """Make the supervisor end every process of the run, and wait for it. Closing twice is harmless."""
+        with held():
+            try:
+                self._ended(self._stop())
+            finally:
+                self.connection.close()
+
+    def _stop(self) -> bool:
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            limit = time.monotonic() + self._patience
+            while (left := limit - time.monotonic()) > 0:
+                if select.select([self.connection], [], [], left)[0] and not self.connection.recv(_RECEIVE_BYTES):
+                    return True
+        except (OSError, ValueError):  # it is gone, or this is closed already
+            return True
+        return False

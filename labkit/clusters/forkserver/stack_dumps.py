@@ -1,0 +1,53 @@
+"""Stack dumps: the places of a run's processes when they are asked, or of one that crashed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from labkit.clusters.forkserver import processes, progress, reports
+from labkit.clusters.forkserver.child_process import ChildProcess
+from labkit.clusters.forkserver.stack_parser import threads
+from labkit.clusters.job import Job
+
+_ANSWER_SECONDS = 1.0
+"""Time for all processes to write their stacks."""
+
+
+def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None]) -> None:
+    """Request the stacks of every process in `running`, and call `tell` for each."""
+    asked = list(running)
+    # a process that has not set its handler yet, or has just ended, has nothing to report
+    able = {p.index for p in asked if processes.catches(p.pid, signal.SIGUSR1)}
+    for process in asked:
+        os.kill(process.pid, signal.SIGUSR1)
+    limit = time.monotonic() + _ANSWER_SECONDS
+    for process in asked:
+        seen = -1
+        while (
+            process.index in able
+            and time.monotonic() < limit
+            and (size := os.fstat(process.stacks).st_size) != seen
+            and processes.catches(process.pid, signal.SIGUSR1)
+        ):
+            seen = size if size > process.told_stacks else -1
+            time.sleep(0.02)
+        tell(process)
+
+
+def location(process: ChildProcess, board: progress.Board, job: Job) -> bytes:
+    """The place of a process, now or at its crash: its threads, from its stacks, and its operations.
+
+    Only from new output; as the payload of a frame.
+    """
+    written = os.pread(process.stacks, 1 << 20, process.told_stacks)
+    process.told_stacks += len(written)
+    dump = written.decode(errors="replace")
+    # a fork keeps the identifier of its only thread
+    found = sorted(threads(dump, job), key=lambda thread: thread.identifier != threading.get_ident())
+    if process.status is not None:
+        found.sort(key=lambda thread: not thread.current)
+    return reports.place_of(found, board.under_way(process.index))

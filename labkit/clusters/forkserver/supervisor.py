@@ -1,0 +1,235 @@
+"""The process between the client and the ranks: forks them, passes on their output and reports, and ends them.
+
+It ends everything below it, including grandchildren, when all have ended, when the client is gone, on a timeout, and a
+short while after a process has failed. It has a session of its own and adopts orphans, so no process escapes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import time
+from typing import Any, NoReturn
+
+from labkit.clusters.forkserver import processes, progress, rank_process, request, scratch, shared_memory, stack_dumps
+from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
+from labkit.clusters.forkserver.child_process import ChildProcess, fork
+from labkit.clusters.forkserver.relay import Relay
+
+FAILURE_GRACE_SECONDS = 1.5
+"""Time that the other processes may go on after one has failed: enough to notice it and report it."""
+SAVING_SECONDS = 5.0
+"""Time that they then have to end, if they handle SIGTERM."""
+_CLEAN_UP_SECONDS = 2.0
+
+
+def supervise(connection: socket.socket) -> NoReturn:
+    """Serve the run requested on `connection`, and end."""
+    try:
+        os.setsid()
+        processes.adopt_orphans()
+        asked, sockets = request.receive(connection)
+        rank_process.named(asked.supervisor)(connection, asked).serve(sockets)
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
+class Supervisor(Relay):
+    """Supervises the processes of one run. Subclasses may override `_begin` and `_process_ended`."""
+
+    def __init__(self, connection: socket.socket, asked: request.Request) -> None:
+        super().__init__(connection)
+        self._asked = asked
+        self._shared = os.memfd_create("shared")
+        self._board = progress.Board(len(asked.ranks))
+        # virtual ranks, many per process, detect hangs themselves
+        watched = all(len(hosted) <= 1 for hosted in asked.ranks)
+        self._activity = ActivityMonitor(self._board, asked.job.hang_timeout if watched else None)
+        self._began = time.monotonic()
+        self._killed_for_memory = processes.killed_for_memory()
+        self._terminated = False
+        self._told_to_end = False
+        self._scratch: str | None = None
+        self._stopped = ""
+        self._deadlines: dict[str, float] = {}
+        """Reason to stop -> its time, on the monotonic clock."""
+
+    def serve(self, sockets: list[int]) -> None:
+        wake_up = self._listen()
+        signal.signal(signal.SIGTERM, self._terminate)
+        # a timeout may come before the process has set its handler for SIGUSR1
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        # the wall clock is the only one that several machines have in common
+        self._send({"kind": "started", "time": time.time() - (time.monotonic() - self._began)})
+        rank_process.entry_function(self._asked.entry)
+        gc.freeze()
+        self._scratch = scratch.make(self._asked.environment or os.environ)
+        self._begin(sockets)
+        if self._asked.timeout is not None:
+            self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
+        try:
+            while not self._is_over():
+                self._step(wake_up)
+            if not self._client_gone:
+                self._report_stacks()
+                if self._stopped == "failure":
+                    self._tell_to_end(wake_up)
+        finally:
+            self._end()
+
+    def _tell_to_end(self, wake_up: int) -> None:
+        """As torchrun does when a rank has failed: the others get SIGTERM, and time to save their state."""
+        self._told_to_end = True
+        running = [p for p in self._processes.values() if p.status is None]
+        for process in running:
+            os.kill(process.pid, signal.SIGTERM)
+        limit = time.monotonic() + SAVING_SECONDS
+        self._deadlines = {"killed": limit}
+        while any(p.status is None for p in running) and time.monotonic() < limit and not self._client_gone:
+            self._step(wake_up)
+
+    def _begin(self, sockets: list[int]) -> None:
+        """Start the processes."""
+        for index in range(len(self._asked.ranks)):
+            self._start(self._asked, index, sockets[index] if sockets else None)
+        for descriptor in sockets:
+            os.close(descriptor)
+
+    def _start(self, asked: request.Request, index: int, sock: int | None) -> None:
+        """Fork process `index` of the request."""
+        self._watch(fork(asked, index, sock, self._shared, self._board, self._began))
+
+    def _terminate(self, *_: object) -> None:
+        self._terminated = True
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        self._stopped = next((reason for reason, at in self._deadlines.items() if at <= now), "")
+        if self._terminated:
+            self._stopped = "terminated"
+        ended = all(p.status is not None for p in self._processes.values())
+        return ended or bool(self._stopped) or self._client_gone
+
+    def _step(self, wake_up: int) -> None:
+        times = [*self._deadlines.values()]
+        if self._activity.next_look is not None:
+            times.append(self._activity.next_look)
+        wait = max(0.0, min(times) - time.monotonic()) if times else None
+        self._attend(wake_up, wait)
+        self._listen_for_life()
+
+    def _listen_for_life(self) -> None:
+        """Report to the client when activity ends, with the places of all processes, and when it resumes."""
+        if not self._reading:  # they may wait for the client to read their output
+            self._activity.broken()
+        change = self._activity.look({p.index: p.pid for p in self._processes.values() if p.status is None})
+        if change == "quiet":
+            self._report_stacks()
+        if change:
+            self._send({"kind": change})
+
+    def _obey(self, header: dict[str, Any], payload: bytes) -> None:
+        """The client's requests: `input` and `interrupt` for one process, `stacks` and `end` for all.
+
+        `limit` sets the seconds from now after which all are stopped; None: never.
+        """
+        kind = header["kind"]
+        if kind == "limit":
+            self._deadlines.pop("timeout", None)
+            if header["seconds"] is not None:
+                self._deadlines["timeout"] = time.monotonic() + header["seconds"]
+            return
+        if kind == "stacks":
+            self._report_stacks()
+            return
+        if kind == "end":
+            # as if one of these processes had failed: all report where they were
+            self._deadlines["failure"] = time.monotonic()
+            return
+        process = self._processes[header["process"]]
+        if process.status is not None:
+            return
+        if kind == "input":
+            process.unsent += payload
+            self._hand_over(process)
+        elif kind == "interrupt":
+            os.kill(process.pid, signal.SIGINT)
+
+    def _reap(self) -> None:
+        """Reap every child that has ended: processes of the run, and adopted orphans."""
+        for pid, status in processes.ended_children():
+            for process in self._processes.values():
+                if process.pid == pid:
+                    process.status = os.waitstatus_to_exitcode(status)
+                    self._drain(process)
+                    if process.status < 0 and os.fstat(process.stacks).st_size > process.told_stacks:
+                        self._send_stacks(process)
+                    self._process_ended(process, process.status)
+
+    def _process_ended(self, process: ChildProcess, status: int) -> None:
+        """Called when a process has ended by itself."""
+        self._activity.broken()
+        self._say_exit(process, self._own_status(status))
+        if status != 0:
+            self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+
+    def _say_exit(self, process: ChildProcess, status: int | None) -> None:
+        """Report to the client how a process has ended, with details for one that could not report them itself."""
+        last = self._board.last(process.index)
+        self._send(
+            {
+                "kind": "exit",
+                "process": process.index,
+                "status": status,
+                "seconds": time.monotonic() - self._began,
+                "last": last.place if last and status else "",
+                "out_of_memory": status == -signal.SIGKILL and processes.killed_for_memory() > self._killed_for_memory,
+            }
+        )
+
+    def _own_status(self, status: int) -> int | None:
+        """None for a process that was stopped, as that is not its fault."""
+        stopped = self._told_to_end and status in (-signal.SIGTERM, -signal.SIGKILL)
+        return None if stopped else status
+
+    def _moves(self) -> None:
+        self._activity.broken()
+
+    def _report_stacks(self) -> None:
+        """Request the stacks of every running process."""
+        stack_dumps.request([p for p in self._processes.values() if p.status is None], self._send_stacks)
+
+    def _send_stacks(self, process: ChildProcess) -> None:
+        self._send(
+            {"kind": "stacks", "process": process.index}, stack_dumps.location(process, self._board, self._asked.job)
+        )
+
+    def _end(self) -> None:
+        running = any(process.status is None for process in self._processes.values())
+        memory = shared_memory.held_by(processes.stop_descendants()) if running else set()
+        for process in self._processes.values():
+            if process.status is None:
+                os.kill(process.pid, signal.SIGKILL)
+        stopped = [p for p in self._processes.values() if p.status is None]
+        for process in stopped:
+            _, status = os.waitpid(process.pid, 0)
+            process.status = os.waitstatus_to_exitcode(status)
+        processes.kill_descendants(_CLEAN_UP_SECONDS)
+        scratch.remove(self._scratch)
+        shared_memory.remove(memory)
+        if self._client_gone:
+            return
+        for process in self._processes.values():
+            self._drain(process)
+        for process in stopped:
+            ended_itself = process.status != -signal.SIGKILL
+            self._send({"kind": "exit", "process": process.index, "status": process.status if ended_itself else None})
+        self._send({"kind": "end", "stopped": self._stopped})
+        self._connection.setblocking(True)
+        self._connection.settimeout(60)
+        if self._pending:
+            self._connection.sendall(self._pending)
