@@ -204,11 +204,14 @@ def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
 
 
 def comparable(one: Classmate, text: str) -> str:
-    """Return feedback without what is drawn anew each time and without the order in which a rank's threads ask."""
-    numberless = re.sub(r"-?\d[\d.e-]*", "#", text)
+    """Return the words of feedback without what is drawn anew each time: numbers, and how wide they are in columns.
+
+    Nor does the order count in which the threads of a rank ask.
+    """
+    words = re.sub(r"-?\d[\d.e-]*", "#", text).split()
     if "import Thread" not in one.path.read_text():
-        return numberless
-    return re.sub(r"((send|recv)\s+)+", lambda run: " ".join([*sorted(run.group().split()), ""]), numberless)
+        return " ".join(words)
+    return re.sub(r"((send|recv) )+", lambda run: " ".join([*sorted(run.group().split()), ""]), " ".join(words))
 
 
 def test_honest_marks_and_feedback_are_those_of_a_class_of_their_own(alone: Graded, together: Graded) -> None:
