@@ -96,8 +96,8 @@ def cases(ranks: Sequence[int]) -> list[Case]:
 
 
 def stated(cluster: Topology) -> Constants:
-    """Return the documented constants of the virtual cluster (clusters/virtual/nccl_cost_model.py, hardware/gpus.py),
-    unfitted.
+    """Return the documented constants of the virtual cluster, unfitted
+    (clusters/virtual/scheduler/nccl_cost_model.py, hardware/gpus.py).
 
     Fused attention has its published rate there too; a collective begins with four launches, its hops are NCCL's of the
     Simple protocol; the optimizer's bytes are those of the program's operators.

@@ -10,7 +10,7 @@ from rich.table import Table
 from labkit.calibrate.collectives import KINDS
 from labkit.calibrate.run import Calibration
 from labkit.calibrate.timing import Sample
-from labkit.clusters.virtual.nccl_cost_model import choose
+from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.plots import Curve, Picture, curves
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

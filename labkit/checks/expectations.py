@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labkit.checks.brief import brief
 from labkit.clusters.run import ranges
-from labkit.clusters.virtual.uninitialized import marked
+from labkit.clusters.virtual.device.uninitialized import marked
 
 _EPSILONS = 16
 """Tolerance of `close_to` in epsilons of the tensor's dtype, relative to the largest expected value."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from labkit.clusters import torch_versions
-from labkit.clusters.virtual import memory
+from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
 
 

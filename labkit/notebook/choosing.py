@@ -14,7 +14,7 @@ from labkit.clusters.kubernetes import KubernetesCluster, kubernetes
 from labkit.clusters.local import local
 from labkit.clusters.slurm import SlurmCluster, slurm
 from labkit.clusters.virtual import virtual
-from labkit.clusters.virtual.faults import Fault, parse
+from labkit.clusters.virtual.scheduler.faults import Fault, parse
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE
 from labkit.hardware.settings import parse as parse_setting
 from labkit.notebook.magics import Magic, at_least_one, duration, ranks_per_node, seconds

@@ -134,7 +134,10 @@ REACHING = {
     "().__class__.__base__.__subclasses__()": ("inspection", ".__subclasses__"),
     "from labkit.checks import expect": ("grader", "labkit.checks.expect"),
     "import autograder.judge": ("grader", "autograder.judge"),
-    "import labkit.clusters.virtual.scheduler_server": ("grader", "labkit.clusters.virtual.scheduler_server"),
+    "import labkit.clusters.virtual.hosts.remote": (
+        "grader",
+        "labkit.clusters.virtual.hosts.remote",
+    ),
     "import os\nos.fork()": ("process", "os.fork"),
     "from os import environ\nenviron['RANK']": ("surroundings", "os.environ"),
     "open('/proc/self/maps')": ("surroundings", "'/proc/self/maps'"),

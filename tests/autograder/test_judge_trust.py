@@ -113,7 +113,7 @@ endpoint._say = early
 
 @pytest.mark.parametrize("numel, times", [(1 << 18, 8), (0, 5000)])
 def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.hosts.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     flood = f"for _ in range({times}): dist.isend(torch.ones({numel}), 1)"  # which nobody receives
     found = run(f"if dist.get_rank() == 0:\n    {flood}\nreturn 1", *per_rank(2))
     assert found.ranks[0].error is not None and found.values[1] == 1
@@ -121,7 +121,7 @@ def test_what_a_rank_sends_is_bounded(numel: int, times: int, monkeypatch: pytes
 
 
 def test_who_used_up_what_all_may_send_is_blamed_and_not_who_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.hosts.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     body = """if dist.get_rank() == 0:
     kept = [dist.isend(torch.ones(300_000), 1) for _ in range(3)]  # which nobody receives
     dist.send(tensor, 1, tag=1)
@@ -227,7 +227,7 @@ store.multi_get(["k"] * 100_000)"""
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.protocol.MAX_MESSAGE_BYTES", 16 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.endpoints.protocol.MAX_MESSAGE_BYTES", 16 << 20)
     found = run(REPEATS, *per_rank(1), trusting=True)
     assert found.ranks[0].error is not None
 
@@ -253,7 +253,7 @@ def test_a_group_has_each_rank_once() -> None:
 
 
 def test_many_small_things_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clusters.virtual.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
+    monkeypatch.setattr("labkit.clusters.virtual.hosts.scheduler_server.MAX_RUN_BYTES_OF_ANYBODY", 4 << 20)
     keeps = "from torch.distributed import distributed_c10d\nstore = distributed_c10d._get_default_store()\n"
     assert run(keeps + "return store.check(['k'] * 1000)", *per_rank(1)).raise_if_failed().values == [False]
     assert run(keeps + "return store.check(['k'] * 10_000)", *per_rank(1)).ranks[0].error is not None
@@ -261,7 +261,7 @@ def test_many_small_things_count_for_what_they_take(monkeypatch: pytest.MonkeyPa
 
 def test_errors_carry_nothing_from_rank_to_rank_and_are_known_to_the_judge() -> None:
     body = """from labkit.clusters.virtual.isolation.current import here
-from labkit.clusters.virtual.requests import Receive, Send
+from labkit.clusters.virtual.scheduler.requests import Receive, Send
 if dist.get_rank() == 0:
     handle = here.endpoint.post(Send("0", "send", "my tensor is 1", 1, 0, torch.int8, 3, 3, bytes(3)))
 else:

@@ -9,7 +9,7 @@ import pytest
 from labkit.calibrate.machine import Machine
 from labkit.calibrate.preset import build
 from labkit.calibrate.timing import Sample
-from labkit.clusters.virtual.nccl_cost_model import choose
+from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.hardware import GPUS
 from labkit.predict import FITTED
 from labkit.predict.costs.collectives import Group, Wires

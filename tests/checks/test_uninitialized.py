@@ -14,7 +14,7 @@ from labkit import exercises
 from labkit.checks import CheckFailed, Ranks, Submission, expect, run_checks, visible_rubric
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import virtual
-from labkit.clusters.virtual.uninitialized import marked
+from labkit.clusters.virtual.device.uninitialized import marked
 
 
 def judged_ranks(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:

@@ -19,7 +19,7 @@ from labkit.clusters.torch_versions import warm_up_groups
 from . import sandbox_process
 from .order import PREPARED, Order
 
-ENTRIES = ("labkit.clusters.virtual.host:main", "labkit.clusters.local.rank:main")
+ENTRIES = ("labkit.clusters.virtual.hosts.host:main", "labkit.clusters.local.rank:main")
 """Entry points of runs, imported once for all sandboxes."""
 
 

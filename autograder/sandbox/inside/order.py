@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-PREPARED = "labkit.clusters.virtual.remote:main"
+PREPARED = "labkit.clusters.virtual.hosts.remote:main"
 """Entry point of judged calls; their common preparation is done once, before any sandbox is forked."""
 
 

@@ -29,10 +29,11 @@ from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Report
 from labkit.clusters.live.rank import default_name, memory, messages, prepare, pulled
 from labkit.clusters.program import describe, is_learners, outcome, run_cell
 from labkit.clusters.run import RankResult, ending
-from labkit.clusters.virtual import host, store
-from labkit.clusters.virtual.faults import InterruptFaults
+from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
+from labkit.clusters.virtual.hosts import host
 from labkit.clusters.virtual.isolation import current, modules
-from labkit.clusters.virtual.threads import ThreadEndpoint, ThreadRanks
+from labkit.clusters.virtual.scheduler.faults import InterruptFaults
+from labkit.clusters.virtual.torch_backend import store
 from labkit.trace import Trace
 
 _RETRY_SECONDS = 0.01

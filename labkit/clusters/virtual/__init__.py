@@ -1,10 +1,10 @@
 """The virtual cluster: any number of ranks on this machine, real numbers, modelled time."""
 
 from labkit.clusters.virtual.cluster import VirtualCluster, virtual
-from labkit.clusters.virtual.diagnosis import DeadlockError, MismatchError, PeerFailed
-from labkit.clusters.virtual.faults import LinkDown, jitter, kill, link, slow
-from labkit.clusters.virtual.rank_pool import RankPool
-from labkit.clusters.virtual.scheduler_server import Alteration
+from labkit.clusters.virtual.hosts.rank_pool import RankPool
+from labkit.clusters.virtual.hosts.scheduler_server import Alteration
+from labkit.clusters.virtual.scheduler.diagnosis import DeadlockError, MismatchError, PeerFailed
+from labkit.clusters.virtual.scheduler.faults import LinkDown, jitter, kill, link, slow
 
 __all__ = [
     "Alteration",

@@ -16,13 +16,13 @@ from labkit.clusters.forkserver import ForkServer, Session, shared
 from labkit.clusters.forkserver.time_limit import Clock, TimeLimit
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankError, RankResult, Run
-from labkit.clusters.virtual import faults as fault_kinds
-from labkit.clusters.virtual.diagnosis import SCHEDULER_FAILED
-from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.faults import Fault
-from labkit.clusters.virtual.host import torchrun_environment
-from labkit.clusters.virtual.rank_pool import ENTRY, RankPool
-from labkit.clusters.virtual.scheduler_server import Alteration, Rules, run_quota, serve
+from labkit.clusters.virtual.hosts.host import torchrun_environment
+from labkit.clusters.virtual.hosts.rank_pool import ENTRY, RankPool
+from labkit.clusters.virtual.hosts.scheduler_server import Alteration, Rules, run_quota, serve
+from labkit.clusters.virtual.scheduler import faults as fault_kinds
+from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
+from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.faults import Fault
 from labkit.hardware import GPU, Link, Storage, Topology, topology
 
 MAX_RANKS = 1024
@@ -91,7 +91,7 @@ class VirtualCluster:
                 )
             )
         run = forkserver.run(
-            "labkit.clusters.virtual.host:main",
+            "labkit.clusters.virtual.hosts.host:main",
             job,
             options=self._options(placed),
             ranks=[range(placed.world_size)],

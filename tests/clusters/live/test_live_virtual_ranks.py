@@ -13,7 +13,7 @@ from labkit import Job, virtual
 from labkit.clusters import InvalidJob, Run
 from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
-from labkit.clusters.virtual.faults import kill
+from labkit.clusters.virtual.scheduler.faults import kill
 
 SETUP = """
 import os, time

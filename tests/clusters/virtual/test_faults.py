@@ -4,7 +4,7 @@ import pytest
 
 from labkit.clusters import InvalidJob, Job
 from labkit.clusters.virtual import jitter, kill, link, slow, virtual
-from labkit.clusters.virtual.faults import parse
+from labkit.clusters.virtual.scheduler.faults import parse
 from labkit.hardware import Link
 from labkit.trace import Kind
 

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from labkit import Job, Run, virtual
-from labkit.clusters.virtual.nccl_cost_model import choose
+from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.hardware import LINKS, Link, topology
 from labkit.trace import Kind
 

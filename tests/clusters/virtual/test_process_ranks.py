@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from labkit import Job, virtual
-from labkit.clusters.virtual import prefork_warmup, remote
-from labkit.clusters.virtual.diagnosis import SchedulerFailed
-from labkit.clusters.virtual.engine import Engine
-from labkit.clusters.virtual.protocol import ByteQuota, Connection, ProtocolError
-from labkit.clusters.virtual.requests import Receive
+from labkit.clusters.virtual.endpoints.protocol import ByteQuota, Connection, ProtocolError
+from labkit.clusters.virtual.hosts import prefork_warmup, remote
+from labkit.clusters.virtual.scheduler.diagnosis import SchedulerFailed
+from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.requests import Receive
 from labkit.hardware import topology
 
 MESSAGE = ["post", 1, ("send", None, 2.5, float("inf"), b"abc", b""), [torch.arange(6).view(2, 3), torch.zeros(0, 3)]]
@@ -145,7 +145,7 @@ def test_an_error_of_the_scheduler_ends_the_run_and_is_nobodys_on_a_rank(monkeyp
     def fails(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("labkit.clusters.virtual.network.Network.route", fails)
+    monkeypatch.setattr("labkit.clusters.virtual.scheduler.network.Network.route", fails)
     source = """
 import torch, torch.distributed as dist
 dist.init_process_group()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.clusters.virtual.nccl_cost_model import choose
+from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.hardware import Link, Topology, topology
 
 PUBLISHED = Path(__file__).with_name("published_all_reduce.csv")

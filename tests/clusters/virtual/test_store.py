@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import Job, local, virtual
-from labkit.clusters.virtual.key_values import DEFAULT_TIMEOUT_SECONDS
+from labkit.clusters.virtual.scheduler.key_values import DEFAULT_TIMEOUT_SECONDS
 
 HEAD = """\
 import os, time, torch, torch.distributed as dist

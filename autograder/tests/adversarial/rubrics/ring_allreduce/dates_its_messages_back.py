@@ -5,7 +5,7 @@
 # feedback: all links of the ring are busy at once
 from math import inf
 
-from labkit.clusters.virtual.remote_endpoint import SocketEndpoint
+from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 
 post, wait = SocketEndpoint.post, SocketEndpoint.wait
 SocketEndpoint.post = lambda self, request, at=None: post(self, request, 0.0)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.clusters.virtual.isolation.current import here
-from labkit.clusters.virtual.requests import Collective
+from labkit.clusters.virtual.scheduler.requests import Collective
 
 __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 

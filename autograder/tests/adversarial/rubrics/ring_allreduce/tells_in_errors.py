@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.clusters.virtual.isolation.current import here
-from labkit.clusters.virtual.requests import Receive, Send
+from labkit.clusters.virtual.scheduler.requests import Receive, Send
 
 __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 

@@ -1,0 +1,130 @@
+"""Race detection: raises when a program uses a tensor that an asynchronous operation still fills or sends.
+
+A rank's table holds each operation that has not been waited for. While it is not empty, every operator of the rank is
+checked against it. A tensor that a receive or a collective will fill must be neither read nor written; a tensor that a
+send or a collective reads must not be written. Views, and operators that need only shapes, do not count as a use. Fake
+tensors have no memory that could overlap, so no race is found with those.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.clusters.program import line_of
+from labkit.clusters.virtual.scheduler.requests import shown
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_SHAPE_ONLY = ("_like", "aten::new_", "aten::is_same_size", "aten::sym_", "aten::empty")
+_MAX_COMPARED = 1_000_000
+
+
+class UsedBeforeWait(RuntimeError):
+    """A tensor was used while an asynchronous operation was still filling or sending it."""
+
+
+class RaceDetector:
+    """Operations of one rank that have not been waited for."""
+
+    __slots__ = ("_number", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[int, tuple[Any, Any, Any]] = {}
+        """By number: the request, the tensors it fills, those it reads. Usually empty: test that before `check`."""
+        self._number = 0
+
+    def post(self, request: Any, filled: Any, taken: Any) -> int:
+        """Record that `request` is under way; `filled` and `taken` are lists of tensors, or lists of lists.
+
+        Returns the number to pass to `done`.
+        """
+        self._number = number = self._number + 1
+        self.pending[number] = (request, filled, taken)
+        return number
+
+    def done(self, number: int) -> None:
+        """Record that the operation has been waited for. May be called twice."""
+        self.pending.pop(number, None)
+
+    def check(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check an operator that is about to run. Raises UsedBeforeWait."""
+        written = _written(function)
+        if written is None:
+            return
+        for name, tensor in _tensors(args, kwargs):
+            for request, filled, taken in self.pending.values():
+                writes = name in written
+                if filled and any(_overlap(tensor, other) for other in _flat(filled)):
+                    _refuse(request, tensor, "written" if writes else "read")
+                if writes and any(_overlap(tensor, other) for other in _flat(taken)):
+                    _refuse(request, tensor, "written")
+
+
+def _refuse(request: Any, tensor: Tensor, how: str) -> None:
+    here = line_of(sys._getframe(2)) or "an unknown line"
+    why = "its data has not arrived" if how == "read" else "the old or the new data may be sent or kept"
+    raise UsedBeforeWait(
+        f"a {shown(tensor.dtype, tensor.numel())} is {how} at {here} while {request} of {request.line} is under way: "
+        f"{why}; call wait() on what {request.name} returned first"
+    )
+
+
+@functools.cache
+def _written(function: Any) -> frozenset[int | str] | None:
+    """Positions and names of the arguments that an operator writes; None if it uses no data."""
+    schema = function._schema
+    name = schema.name
+    if name.startswith(("_c10d_functional::", "c10d::")) or any(part in name for part in _SHAPE_ONLY):
+        return None
+    aliases = [a.alias_info for a in schema.arguments]
+    if not any(a is not None and a.is_write for a in aliases) and any(r.alias_info for r in schema.returns):
+        return None  # a view
+    writes = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return frozenset(part for pair in writes for part in pair)
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
+    named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for name, argument in named:
+        if argument.__class__ in _PLAIN:
+            yield name, argument
+        elif argument.__class__ in (list, tuple):
+            for item in argument:
+                if item.__class__ in _PLAIN:
+                    yield name, item
+
+
+def _flat(tensors: Any) -> Iterator[Tensor]:
+    for item in tensors:
+        if isinstance(item, (list, tuple)):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _overlap(tensor: Tensor, other: Tensor) -> bool:
+    """Whether the tensors share an element. `other` is contiguous. False if unknown."""
+    if other.__class__ not in _PLAIN or tensor.is_meta or other.is_meta or not tensor.numel():
+        return False
+    low = other.data_ptr()
+    high = low + other.nbytes
+    start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start < high and low < start + tensor.nbytes
+    size = tensor.element_size()
+    steps = [(n, stride * size) for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    end = start + sum((n - 1) * step for n, step in steps) + size
+    if end <= low or high <= start:
+        return False
+    if tensor.numel() > _MAX_COMPARED:
+        return False
+    places = np.array([start])
+    for n, step in steps:
+        places = np.add.outer(places, np.arange(n) * step).ravel()
+    return bool(((places + size > low) & (places < high)).any())

@@ -1,0 +1,170 @@
+"""A process rank's connection to the scheduler server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.clusters.virtual.endpoints.endpoint import refuse_after_fork
+from labkit.clusters.virtual.endpoints.protocol import ENDED, Connection
+from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
+from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.scheduler import diagnosis
+from labkit.clusters.virtual.scheduler.faults import Killed, LinkDown
+from labkit.clusters.virtual.scheduler.key_values import StoreCall
+from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
+
+_MOST_UNSAID = 64
+_MOST_UNSAID_BYTES = 64 << 10
+"""Maximum number of calls without an answer, and bytes of one, that wait for a call that needs an answer."""
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error
+    for error in (
+        diagnosis.DeadlockError,
+        diagnosis.PeerFailed,
+        diagnosis.MismatchError,
+        diagnosis.SchedulerFailed,
+        LinkDown,
+        dist.DistStoreError,
+        dist.QueueEmptyError,
+    )
+}
+
+
+class SocketEndpoint(SharedEndpoint):
+    """A process rank's connection to the scheduler.
+
+    Calls without an answer are sent with the next call that needs one: the scheduler would serve no other rank
+    meanwhile. faulty: faults are injected, so only the scheduler knows how long computing takes. trusted: the rank
+    reports its compute time to the scheduler; otherwise computing takes no time.
+    """
+
+    def __init__(self, rank: int, connection: Connection, *, faulty: bool = False, trusted: bool = True) -> None:
+        self.rank = rank
+        self.now = 0.0
+        """This rank's virtual clock, in seconds."""
+        self._faulty = faulty
+        self._trusted = trusted
+        self._computed = 0
+        """Number of operators since the last report to the scheduler."""
+        self._unsaid: list[tuple[Any, ...]] = []
+        self._posted = 0
+        self._connection = connection
+        self.race_detector = RaceDetector()
+
+    def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        self._ask("join_group", name, ranks, backend)
+
+    def leave_group(self, name: str) -> None:
+        self._say("leave_group", name)
+
+    def post(self, request: Request, at: float | None = None) -> int:
+        common = (request.group, request.name, request.line)
+        match request:
+            case Send(to=to, tag=tag, dtype=dtype, numel=numel, payload=data):
+                fields: tuple[Any, ...] = ("send", *common, to, tag, _name(dtype), numel, data)
+            case Receive(wanted=wanted, tag=tag, dtype=dtype, numel=numel):
+                fields = ("receive", *common, wanted, tag, _name(dtype), numel)
+            case Collective(tensors=tensors, op=op, root=root):
+                tensors = [tensor.detach() for tensor in tensors]
+                more = (request.pieces, request.expected, float(request.timeout))
+                fields = ("collective", *common, tensors, op, root, *more)
+            case StoreCall(store=table, keys=keys, values=values, number=number, timeout=timeout):
+                fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
+            case Timer(seconds=seconds):
+                fields = ("timer", float(seconds))
+            case _:
+                raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
+        self._posted += 1
+        self._say("post", self._posted, fields, at)
+        large = isinstance(request, Send) and request.nbytes > _MOST_UNSAID_BYTES
+        if large or len(self._unsaid) >= _MOST_UNSAID:
+            self._send()
+        return self._posted
+
+    def wait(self, handle: int, move_clock: bool = True, timeout: float = math.inf) -> tuple[Any, int]:
+        arrived, source = self._ask("wait", handle, move_clock, timeout)
+        return arrived, source
+
+    def sleep_for_any(self, waits: Sequence[tuple[int, float]], restless: bool) -> Collection[int]:
+        over: list[int] = self._ask("wait_for_any", [handle for handle, _ in waits], [at for _, at in waits], restless)
+        return over
+
+    def call_back(self) -> None:
+        self._connection.send([("call_back",)])
+
+    def done_at(self, handle: int) -> float:
+        return float(self._ask("done_at", handle))
+
+    def is_done(self, handle: int) -> bool:
+        return bool(self._ask("is_done", handle))
+
+    def compute(self, seconds: float, operations: int = 1) -> None:
+        if self._trusted:
+            # the operator accounting looked this method up before there were several threads
+            with nullcontext() if self.threads is None else self.threads.turn():
+                self.now += seconds
+                self._computed += operations
+
+    def work(self, name: str, seconds: float) -> None:
+        self._ask("work", name, seconds)
+
+    def sleep(self, seconds: float) -> None:
+        self._ask("sleep", float(seconds))
+
+    def tick(self, seconds: float) -> None:
+        self._say("tick", float(seconds))
+        self.now += seconds
+        if len(self._unsaid) >= _MOST_UNSAID:
+            self._send()
+
+    def cut_off(self) -> None:
+        self.share_no_longer(refuse_after_fork)
+        self._ask = self._say = refuse_after_fork  # type: ignore[method-assign]
+
+    def end(self, failed: bool) -> None:
+        self._say("end", failed)
+        self._send()
+
+    def _say(self, *call: Any) -> None:
+        if self._computed:
+            operations, self._computed = self._computed, 0
+            if self._faulty:
+                self._ask("compute", self.now, operations)
+            else:
+                self._unsaid.append(("compute", self.now, operations))
+        self._unsaid.append(call)
+
+    def _send(self) -> None:
+        said, self._unsaid = self._unsaid, []
+        try:
+            self._connection.send(said)
+        except (BrokenPipeError, ConnectionResetError):
+            raise diagnosis.PeerFailed(ENDED) from None
+
+    def _answer(self) -> Any:
+        return self._connection.receive()
+
+    def _ask(self, *call: Any) -> Any:
+        self._say(*call)
+        self._send()
+        answer = self._answer()
+        if answer is None:
+            raise diagnosis.PeerFailed(ENDED)
+        if answer[0] == "killed":
+            raise Killed
+        if answer[0] == "error":
+            _, name, message, self.now = answer
+            raise _ERRORS.get(name, RuntimeError)(message)
+        _, value, self.now = answer
+        return value
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,204 @@
+"""Virtual ranks as threads of one process. Exactly one runs at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from math import inf
+from typing import Any, NoReturn
+
+import torch
+
+from labkit.clusters.virtual.endpoints.endpoint import refuse_after_fork
+from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
+from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.requests import Request
+
+# Python and autograd recurse deeply in large models; the memory is reserved, not used
+_STACK_BYTES = 16 << 20
+
+
+class ThreadRanks:
+    """Runs `program(endpoint)` on every rank of the engine, one thread each."""
+
+    def __init__(self, engine: Engine, program: Callable[[ThreadEndpoint], bool]) -> None:
+        self._engine = engine
+        self._program = program
+        """Returns whether the rank failed; never raises."""
+        world_size = engine.topology.world_size
+        self._batons = [threading.Lock() for _ in range(world_size)]
+        self._all_ended = threading.Event()
+        self._calls: set[int] = set()
+        self._called = threading.Event()
+        engine.called_back = self._called_back
+
+    def run(self) -> None:
+        """Return when all ranks have ended."""
+        _stay_together()
+        previous = threading.stack_size(_STACK_BYTES)
+        try:
+            threads = [
+                threading.Thread(target=self._main, args=(rank,), name=f"rank {rank}", daemon=True)
+                for rank in range(len(self._batons))
+            ]
+            for baton in self._batons:
+                baton.acquire()
+            for thread in threads:
+                thread.start()
+        finally:
+            threading.stack_size(previous)
+        self._hand_over()
+        self._all_ended.wait()
+
+    def switch(self, rank: int) -> None:
+        """Let other ranks run until it is this rank's turn again."""
+        following = self._engine.next_rank()
+        if following != rank:
+            assert following is not None
+            self._batons[following].release()
+            self._batons[rank].acquire()
+
+    def call_back(self, rank: int) -> None:
+        """Give a thread of a sleeping rank its turn."""
+        self._calls.add(rank)
+        self._called.set()
+
+    def _called_back(self, until_one: bool) -> int | None:
+        while True:
+            self._called.clear()
+            for rank in sorted(self._calls & self._engine.several.keys()):
+                self._calls.discard(rank)
+                return rank
+            if not until_one:
+                return None
+            self._called.wait()
+
+    def _main(self, rank: int) -> None:
+        self._batons[rank].acquire()
+        # threads that the rank starts are daemons only when it asks for that
+        threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the property is fixed by now
+        # a backward pass must stay in its rank's thread
+        with torch.autograd.set_multithreading_enabled(False):
+            failed = self._program(ThreadEndpoint(self, self._engine, rank))
+        self.end(rank, failed)
+
+    def end(self, rank: int, failed: bool) -> None:
+        """End the rank's program and let others run."""
+        self._engine.end(rank, failed)
+        self._hand_over()
+
+    @property
+    def all_rest(self) -> bool:
+        """Whether no rank runs or will run."""
+        return self._all_ended.is_set()
+
+    def rest(self, rank: int, failed: bool) -> None:
+        """End the rank's program; return when `go_on` has another one for it."""
+        self.end(rank, failed)
+        self._batons[rank].acquire()
+
+    def go_on(self, ranks: Iterable[int]) -> None:
+        """Wake resting ranks, and return when all rest again or have ended."""
+        self._all_ended.clear()
+        self._engine.go_on(ranks)
+        self._hand_over()
+        self._all_ended.wait()
+
+    def _hand_over(self) -> None:
+        following = self._engine.next_rank()
+        if following is None:
+            self._all_ended.set()
+        else:
+            self._batons[following].release()
+
+
+class ThreadEndpoint(SharedEndpoint):
+    """A thread rank's connection to the scheduler: it calls the engine directly, since only one rank runs at a time."""
+
+    def __init__(self, ranks: ThreadRanks, engine: Engine, rank: int) -> None:
+        self.rank = rank
+        self._ranks = ranks
+        self._engine = engine
+        self._never = threading.Lock()
+        self.race_detector = RaceDetector()
+        # bound directly to the engine, without a wrapper
+        self.post: Callable[..., Request] = partial(engine.post, rank)
+        self.compute: Callable[..., None] = partial(engine.compute, rank)
+
+    @property
+    def now(self) -> float:
+        """This rank's virtual clock, in seconds."""
+        return self._engine.clock[self.rank]
+
+    def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        self._engine.join_group(self.rank, name, ranks, backend)
+
+    def leave_group(self, name: str) -> None:
+        self._engine.leave_group(self.rank, name)
+
+    def wait(self, request: Request, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
+        if self._engine.must_sleep(self.rank, request, timeout):
+            self._ranks.switch(self.rank)
+        return self._engine.finish(self.rank, request, move_clock), request.source
+
+    def sleep_for_any(self, waits: Sequence[tuple[Request, float]], restless: bool) -> Collection[Request]:
+        if self._engine.must_sleep_for_any(self.rank, waits, restless):
+            self._ranks.switch(self.rank)
+        return [request for request, _ in waits if self._engine.is_over(self.rank, request)]
+
+    def call_back(self) -> None:
+        self._ranks.call_back(self.rank)
+
+    def is_done(self, request: Request) -> bool:
+        self._step_aside()
+        return self._engine.is_done(self.rank, request)
+
+    def done_at(self, request: Request) -> float:
+        assert request.done_at is not None
+        return request.done_at
+
+    def work(self, name: str, seconds: float) -> None:
+        self._engine.work(self.rank, name, seconds)
+
+    def sleep(self, seconds: float) -> None:
+        self._engine.sleep(self.rank, seconds)
+        self._step_aside()
+
+    def tick(self, seconds: float) -> None:
+        self._engine.clock[self.rank] += seconds
+
+    def cut_off(self) -> None:
+        self.share_no_longer(refuse_after_fork)
+        self._ranks.switch = refuse_after_fork  # type: ignore[assignment,method-assign]
+
+    def leave(self, failed: bool) -> NoReturn:
+        """End this rank at once: none of its code runs on, as after `os._exit`."""
+        self._ranks.end(self.rank, failed)
+        for _ in range(2):  # the second time nobody releases it
+            self._never.acquire()
+        raise AssertionError
+
+    def _step_aside(self) -> None:
+        while self._engine.is_ahead(self.rank):
+            self._engine.step_aside(self.rank)
+            self._ranks.switch(self.rank)
+
+
+def _stay_together() -> None:
+    """Keep all threads on one CPU, as one runs at a time: switching is faster by half, and caches stay warm.
+
+    Processes that a rank starts, such as the workers of a DataLoader, may run anywhere.
+    """
+    if torch.get_num_threads() > 1 or not hasattr(os, "sched_setaffinity"):
+        return
+    everywhere = os.sched_getaffinity(0)
+    here = ctypes.CDLL(None).sched_getcpu()
+    if here in everywhere:
+        os.sched_setaffinity(0, {here})
+        os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, everywhere))
+    # a thread that is woken must not preempt the one that wakes it
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

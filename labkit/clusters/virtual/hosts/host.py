@@ -1,0 +1,129 @@
+"""The process that hosts virtual ranks as threads: entry point of the virtual cluster in a fresh process.
+
+Each thread sees the same as in a process of its own: see `isolation`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from socket import socket
+from typing import Any, NoReturn
+
+from labkit.clusters import arguments, torch_versions, torchrun
+from labkit.clusters.forkserver import Reporter
+from labkit.clusters.job import Job
+from labkit.clusters.program import execute
+from labkit.clusters.run import RankResult
+from labkit.clusters.virtual.device import streams, uninitialized
+from labkit.clusters.virtual.device.accounting import Ledger
+from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
+from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
+from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
+from labkit.clusters.virtual.isolation.clocks import RankClock
+from labkit.clusters.virtual.isolation.current import Rank, here
+from labkit.clusters.virtual.scheduler import faults
+from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.torch_backend import fast_path, futures, store
+from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
+from labkit.hardware import Topology
+from labkit.trace import Trace
+
+
+def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
+    """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
+
+    def program(endpoint: ThreadEndpoint) -> bool:
+        """A rank's program, in its thread."""
+        reporter.hosts(endpoint.rank)
+        with host.being(endpoint, job.environment) as rank:
+            result = execute(job, rank.number, lambda: endpoint.now, modules.new_main(rank))
+            endpoint.close(result.error is not None or result.exit != 0)
+        exits.run_exit_functions(rank)
+        if current.is_forked():
+            os._exit(result.exit or 0)
+        reporter.result(result)
+        return result.error is not None or result.exit != 0
+
+    def leave(code: int) -> NoReturn:
+        endpoint: ThreadEndpoint = current.endpoint()
+        reporter.result(RankResult(endpoint.rank, exit=code))
+        endpoint.leave(failed=code != 0)
+
+    host = prepare(job, options, reporter, leave)
+    if job.call is not None:
+        uninitialized.mark()
+    ThreadRanks(host.engine, program).run()
+    if job.trace:
+        reporter.trace(host.trace())
+
+
+@dataclass(frozen=True)
+class Host:
+    """State shared by the ranks of this process."""
+
+    topology: Topology
+    engine: Engine
+    ledger: Ledger
+    account: bool
+
+    @contextmanager
+    def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
+        """Within the context this thread is a rank, with `variables` beside torchrun's; its work is charged to it."""
+        rank = Rank(endpoint.rank, {**torchrun_environment(self.topology, endpoint.rank), **variables})
+        rank.in_thread = partial(random_states.GeneratorClaimer, rank.number)
+        rank.random, rank.numpy_random = random_states.seeded(rank.number)
+        here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
+        environment.own_folder()
+        claiming = nullcontext() if self.account else random_states.GeneratorClaimer(rank.number)
+        with self.ledger.counting(endpoint), claiming:
+            yield rank
+
+    def trace(self) -> Trace:
+        """The trace of everything so far."""
+        return replace(self.engine.trace, memory=self.ledger.samples())
+
+
+def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Callable[[int], NoReturn]) -> Host:
+    """Prepare this process for ranks as threads. `leave(exit code)` implements `os._exit` on a rank."""
+    topology = Topology.from_plain(options["topology"])
+    engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
+    ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
+    torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
+    torch_versions.tensor_handlers_per_thread()
+    torch_versions.checkpoints_in_own_thread()
+    torch_versions.refuse_cuda(NO_CUDA)
+    torch_versions.leave_uncompiled()
+    fast_path.install()
+    streams.install()
+    store.install()
+    futures.install()
+    torch_versions.rendezvous_with(
+        lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
+    )
+    torch_versions.make_groups_with(
+        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
+    )
+    arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))
+    current.follow_threads()
+    environment.separate(reporter)
+    modules.separate()
+    clocks.separate()
+    random_states.separate()
+    exits.separate(leave)
+    return Host(topology, engine, ledger, options["account"])
+
+
+def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:
+    """The environment variables that torchrun sets for a rank."""
+    return torchrun.environment(
+        rank,
+        nnodes=topology.nnodes,
+        nproc_per_node=topology.nproc_per_node,
+        master_addr="localhost",
+        master_port=29500,
+        run_id="virtual",
+    )

@@ -1,0 +1,98 @@
+"""A virtual rank that is a process of its own: it asks the scheduler server over a socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.clusters import argument_transfer, arguments, torch_versions
+from labkit.clusters.forkserver import Reporter, rank_process
+from labkit.clusters.job import Job
+from labkit.clusters.program import execute
+from labkit.clusters.virtual.device import streams, uninitialized
+from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
+from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
+from labkit.clusters.virtual.endpoints.protocol import Connection
+from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
+from labkit.clusters.virtual.hosts import prefork_warmup, rank_pool
+from labkit.clusters.virtual.isolation import clocks, current, random_states
+from labkit.clusters.virtual.isolation.clocks import RankClock
+from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.torch_backend import futures, store
+from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
+from labkit.hardware import Topology
+from labkit.trace import Trace
+
+
+def prepare_forks() -> None:
+    """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
+    store.install()
+    torch_versions.make_groups_with(
+        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
+    )
+    torch_versions.checkpoints_in_own_thread()
+    torch_versions.refuse_cuda(NO_CUDA)
+    torch_versions.leave_uncompiled()
+    futures.install()
+    streams.install()
+    current.follow_threads()
+    clocks.separate()
+    report_to_accounts()
+    prefork_warmup.warm_up()
+
+
+def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
+    """Run `job` as rank `index`, over `sock`: entry point in a fresh process.
+
+    With the option `kept`, run one call after the other as that rank; the calls arrive over `sock`.
+    """
+    assert sock is not None
+    if not options.get("kept"):
+        _perform(job, index, options, reporter, sock)
+        return
+    for ordered, rank, how, environment, connection in rank_pool.orders(sock):
+        os.environ.update(environment)
+        _perform(ordered, rank, how, reporter, connection)
+        here.endpoint = here.clock = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        torch_versions.forget_inits()
+        store.forget_attempts()
+        connection.close()
+
+
+def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket) -> None:
+    topology = Topology.from_plain(options["topology"])
+    if job.call is not None:
+        job = argument_transfer.receive(sock, job, index, topology.world_size)
+        uninitialized.mark()
+    endpoint = SocketEndpoint(index, Connection(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
+    ledger = Ledger(topology, options["account"])
+    torch_versions.rendezvous_with(
+        lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file")
+    )
+    here.endpoint, here.clock = endpoint, RankClock(endpoint)
+    arguments.charge_with(endpoint.work)
+    current.begin()
+    clocks.begin()
+    random_states.seed_process(index)
+    os.environ.update(job.environment)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
+        result = execute(job, index, lambda: endpoint.now, main)
+        endpoint.close(result.error is not None or result.exit != 0)
+    if current.is_forked():
+        os._exit(result.exit or 0)
+    if job.trace:
+        reporter.trace(Trace(topology.world_size, clock="modelled", memory=ledger.samples()))
+    # the call may count as over once its result arrives
+    rank_process.flush()
+    reporter.result(argument_transfer.without_tensors(result))
+    endpoint.end(result.error is not None or result.exit != 0)

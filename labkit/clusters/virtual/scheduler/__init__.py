@@ -1,0 +1,1 @@
+"""The scheduler: virtual clocks, who runs next, when messages arrive and collectives end."""

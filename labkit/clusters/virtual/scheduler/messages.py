@@ -1,0 +1,170 @@
+"""Messages of the virtual cluster: matching of sends and receives, and how a message travels."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from labkit.clusters.virtual.scheduler import diagnosis
+from labkit.clusters.virtual.scheduler.network import Route
+from labkit.clusters.virtual.scheduler.requests import Receive, Request, Send
+from labkit.trace import Kind
+
+if TYPE_CHECKING:
+    from labkit.clusters.virtual.scheduler.engine import Engine
+
+_SEND, _RECEIVE = Kind.SEND.value, Kind.RECEIVE.value
+
+
+class Messages:
+    """Unmatched sends and receives, and messages on their way."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # (group, from, to, tag): unmatched requests of one side, in order; never of both
+        self._boxes: dict[tuple[str, int, int, int], deque[Send | Receive]] = {}
+        # (group, to, tag): receives from any rank
+        self._open: dict[tuple[str, int, int], deque[Receive]] = {}
+
+    def unmet(self) -> list[Send | Receive]:
+        """All unmatched requests."""
+        return [*chain.from_iterable(self._boxes.values()), *chain.from_iterable(self._open.values())]
+
+    def forget(self) -> None:
+        """Drop all unmatched requests."""
+        self._boxes.clear()
+        self._open.clear()
+
+    def posted_by(self, rank: int) -> list[Receive]:
+        """Unmatched receives of this rank."""
+        return [request for request in self.unmet() if isinstance(request, Receive) and request.rank == rank]
+
+    def withdraw(self, request: Request) -> None:
+        """Drop an unmatched send or receive."""
+        # finds the box by its key, without a search: a rank may leave a hundred thousand behind, each with one request
+        if isinstance(request, Receive) and request.wanted is None:
+            box: deque[Any] | None = self._open.get((request.group, request.rank, request.tag))
+        elif isinstance(request, Receive):
+            box = self._boxes.get((request.group, request.wanted, request.rank, request.tag))  # type: ignore[arg-type]
+        elif isinstance(request, Send):
+            box = self._boxes.get((request.group, request.rank, request.to, request.tag))
+        else:
+            return
+        if box and request in box:
+            box.remove(request)
+
+    def accept_send(self, now: float, send: Send) -> None:
+        key = send.group, send.rank, send.to, send.tag
+        box = self._boxes.get(key)
+        if self._open:
+            anybody = self._open.get((send.group, send.to, send.tag))
+            if anybody and not (box and isinstance(box[0], Receive) and box[0].order < anybody[0].order):
+                self._meet(now, send, anybody.popleft())
+                return
+        if box is None:
+            box = self._boxes[key] = deque()
+        elif box and box[0].__class__ is Receive:
+            self._meet(now, send, box.popleft())  # type: ignore[arg-type]  # what the line above asks
+            return
+        if send.to in self._engine.lost:
+            error = diagnosis.lost_peer(self._engine, send)
+            if error is not None:
+                self._engine.fail(send, error, now)
+                return
+        box.append(send)
+
+    def accept_receive(self, now: float, receive: Receive) -> None:
+        source = receive.wanted
+        if source is None:
+            self._accept_from_anybody(now, receive)
+            return
+        key = receive.group, source, receive.rank, receive.tag
+        box = self._boxes.get(key)
+        if box is None:
+            box = self._boxes[key] = deque()
+        elif box and box[0].__class__ is Send:
+            self._meet(now, box.popleft(), receive)  # type: ignore[arg-type]  # as above
+            return
+        if source in self._engine.lost:
+            error = diagnosis.lost_peer(self._engine, receive)
+            if error is not None:
+                self._engine.fail(receive, error, now)
+                return
+        box.append(receive)
+
+    def _accept_from_anybody(self, now: float, receive: Receive) -> None:
+        wanted = receive.group, receive.rank, receive.tag
+        boxes = [
+            box
+            for (group, _, to, tag), box in self._boxes.items()
+            if (group, to, tag) == wanted and box and isinstance(box[0], Send)
+        ]
+        if boxes:
+            send = min(boxes, key=lambda box: box[0].order).popleft()
+            assert isinstance(send, Send)
+            self._meet(now, send, receive)
+            return
+        error = diagnosis.lost_peer(self._engine, receive) if self._engine.lost else None
+        if error is not None:
+            self._engine.fail(receive, error, now)
+        else:
+            self._open.setdefault(wanted, deque()).append(receive)
+
+    def _meet(self, now: float, send: Send, receive: Receive) -> None:
+        if send.dtype is not receive.dtype or send.numel != receive.numel:
+            error = diagnosis.unequal_message(send, receive)
+            self._engine.fail(send, error, now)
+            self._engine.fail(receive, error, now)
+            return
+        receive.result, receive.source = send.payload, send.rank
+        send.payload = None
+        # a rank whose clock lags behind known results (see streams.py) may have asked later than the other one
+        begin = max(send.posted, receive.posted)
+        self._travel(begin, (send, receive, self._engine.network.route(send.rank, receive.rank), 0))
+
+    def _travel(self, arrival: float, passage: tuple[Send, Receive, Route, int]) -> None:
+        """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""
+        send, receive, route, hop = passage
+        engine, size, channels = self._engine, send.nbytes, route.channels
+        while True:
+            channel = channels[hop]
+            if channel.cut_at <= arrival:
+                engine.fail_all((send, receive), diagnosis.cut_link(channel.name, send, receive), arrival)
+                return
+            start = arrival if arrival > channel.free_at else channel.free_at
+            end = channel.free_at = start + size * channel.seconds_per_byte
+            hop += 1
+            if hop == route.leaving:
+                engine.complete(send, end)
+                if engine.events is not None:
+                    engine.events.append(
+                        (
+                            send.rank,
+                            _SEND,
+                            send.name,
+                            send.posted,
+                            end,
+                            size,
+                            send.to,
+                            send.group,
+                            send.order,
+                            send.line,
+                        )
+                    )
+            if hop == len(channels):
+                end += engine.faults.latency(route.latency) if engine.faults.any else route.latency
+                engine.complete(receive, end)
+                if engine.events is not None:
+                    engine.events.append(
+                        (receive.rank, _RECEIVE, receive.name, receive.posted, end, size, send.rank, send.group,
+                         send.order, receive.line)
+                    )  # fmt: skip
+                return
+            # from here on the next channel is fed without a pause, at the latest when its own last byte must follow
+            onward = end - size * channels[hop].seconds_per_byte
+            if onward < start:
+                onward = start
+            if onward > arrival:
+                engine.at(onward, self._travel, (send, receive, route, hop))
+                return

@@ -1,0 +1,1 @@
+"""torch.distributed on virtual ranks: process group, collectives, work, store."""
