@@ -28,6 +28,11 @@ class Term:
     source: str
 
 
+def in_ms(seconds: float) -> str:
+    """`seconds` as text in milliseconds, for the formula of a `Term`."""
+    return f"{1e3 * seconds:.4g} ms"
+
+
 @dataclass(frozen=True, repr=False)
 class Prediction:
     """One step of `model` under `plan` on `cluster`."""

@@ -1,1 +1,1 @@
-"""Costs of the parts of a step: matrix products, collectives, layers, schedules, memory."""
+"""Costs of the parts of a step, and its terms: matrix products, collectives, layers, schedules, memory."""

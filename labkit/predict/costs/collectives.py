@@ -15,6 +15,9 @@ from typing import NamedTuple
 from labkit.hardware import Topology
 from labkit.predict.constants import Constants
 
+ALPHA_BETA = "alpha-beta: Thakur et al. 2005"
+"""Source of the terms that are messages, or collectives without a source of their own."""
+
 
 class Group(NamedTuple):
     """`ranks` ranks that communicate, `per_node` on each node that they use."""

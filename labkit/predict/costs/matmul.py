@@ -14,6 +14,8 @@ from labkit.hardware import GPU
 from labkit.predict.constants import Constants, share
 from labkit.predict.describe.work import Product
 
+ROOFLINE = "tiles, waves, roofline: Williams et al. 2009; NVIDIA's matrix multiplication guide"
+"""Source of the terms that are sums of products and passes."""
 TILES = (
     (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
     (64, 32, 0.4), (64, 16, 0.24), (64, 8, 0.13),

@@ -1,21 +1,70 @@
-"""Traffic of data parallelism and ZeRO, and how much of it is hidden behind computing.
+"""Traffic of data parallelism and ZeRO, one function a term, and how much of it is hidden behind computing.
 
-DDP all-reduces gradients; ZeRO 1 and 2 reduce-scatter them and all-gather the new parameters; ZeRO 3 gathers each layer
-before forward and before backward of every microbatch, and reduce-scatters its gradients (Zhao et al. 2023). Hybrid
-sharding does that inside a group and all-reduces between groups.
+DDP all-reduces gradients (Li et al. 2020); ZeRO 1 and 2 reduce-scatter them and all-gather the new parameters
+(Rajbhandari et al. 2020); ZeRO 3 gathers each layer before forward and before backward of every microbatch, and
+reduce-scatters its gradients (Zhao et al. 2023). Hybrid sharding does that inside a group and all-reduces between
+groups.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
 
 from labkit.predict.constants import Constants
 from labkit.predict.costs.collectives import Group, Wires, group
 from labkit.predict.costs.layers import Layer
 from labkit.predict.plan import COMPRESSION_RATIO, Plan
-from labkit.predict.prediction import Term
+from labkit.predict.prediction import Term, in_ms
 
 BUCKETS = 25e6
 """Bytes per bucket (DDP's default). The last bucket has nothing to hide behind. As no parameter is split, it holds the
 gradient of the whole embedding; the embedding is also the first to be gathered again."""
+
+
+class _Sharing(NamedTuple):
+    """What the ranks that hold the same parameters send one another, and what can hide it."""
+
+    plan: Plan
+    wires: Wires
+    constants: Constants
+    parameters: float
+    """Parameters of a rank without ZeRO."""
+    layers: int
+    per_layer: float
+    """Parameters of one layer on a rank."""
+    embedding: float
+    """Parameters of the embedding on a rank."""
+    forward: float
+    """Seconds of one microbatch's forward that traffic can hide behind."""
+    backward: float
+
+    @property
+    def everyone(self) -> Group:
+        """All ranks that hold the same parameters."""
+        return group(self.plan.shared_by, self.plan.tensor, self.wires.cluster)
+
+    @property
+    def shard(self) -> Group:
+        """Ranks over which ZeRO shards."""
+        return group(self.plan.sharded_over, self.plan.tensor, self.wires.cluster)
+
+    @property
+    def copies(self) -> int:
+        """Number of groups that hold the same shards."""
+        return self.plan.shared_by // self.plan.sharded_over
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of all gradients as they are sent."""
+        compression, nbytes = self.plan.compression, self.plan.gradient_bytes
+        ratio = COMPRESSION_RATIO[compression] * (4 / nbytes if compression != "none" else 1)
+        return self.parameters * nbytes * min(1.0, ratio)
+
+    @property
+    def last_bucket(self) -> float:
+        """Share of the gradients in the last bucket."""
+        return max(BUCKETS, self.embedding * self.plan.gradient_bytes) / max(self.gradient_bytes, 1.0)
 
 
 def shard_traffic(
@@ -24,97 +73,63 @@ def shard_traffic(
 ) -> list[Term]:  # fmt: skip
     """Exposed seconds of a rank that would hold `parameters` parameters without ZeRO, including `layers` layers of
     `per_layer` each and the embedding's."""
-    n = plan.shared_by
-    if n == 1:
+    if plan.shared_by == 1:
         return []
-    stride = plan.tensor
-    everyone = group(n, stride, wires.cluster)
-    shard = group(plan.sharded_over, stride, wires.cluster) if plan.zero else everyone
-    copies = plan.shared_by // plan.sharded_over if plan.zero else 1
-    ratio = COMPRESSION_RATIO[plan.compression] * (4 / plan.gradient_bytes if plan.compression != "none" else 1)
-    nbytes = parameters * plan.gradient_bytes * min(1.0, ratio)
     busy = layer.forward + layer.backward + layer.tensor
     waiting = 1 + layer.host / busy if busy else 1.0  # traffic continues while the GPU waits for launches
     forward = layers * waiting * (layer.forward + layer.tensor / 2)
     backward = layers * waiting * (layer.backward + layer.tensor / 2)
-    if plan.zero == 3:
-        return _gathered(plan, wires, parameters, layers, per_layer, shard, copies, forward, backward, constants)
-    if plan.zero == 0:
-        one = wires.all_reduce(nbytes, everyone)
-        return [
-            _hidden(
-                plan,
-                "gradients",
-                one,
-                backward,
-                max(BUCKETS, embedding * plan.gradient_bytes) / max(nbytes, 1.0),
-                f"all-reduce of {nbytes / 1e9:.3g} GB over {n} ranks",
-                constants,
-            )
-        ]
-    rounds = plan.microbatches if plan.zero == 2 else 1
-    scatter = layers * wires.reduce_scatter(nbytes / layers, shard)  # layer by layer: each pays the ring's steps
-    if copies > 1:
-        between = Group(copies, max(1, everyone.per_node // shard.per_node))
-        scatter += wires.all_reduce(nbytes / plan.sharded_over, between)
-    gather = layers * wires.all_gather(parameters * plan.value_bytes / layers, shard)
-    first = _hidden(
-        plan,
-        "gradients",
-        scatter,
-        backward,
-        max(BUCKETS, embedding * plan.gradient_bytes) / max(nbytes, 1.0),
-        f"reduce-scatter of {nbytes / 1e9:.3g} GB over {n} ranks",
-        constants,
-    )
-    second = _hidden(
-        plan,
-        "new parameters",
-        gather,
-        forward,
-        max(BUCKETS, embedding * plan.value_bytes) / max(parameters * plan.value_bytes, 1.0),
-        "all-gather after the optimizer",
-        constants,
-    )
-    return [Term(first.name, first.kind, first.seconds * rounds, first.formula, first.source), second]
+    sharing = _Sharing(plan, wires, constants, parameters, layers, per_layer, embedding, forward, backward)
+    match plan.zero:
+        case 0:
+            return [_all_reduced_gradients(sharing)]
+        case 1 | 2:
+            return [_scattered_gradients(sharing), _new_parameters(sharing)]
+        case _:
+            return [_parameter_shards(sharing)]
 
 
-def _hidden(
-    plan: Plan, name: str, seconds: float, beside: float, last: float, formula: str, constants: Constants
-) -> Term:
-    """Exposed part of `seconds` of traffic that overlaps `beside` seconds of computing, plus the slowdown of computing.
-
-    `last`: share of the traffic that has nothing to hide behind."""
-    source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
-    if not plan.overlap:
-        return Term(name, "communication", seconds, formula, source)
-    tail = seconds * min(1.0, last)
-    exposed = max(tail, seconds - beside)
-    slower = constants.overlap_slowdown * (seconds - exposed)
-    formula += (
-        f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best, and are "
-        f"{slower:.4g} s longer for it"
-    )
-    return Term(name, "communication", exposed + slower, formula, source)
+def _all_reduced_gradients(sharing: _Sharing) -> Term:
+    """One all-reduce of all gradients, in buckets beside backward (DDP: Li et al. 2020), in seconds."""
+    nbytes, n = sharing.gradient_bytes, sharing.plan.shared_by
+    seconds = sharing.wires.all_reduce(nbytes, sharing.everyone)
+    formula = f"all-reduce of {nbytes / 1e9:.3g} GB over {n} ranks"
+    return _hidden(sharing, "gradients", seconds, sharing.backward, sharing.last_bucket, formula)
 
 
-def _gathered(
-    plan: Plan,
-    wires: Wires,
-    parameters: float,
-    layers: int,
-    per_layer: float,
-    shard: Group,
-    copies: int,
-    forward: float,
-    backward: float,
-    constants: Constants,
-) -> list[Term]:
-    parts = parameters / per_layer
+def _scattered_gradients(sharing: _Sharing) -> Term:
+    """Layers x one reduce-scatter, beside backward; with ZeRO 2 in every microbatch (Rajbhandari et al. 2020), in
+    seconds. Hybrid sharding adds an all-reduce of the shard between the groups."""
+    plan, wires, nbytes, layers = sharing.plan, sharing.wires, sharing.gradient_bytes, sharing.layers
+    seconds = layers * wires.reduce_scatter(nbytes / layers, sharing.shard)  # each layer pays the ring's steps
+    if sharing.copies > 1:
+        between = Group(sharing.copies, max(1, sharing.everyone.per_node // sharing.shard.per_node))
+        seconds += wires.all_reduce(nbytes / plan.sharded_over, between)
+    formula = f"reduce-scatter of {nbytes / 1e9:.3g} GB over {plan.shared_by} ranks"
+    once = _hidden(sharing, "gradients", seconds, sharing.backward, sharing.last_bucket, formula)
+    return replace(once, seconds=once.seconds * (plan.microbatches if plan.zero == 2 else 1))
+
+
+def _new_parameters(sharing: _Sharing) -> Term:
+    """Layers x one all-gather of the parameters that the optimizer has updated, beside the next step's forward
+    (Rajbhandari et al. 2020), in seconds."""
+    plan, nbytes = sharing.plan, sharing.parameters * sharing.plan.value_bytes
+    seconds = sharing.layers * sharing.wires.all_gather(nbytes / sharing.layers, sharing.shard)
+    first = max(BUCKETS, sharing.embedding * plan.value_bytes) / max(nbytes, 1.0)
+    return _hidden(sharing, "new parameters", seconds, sharing.forward, first, "all-gather after the optimizer")
+
+
+def _parameter_shards(sharing: _Sharing) -> Term:
+    """Microbatches x layers x (two all-gathers of a layer's parameters + one reduce-scatter of its gradients), in
+    seconds, less what the layers before hide (FSDP: Zhao et al. 2023). The embedding and the head count as layers of
+    as many parameters."""
+    plan, wires, shard, per_layer = sharing.plan, sharing.wires, sharing.shard, sharing.per_layer
+    forward, backward = sharing.forward, sharing.backward
+    parts = sharing.parameters / per_layer
     gather = wires.all_gather(per_layer * plan.value_bytes, shard)
     scatter = wires.reduce_scatter(per_layer * plan.gradient_bytes, shard)
-    if copies > 1:
-        scatter += wires.all_reduce(per_layer * plan.gradient_bytes / plan.sharded_over, Group(copies, 1))
+    if sharing.copies > 1:
+        scatter += wires.all_reduce(per_layer * plan.gradient_bytes / plan.sharded_over, Group(sharing.copies, 1))
     if plan.offload == "optimizer+parameters":
         link = wires.cluster.host_link
         gather += per_layer * plan.value_bytes / plan.sharded_over / link.bytes_per_second
@@ -122,14 +137,31 @@ def _gathered(
     rounds = plan.microbatches
     if plan.overlap:
         beside = min(down, forward) + min(up, backward)
-        exposed = max(0.0, down - forward) + max(0.0, up - backward) + constants.overlap_slowdown * beside
+        exposed = max(0.0, down - forward) + max(0.0, up - backward) + sharing.constants.overlap_slowdown * beside
         ends = gather + scatter
     else:
         exposed, ends = down + up, 0.0
     formula = (
-        f"{rounds} x all-gather of each layer twice ({1e3 * gather:.4g} ms each), reduce-scatter once "
-        f"({1e3 * scatter:.4g} ms), over {shard.ranks} ranks"
+        f"{rounds} x all-gather of each layer twice ({in_ms(gather)} each), reduce-scatter once "
+        f"({in_ms(scatter)}), over {shard.ranks} ranks"
         + (", beside the layers before: the first gather and the last scatter have none" if plan.overlap else "")
     )
     seconds = min(rounds * (down + up), rounds * exposed + ends)
-    return [Term("parameter shards", "communication", seconds, formula, "Zhao et al. 2023 (FSDP)")]
+    return Term("parameter shards", "communication", seconds, formula, "Zhao et al. 2023 (FSDP)")
+
+
+def _hidden(sharing: _Sharing, name: str, seconds: float, beside: float, last: float, formula: str) -> Term:
+    """Exposed part of `seconds` of traffic that overlaps `beside` seconds of computing, plus the slowdown of computing.
+
+    `last`: share of the traffic that has nothing to hide behind."""
+    source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
+    if not sharing.plan.overlap:
+        return Term(name, "communication", seconds, formula, source)
+    tail = seconds * min(1.0, last)
+    exposed = max(tail, seconds - beside)
+    slower = sharing.constants.overlap_slowdown * (seconds - exposed)
+    formula += (
+        f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best, and are "
+        f"{slower:.4g} s longer for it"
+    )
+    return Term(name, "communication", exposed + slower, formula, source)

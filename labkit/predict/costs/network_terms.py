@@ -1,0 +1,70 @@
+"""Terms of the step of a network that is not cut into layers, one function each: one block for all of it.
+
+In the formulas m is the number of microbatches. All results are in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labkit.hardware import Topology
+from labkit.predict.constants import Constants
+from labkit.predict.costs.collectives import Wires
+from labkit.predict.costs.layers import BACKWARD_KERNELS, Layer, compute
+from labkit.predict.costs.matmul import ROOFLINE, Processor
+from labkit.predict.costs.shards import shard_traffic
+from labkit.predict.costs.updating import optimizer_term
+from labkit.predict.describe import MLP, Convolutional, ModuleCosts
+from labkit.predict.plan import Plan
+from labkit.predict.prediction import Term, in_ms
+
+
+def network_terms(
+    model: MLP | Convolutional | ModuleCosts, plan: Plan, cluster: Topology, constants: Constants
+) -> list[Term]:
+    """All terms."""
+    layout: dict[str, bool] = {}
+    if isinstance(model, Convolutional):
+        layout = {"fused": plan.fusion != "none", "channels_last": plan.channels_last or plan.precision == "fp32"}
+    block = model.block(plan.microbatch, nbytes=plan.value_bytes, **layout)
+    if not block.flash_flops:
+        constants = replace(constants, passes_share=constants.plain_passes_share)
+    processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
+    forward, inputs, weights, host = compute(block, processor, plan, constants)
+    again = 0.0 if plan.recompute == "none" else forward
+    busy = forward + inputs + weights + again
+    rounds = 1 + BACKWARD_KERNELS + (plan.recompute != "none")
+    network = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, max(0.0, host * rounds - busy))
+    return [
+        _forward(plan, network),
+        _backward(plan, network),
+        _recomputation(plan, network),
+        _launches(plan, network, busy),
+        *shard_traffic(plan, wires, model.parameters, 1, model.parameters, network, constants),
+        optimizer_term(plan, model.parameters, cluster, processor, constants),
+    ]
+
+
+def _forward(plan: Plan, network: Layer) -> Term:
+    """m x the forward of one microbatch, each product under the roofline (Williams et al. 2009)."""
+    m, one = plan.microbatches, network.forward
+    return Term("forward", "compute", m * one, f"{m} microbatches x {in_ms(one)} of products and passes", ROOFLINE)
+
+
+def _backward(plan: Plan, network: Layer) -> Term:
+    """m x the backward of one microbatch: two products for each one of forward."""
+    m, one = plan.microbatches, network.inputs + network.weights
+    return Term("backward", "compute", m * one, f"{m} x {in_ms(one)}: each product twice", ROOFLINE)
+
+
+def _recomputation(plan: Plan, network: Layer) -> Term:
+    """m x the forward of one microbatch, which backward computes again (Chen et al. 2016)."""
+    m, one = plan.microbatches, network.again
+    return Term("recomputation", "compute", m * one, f"{m} x {in_ms(one)}: forward again", "Chen et al. 2016")
+
+
+def _launches(plan: Plan, network: Layer, busy: float) -> Term:
+    """m x (kernels x host time of a launch - GPU time), at least 0; `busy`: GPU time of one microbatch."""
+    m, one = plan.microbatches, network.host
+    formula = f"{m} x (kernels x host time - GPU time = {in_ms(busy + one)} - {in_ms(busy)})"
+    return Term("launches", "waiting", m * one, formula, "kernels cannot start before launch")

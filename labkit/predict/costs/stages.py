@@ -1,0 +1,87 @@
+"""Pipeline stages of a transformer: their layers, their seconds and the parameters that a rank of them holds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from labkit.predict.constants import Constants
+from labkit.predict.costs.collectives import Wires
+from labkit.predict.costs.layers import Layer, compute, ends_traffic, transformer_layer
+from labkit.predict.costs.matmul import Processor
+from labkit.predict.costs.schedules import split_layers
+from labkit.predict.describe.transformer import Transformer
+from labkit.predict.plan import Plan
+
+
+class Stages(NamedTuple):
+    """All stages of one pipeline, a single one without pipeline parallelism. Seconds are those of one microbatch."""
+
+    layer: Layer
+    layers: list[int]
+    """Number of layers of each stage."""
+    seconds: list[tuple[float, float, float]]
+    """Forward, backward for inputs and backward for weights (F, B, W) of each stage, with its tensor-, context- and
+    expert-parallel traffic."""
+    slowest: int
+    """Index of the stage that takes longest."""
+    ends: list[float]
+    """Seconds of computing the embedding and the head, if the slowest stage has them."""
+    end_traffic: float
+    """Seconds of tensor-parallel traffic of the embedding, or of the head."""
+
+    @property
+    def slowest_layers(self) -> int:
+        """Number of layers of the slowest stage."""
+        return self.layers[self.slowest]
+
+
+def transformer_stages(
+    model: Transformer, plan: Plan, processor: Processor, wires: Wires, constants: Constants
+) -> Stages:
+    """Split the layers over the stages by `plan.balance`, and add up the seconds of each stage."""
+    layer = transformer_layer(model, plan, processor, wires, constants)
+    blocks = model.ends(
+        plan.microbatch, tensor=plan.tensor, context=plan.context, loss=plan.loss, nbytes=plan.value_bytes
+    )
+    first, last = (compute(block, processor, plan, constants)[:3] for block in blocks)
+    end_traffic = ends_traffic(model, plan, wires)
+    if plan.balance == "matrices":
+        layers = split_layers(plan, model.layers, 0.0, model.vocab * model.width / model.layer_matrices)
+    else:
+        layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
+    at_ends = ((first, 0), (last, len(layers) - 1))
+    side = layer.tensor + layer.context + layer.expert
+    busy = layer.forward + layer.backward
+    slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
+    seconds = []
+    for stage, count in enumerate(layers):
+        forward = count * layer.forward * (slowed + side / busy)
+        inputs = count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy)
+        weights = count * layer.weights * slowed
+        for end, at in at_ends:
+            if stage == at:
+                forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]
+        seconds.append((forward, inputs, weights))
+    totals = [sum(stage) for stage in seconds]
+    slowest = totals.index(max(totals))
+    ends = [sum(end) for end, at in at_ends if at == slowest]
+    return Stages(layer, layers, seconds, slowest, ends, end_traffic)
+
+
+def layer_parameters(model: Transformer, plan: Plan) -> float:
+    """Parameters of one layer on one rank: split over the tensor ranks, the experts' over the expert ranks, too."""
+    expert = model.experts * model.mlp_parameters
+    return (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
+
+
+def held_parameters(model: Transformer, plan: Plan, layers: list[int]) -> float:
+    """Parameters on a rank of the fullest stage, before ZeRO shards them; `layers`: number of layers of each stage.
+
+    The head counts only without a pipeline: of the last of several stages the layers alone count.
+    """
+    per_layer = layer_parameters(model, plan)
+    embedding = model.embedding_parameters / plan.tensor
+    if plan.pipeline == 1:
+        ends = (model.embedding_parameters + model.head_parameters) / plan.tensor
+        return max(max(layers) * per_layer + ends, layers[0] * per_layer + embedding)
+    return max(max(layers) * per_layer, layers[0] * per_layer + embedding)
