@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from labkit.clusters import torch_versions
 from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
+from labkit.torch_versions.dispatch import no_modes
+from labkit.torch_versions.fake_tensors import FakeTensor
 
 
 def memory_allocated() -> int:
@@ -57,7 +57,7 @@ def to_host(tensor: Tensor) -> Tensor:
     if device is None:
         return tensor.detach().to("cpu", copy=True)
     device.endpoint.sleep(_copy_seconds(device.topology, tensor.nbytes))
-    with torch_versions.no_modes():
+    with no_modes():
         return tensor.detach().clone()
 
 
@@ -70,7 +70,7 @@ def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tenso
     if modelled is None:
         return tensor.detach().to(device or ("cuda" if torch.cuda.is_available() else "cpu"), copy=True)
     modelled.account.must_fit(tensor.nbytes)
-    with torch_versions.no_modes():
+    with no_modes():
         copy = tensor.detach().clone()
     modelled.account.hold(copy, memory.OTHER)
     modelled.endpoint.sleep(_copy_seconds(modelled.topology, tensor.nbytes))
@@ -86,7 +86,7 @@ def write(data: Any, path: str | Path) -> None:
     tensors = _tensors(data)
     device.endpoint.sleep(device.topology.storage.write_seconds(sum(tensor.nbytes for tensor in tensors)))
     if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        with torch_versions.no_modes():
+        with no_modes():
             torch.save(data, path)
 
 

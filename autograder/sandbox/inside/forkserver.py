@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.clusters.forkserver import huge_pages, processes
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
-from labkit.clusters.torch_versions import warm_up_groups
+from labkit.torch_versions.prefork_warmup import warm_up_groups
 
 from . import sandbox_process
 from .order import PREPARED, Order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.clusters.forkserver.rank_process import preparation
-from labkit.clusters.torch_versions import warm_up_groups
+from labkit.torch_versions.prefork_warmup import warm_up_groups
 
 from . import sandbox_process
 from .order import Order

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import IO
 
 import torch
-from torch._C._distributed_c10d import TCPStore
 
 from labkit.clusters.agent import lines
 from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.forkserver import ForkServer, Session
+from labkit.torch_versions.stores import TCPStore
 
 _CHUNK_BYTES = 256 << 10
 

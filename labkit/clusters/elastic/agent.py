@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, PContext, SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -25,7 +23,8 @@ from labkit.clusters.elastic.attempts import TOLD_TO_END
 from labkit.clusters.elastic.workers import ForkedWorkers, NodeConnection
 from labkit.clusters.forkserver import Reporter, shared_file
 from labkit.clusters.job import Job
-from labkit.clusters.torch_versions import poll_rendezvous_every, start_workers_with
+from labkit.torch_versions.agents import ObservedAgent, poll_rendezvous_every, start_workers_with
+from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
 
 _MONITOR_SECONDS = 0.02
 _POLL_SECONDS = 0.05
@@ -95,7 +94,7 @@ class _NoLogs(DefaultLogsSpecs):
         return destinations
 
 
-class _Agent(LocalElasticAgent):
+class _Agent(ObservedAgent):
     """torch's agent, except that the node forks the ranks that it starts."""
 
     def __init__(self, spec: WorkerSpec, node_connection: NodeConnection, store: Store, own_clock: bool) -> None:
@@ -107,7 +106,7 @@ class _Agent(LocalElasticAgent):
         self._attempt: dict[str, Any] = {}
         start_workers_with(self._start_forked)
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+    def workers_start(self, worker_group: WorkerGroup) -> None:
         # a number that is the same on all nodes and different for each start: their restart counts may differ
         own: Any = worker_group.store
         if worker_group.group_rank == 0:
@@ -116,17 +115,14 @@ class _Agent(LocalElasticAgent):
         self._attempt = json.loads(own.get("labkit/attempt"))
         if self._own_clock:
             self._attempt["began"] = time.monotonic()
-        started: dict[int, Any] = super()._start_workers(worker_group)
-        return started
 
     def _start_forked(self, **started: Any) -> PContext:
         workers = ForkedWorkers(self._node_connection, self._attempt, **started)
         workers.start()
         return workers
 
-    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+    def workers_restart(self) -> None:
         self._node_connection.send({"kind": "restarting"})
-        super()._restart_workers(worker_group)
 
 
 def _store(master: tuple[str, int, str] | None) -> Store:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing.api import PContext, RunProcsResult
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from labkit.clusters.forkserver import frames
+from labkit.torch_versions.agents import Workers
 
 _MAX_BYTES = 16 << 20
 
@@ -39,7 +40,7 @@ class NodeConnection:
         return self._decoder.feed(data) if data else None
 
 
-class ForkedWorkers(PContext):
+class ForkedWorkers(Workers):
     """One attempt's ranks on this node, from the agent's point of view."""
 
     def __init__(self, node_connection: NodeConnection, attempt: Mapping[str, Any], **started: Any) -> None:
@@ -54,13 +55,13 @@ class ForkedWorkers(PContext):
         self._abandoned = False
         """Whether the client knows that these ranks wait in vain."""
 
-    def _start(self) -> None:
+    def begin(self) -> None:
         environments = [self.envs[local_rank] for local_rank in range(self.nprocs)]
         self._node_connection.send({"kind": "start", **self._attempt}, json.dumps(environments).encode())
         while not self._pids:
             self._hear(None)
 
-    def _poll(self) -> RunProcsResult | None:
+    def result(self) -> RunProcsResult | None:
         while self._hear(0.0):
             pass
         failed = {local_rank: status for local_rank, status in self._ended.items() if status != 0}
@@ -82,7 +83,7 @@ class ForkedWorkers(PContext):
     def pids(self) -> dict[int, int]:
         return self._pids
 
-    def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
+    def end(self, death_sig: signal.Signals, timeout: float) -> None:
         for number, patience in ((death_sig, float(timeout)), (signal.SIGKILL, None)):
             if len(self._ended) < len(self._pids):
                 self._node_connection.send({"kind": "signal", "signal": int(number)})

@@ -18,18 +18,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# imported here so that no rank has to; DistributedDataParallel imports _dynamo on first use
-import torch
-import torch._dynamo
-import torch.distributed.checkpoint
-import torch.distributed.fsdp
-import torch.nn.parallel
-import torch.optim  # noqa: F401
-
 from labkit.clusters.forkserver import huge_pages, processes, scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.supervisor import supervise
-from labkit.clusters.torch_versions import warm_up_groups
+from labkit.torch_versions import early_imports  # noqa: F401  # so that no rank has to import them
+from labkit.torch_versions.prefork_warmup import warm_up_groups
 
 
 def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:

@@ -17,12 +17,12 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistError
 
 from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.agent.node import NodeAgent
 from labkit.clusters.kubernetes.manifest import ALIVE, REQUEST, unpacked
+from labkit.torch_versions.stores import PrefixStore, TCPStore
 
 NODE_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an indexed Job."""

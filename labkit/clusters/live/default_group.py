@@ -8,9 +8,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.clusters import torch_versions
 from labkit.clusters.live.messages import Cell
 from labkit.clusters.run import ranges
+from labkit.torch_versions.groups import count_groups_from, replace_function
 
 
 class DefaultGroup:
@@ -26,7 +26,7 @@ class DefaultGroup:
         """Note the begin of a cell on this rank."""
         self._cell = cell
         self._made_before = dist.is_initialized()
-        torch_versions.count_groups_from(cell.group_count)
+        count_groups_from(cell.group_count)
 
     def is_kept(self, backend: str | None) -> bool:
         """Called when a cell requests a default group. True if it keeps the present one; else one may be created."""
@@ -37,7 +37,7 @@ class DefaultGroup:
             dist.destroy_process_group()
             self._made_before = False
         self._require_all(self._cell)
-        torch_versions.count_groups_from(self._cell.group_count)
+        count_groups_from(self._cell.group_count)
         return False
 
     def _require_all(self, cell: Cell) -> None:
@@ -62,4 +62,4 @@ def keep_default_groups(of_this_rank: Callable[[], DefaultGroup]) -> None:
         if not of_this_rank().is_kept(backend):
             original(backend, *args, **options)
 
-    torch_versions.replace_function("init_process_group", init_process_group)
+    replace_function("init_process_group", init_process_group)

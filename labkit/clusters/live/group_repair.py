@@ -17,11 +17,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
 
-from labkit.clusters import torch_versions
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Cell, GroupRepair
+from labkit.torch_versions.groups import follow_groups, groups_of_this_rank
+from labkit.torch_versions.stores import PrefixStore, Store
+from labkit.torch_versions.tensors import all_ddp, ddp_afresh
 
 _LONGEST_PAUSE_SECONDS = 0.01
 _Sockets = dict[int, int]
@@ -42,7 +43,7 @@ class RepairableGroups:
 
     def install(self) -> None:
         """Track all groups created from now on. Call it when `store` is in use."""
-        torch_versions.follow_groups(self._begins, self._is_made)
+        follow_groups(self._begins, self._is_made)
         keep_default_groups(lambda: self._default)
 
     def store(self) -> Store:
@@ -88,10 +89,10 @@ class RepairableGroups:
                 group.connect_again(PrefixStore(f"{self._generation}/mended/{name}", self._shared))
             finally:
                 self._is_made(group)
-        torch_versions.ddp_afresh(torch_versions.all_ddp(), [present[name] for name in asked.groups])
+        ddp_afresh(all_ddp(), [present[name] for name in asked.groups])
 
     def _present(self) -> list[Any]:
-        return torch_versions.groups_of_this_rank()
+        return groups_of_this_rank()
 
     def _begins(self) -> None:
         self._before = _open_sockets()

@@ -17,7 +17,6 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters import torch_versions
 from labkit.clusters.forkserver import Reporter, commands, frames, seconds
 from labkit.clusters.job import Job
 from labkit.clusters.live.group_repair import RepairableGroups
@@ -26,6 +25,7 @@ from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Re
 from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is_left_out
 from labkit.clusters.program import outcome, run_cell
 from labkit.clusters.run import RankResult
+from labkit.torch_versions.groups import group_count
 
 _READ_BYTES = 1 << 20
 _MAX_MESSAGE_BYTES = 8 << 30
@@ -99,7 +99,7 @@ class _LiveRank:
             pid=self._pid,
             groups=self._groups.names(),
             default=default_name(),
-            group_count=torch_versions.group_count(),
+            group_count=group_count(),
             pulled=pulled(message, self._main) if isinstance(message, Cell) else {},
             memory=memory() if isinstance(message, Report) else 0,
         )

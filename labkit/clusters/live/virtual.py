@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters import torch_versions
 from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
@@ -34,6 +33,8 @@ from labkit.clusters.virtual.hosts import host
 from labkit.clusters.virtual.isolation import current, modules
 from labkit.clusters.virtual.scheduler.faults import InterruptFaults
 from labkit.clusters.virtual.torch_backend import store
+from labkit.torch_versions.groups import count_inits_from, group_count, groups_of_this_rank, inits_of_this_rank
+from labkit.torch_versions.tensors import all_ddp, ddp_afresh
 from labkit.trace import Trace
 
 _RETRY_SECONDS = 0.01
@@ -85,7 +86,7 @@ class _LiveHost:
             elif isinstance(message, GroupRepair):
                 self._host.engine.forget()
                 store.count_attempts_alike()
-                found = torch_versions.all_ddp()
+                found = all_ddp()
                 self._go_on(world, _leave_groups if message.without_default else partial(_forget_works, found))
                 self._tell(world)
             else:
@@ -116,7 +117,7 @@ class _LiveHost:
                     self._dead[number] = ending(result.exit)
                 self._results[number] = result
                 self._answers[number] = replace(self._status(), pulled=self._answers[number].pulled)
-                self._inits = max(self._inits, torch_versions.inits_of_this_rank())
+                self._inits = max(self._inits, inits_of_this_rank())
                 failed = result.error is not None or result.exit != 0
 
     def _outcome(self, rank: _Rank) -> RankResult:
@@ -148,7 +149,7 @@ class _LiveHost:
         """`inits`: maximum number of calls of `init_process_group` by any rank before this cell."""
         assert rank.main is not None
         number = rank.endpoint.rank
-        torch_versions.count_inits_from(inits)
+        count_inits_from(inits)
         rank.default.begin(cell)
         changed = {name: source for name, source in self._modules.items() if rank.modules.get(name) != source}
         rank.modules.update(changed)
@@ -174,11 +175,9 @@ class _LiveHost:
 
     def _status(self) -> Answer:
         """Status of the running rank."""
-        groups = {str(g.group_name): tuple(g.ranks) for g in torch_versions.groups_of_this_rank()}  # type: ignore[attr-defined]
+        groups = {str(g.group_name): tuple(g.ranks) for g in groups_of_this_rank()}  # type: ignore[attr-defined]
         began = self._answers[current.endpoint().rank].began
-        return replace(
-            _NO_ANSWER, began=began, groups=groups, default=default_name(), group_count=torch_versions.group_count()
-        )
+        return replace(_NO_ANSWER, began=began, groups=groups, default=default_name(), group_count=group_count())
 
     def _trace_since(self, began: float) -> Trace:
         trace = self._host.trace()
@@ -218,7 +217,7 @@ def _do_nothing(rank: _Rank) -> RankResult:
 def _forget_works(found: list[Any], rank: _Rank) -> RankResult:
     """Forget operations under way, also for the tensors that they would fill."""
     rank.endpoint.race_detector.pending.clear()
-    torch_versions.ddp_afresh(found, torch_versions.groups_of_this_rank())
+    ddp_afresh(found, groups_of_this_rank())
     return RankResult(rank.endpoint.rank)
 
 

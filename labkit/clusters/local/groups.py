@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.local.recording import Group, Operation
-from labkit.clusters.torch_versions import Work, dress_group, gloo_group
+from labkit.torch_versions.groups import Work, dress_group, gloo_group
 from labkit.trace import Kind
 
 _NOTHING: dict[str, Any] = {}

@@ -8,9 +8,8 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
-from torch._C._distributed_c10d import TCPStore
-
 from labkit.clusters.forkserver.supervisor import Supervisor
+from labkit.torch_versions.stores import TCPStore
 
 
 class StoreHost(Supervisor):

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from labkit.clusters import argument_transfer
 from labkit.clusters.forkserver import Reporter, seconds, shared_file, slot
@@ -21,7 +20,8 @@ from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
-from labkit.clusters.torch_versions import rendezvous_with, replace_groups_with
+from labkit.torch_versions.groups import rendezvous_with, replace_groups_with
+from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
 
 _GROUPS_KEPT = 16
 """gloo takes 10 ms for each connection that it closes, one after the other; the end of a process closes all at once."""

@@ -19,7 +19,7 @@ from labkit.clusters.forkserver.progress import COLLECTIVE, OTHER, RECEIVE, SEND
 from labkit.clusters.local.computing import Computing
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import run_after_backward
+from labkit.torch_versions.groups import run_after_backward
 from labkit.trace import Columns, Kind, Trace, in_order
 
 MAX_EVENTS = 200_000

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from labkit.predict.describe.convolutional import WINOGRAD
 from labkit.predict.describe.work import Product
+from labkit.torch_versions.dispatch import TorchDispatchMode, schema_of
+from labkit.torch_versions.tensors import storage_key, tree_leaves
 
 aten = torch.ops.aten
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
@@ -40,7 +40,7 @@ class Traffic:
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
         """Record one operator that autograd or the module called."""
-        name, packet = func._schema.name.removeprefix("aten::"), func.overloadpacket
+        name, packet = schema_of(func).name.removeprefix("aten::"), func.overloadpacket
         read, written = tensors((args, kwargs)), tensors(output)
         if func.is_view or name in ("detach", "_unsafe_view") or not read:
             return  # moves nothing, or creates a constant
@@ -124,13 +124,13 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
 def watched(module: Any, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Traffic, Traffic, float]:
     """Return the work of forward and of backward, and the bytes kept in between; runs on the meta device."""
     forward, backward = Traffic(), Traffic()
-    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    own = {storage_key(parameter.untyped_storage()) for parameter in module.parameters()}
     saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is reused
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            saved[storage._cdata] = tensor
+        if storage_key(storage) not in own:
+            saved[storage_key(storage)] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept), _AsOnGPU(), _Watch(forward):

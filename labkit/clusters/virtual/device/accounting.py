@@ -17,11 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, get_float32_matmul_precision
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Buffer, Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.clusters import torch_versions
 from labkit.clusters.virtual.device import memory
 from labkit.clusters.virtual.device.fake import Shapes
 from labkit.clusters.virtual.device.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
@@ -31,13 +28,16 @@ from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.hardware import GPU, Topology
+from labkit.torch_versions.dispatch import UnguardedDispatchMode
+from labkit.torch_versions.fake_tensors import FakeTensor
+from labkit.torch_versions.tensors import IS_PARAMETER, meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
 
 _TENSOR, _PARAMETER, _FAKE, _SEQUENCE = range(1, 5)
 _KINDS: dict[Any, int] = {Tensor: _TENSOR, Buffer: _TENSOR, Parameter: _PARAMETER, list: _SEQUENCE, tuple: _SEQUENCE}
 
 
-class Accounting(TorchDispatchMode):
+class Accounting(UnguardedDispatchMode):
     """Charges one rank: `compute(seconds)` for its time, `account` for its memory.
 
     `claim` is called before an operator draws random numbers. With `shapes` all tensors are fake.
@@ -63,10 +63,6 @@ class Accounting(TorchDispatchMode):
         """Seconds of an operator without FLOPs, by bytes."""
         self._working: dict[Any, float] = {}
         """Seconds of an operator with FLOPs, by everything that its FLOPs depend on."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the guard against it costs as much as the mode itself
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
@@ -99,7 +95,7 @@ class Accounting(TorchDispatchMode):
             elif kind != _SEQUENCE:
                 nbytes += nbytes_of(argument)
                 differentiable = differentiable or argument.requires_grad
-                if kind == _PARAMETER or getattr(argument, "_is_param", False):
+                if kind == _PARAMETER or getattr(argument, IS_PARAMETER, False):
                     account.is_parameter(argument)
             elif argument and argument[0].__class__ is not int:
                 for item in argument:
@@ -168,7 +164,7 @@ class Accounting(TorchDispatchMode):
         elif args:
             # a layer's weight is used through a view
             kind = _KINDS.get(args[0].__class__)
-            if kind == _PARAMETER or (kind == _FAKE and getattr(args[0], "_is_param", False)):
+            if kind == _PARAMETER or (kind == _FAKE and getattr(args[0], IS_PARAMETER, False)):
                 account.is_parameter(args[0])
         if op.grows:
             _resized(account, args, kwargs)
@@ -227,7 +223,7 @@ def _resized(account: MemoryAccount, args: Any, kwargs: Any) -> None:
 
 def report_to_accounts() -> None:
     """Register torch's reports to the accounts of this process and of those forked from it."""
-    torch_versions.meshes_apart()
+    meshes_apart()
     install_torch_hooks()
 
 
@@ -249,9 +245,9 @@ class Ledger:
         self._account = account
         self._accounts: list[MemoryAccount] = []
         if account or shapes_only:
-            torch_versions.meshes_apart()
+            meshes_apart()
         if shapes_only:
-            torch_versions.objects_without_modes()
+            objects_without_modes()
         if account:
             report_to_accounts()
 

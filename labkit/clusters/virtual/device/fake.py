@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from labkit.clusters.virtual.device.operators import Operator
+from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    fake_tensor,
+    swap_fake_tensors,
 )
-
-from labkit.clusters import torch_versions
-from labkit.clusters.virtual.device.operators import Operator
+from labkit.torch_versions.tensors import ddp_of_shapes, shapes_of_dtensors_apart, storage_key
 
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _SAID = {"_local_scalar_dense": "`.item()` (or `float()`, `int()`, `if` on a tensor)", "equal": "`torch.equal`"}
@@ -60,10 +63,10 @@ class Shapes:
     """
 
     def __init__(self) -> None:
-        torch_versions.ddp_of_shapes()
-        torch_versions.shapes_of_dtensors_apart()
+        ddp_of_shapes()
+        shapes_of_dtensors_apart()
         self.mode = FakeTensorMode()
-        torch_versions.swap_fake_tensors(self.mode)
+        swap_fake_tensors(self.mode)
         self._answers: dict[Any, tuple[type, list[_Result]] | None] = {}
         """By operator and arguments: type of the return value, and its tensors. None: must be computed each time."""
         with self.mode:
@@ -95,7 +98,7 @@ class Shapes:
     def _make(self, result: _Result, args: Any) -> Tensor:
         if result.__class__ is _ArgumentResult:
             return args[result.argument]  # type: ignore[no-any-return]
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             if isinstance(result, _NewResult):
                 meta = torch.empty_strided(result.size, result.stride, dtype=result.dtype, device="meta")
             else:
@@ -104,7 +107,7 @@ class Shapes:
                 offset = base.storage_offset() + result.offset
                 meta = torch.empty(0, dtype=result.dtype, device="meta")
                 meta.set_(base.untyped_storage(), offset, result.size, result.stride)
-            return torch_versions.fake_tensor(meta, result.device, self._attributes[result.device])
+            return fake_tensor(meta, result.device, self._attributes[result.device])
 
 
 def _is_of_constant(op: Operator, args: Any) -> bool:
@@ -117,7 +120,7 @@ def _is_of_constant(op: Operator, args: Any) -> bool:
 
 def _of_constant(op: Operator, args: Any, kwargs: Any) -> Any:
     """The result for a small tensor whose value is known nevertheless: an optimizer's step count."""
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         result = op.call(args[0].constant, *args[1:], **kwargs)
     return args[0] if isinstance(result, Tensor) else result
 
@@ -156,8 +159,8 @@ def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
             return None
         same = next((i for i, argument in enumerate(args) if argument is tensor), None)
         storage = tensor.untyped_storage()
-        addresses = [a.untyped_storage()._cdata if isinstance(a, Tensor) else None for a in args]
-        base = addresses.index(storage._cdata) if storage._cdata in addresses else None
+        addresses = [storage_key(a.untyped_storage()) if isinstance(a, Tensor) else None for a in args]
+        base = addresses.index(storage_key(storage)) if storage_key(storage) in addresses else None
         if same is not None:
             results.append(_ArgumentResult(same))
         elif base is not None:
@@ -171,8 +174,9 @@ def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
             results.append(_NewResult(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device))
         else:
             return None
-    inside = {a.untyped_storage()._cdata for a in args if isinstance(a, list) for a in a if isinstance(a, Tensor)}
-    fresh = [t.untyped_storage()._cdata for t, r in zip(tensors, results, strict=True) if isinstance(r, _NewResult)]
+    inside = {storage_key(a.untyped_storage()) for a in args if isinstance(a, list) for a in a if isinstance(a, Tensor)}
+    new = (tensor for tensor, result in zip(tensors, results, strict=True) if isinstance(result, _NewResult))
+    fresh = [storage_key(tensor.untyped_storage()) for tensor in new]
     if len(set(fresh)) < len(fresh) or inside.intersection(fresh) or not results:
         return None  # two results share new memory, or one is a view of a list's tensor
     return type(output), results

@@ -12,15 +12,15 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from labkit.clusters import torch_versions
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
+from labkit.torch_versions.fake_tensors import FakeTensor
+from labkit.torch_versions.tensors import plain_tensors, post_accumulate_grad_hooks, storage_key
 from labkit.trace import Category, MemorySample
 
 BLOCK_BYTES = 512
@@ -77,7 +77,7 @@ class MemoryAccount:
         if tensor.layout is not torch.strided:
             return  # its indices and values are tensors of their own
         untyped = tensor.untyped_storage()
-        key = untyped._cdata
+        key = storage_key(untyped)
         if key in self._storages or is_meta(tensor):
             return
         nbytes = (untyped.nbytes() + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
@@ -101,7 +101,7 @@ class MemoryAccount:
 
     def resized(self, untyped: torch.UntypedStorage) -> None:
         """Update the size of a resized storage. Raises torch.OutOfMemoryError."""
-        storage = self._storages.get(untyped._cdata)
+        storage = self._storages.get(storage_key(untyped))
         if storage is None:
             return
         nbytes = (untyped.nbytes() + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
@@ -147,7 +147,7 @@ class MemoryAccount:
     def is_parameter(self, tensor: Tensor) -> None:
         """Mark the tensor as a parameter; its gradient will count as a gradient."""
         if tensor.__class__ is torch.nn.Parameter:  # called again and again
-            known = self._storages.get(tensor.untyped_storage()._cdata)
+            known = self._storages.get(storage_key(tensor.untyped_storage()))
             if known is not None and known.category == PARAMETER and self._is_hooked(tensor):
                 return
         for storage in self._storages_of(tensor):
@@ -157,7 +157,7 @@ class MemoryAccount:
 
     def _is_hooked(self, parameter: Tensor) -> bool:
         # a hook on the parameter: a weak reference to it would block `swap_tensors`
-        hooks: Any = parameter._post_accumulate_grad_hooks
+        hooks = post_accumulate_grad_hooks(parameter)
         return hooks is not None and self._gradient_hook in hooks.values()
 
     def _has_gradient(self, parameter: Tensor) -> None:
@@ -177,10 +177,10 @@ class MemoryAccount:
                 self._move(storage, COMMUNICATION)
 
     def _storages_of(self, tensor: Tensor) -> Iterator[_Storage]:
-        for plain in torch_versions.plain_tensors(tensor):
+        for plain in plain_tensors(tensor):
             if plain.layout is not torch.strided:
                 continue
-            storage = self._storages.get(plain.untyped_storage()._cdata)
+            storage = self._storages.get(storage_key(plain.untyped_storage()))
             if storage is not None:
                 yield storage
 

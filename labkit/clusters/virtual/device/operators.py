@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from labkit.torch_versions.dispatch import function_without_wrapper, is_composite, schema_of
+from labkit.torch_versions.tensors import coo_parts
+
 _FREE = {
     # other views of the same data, although the schema does not say so
     "_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_",
@@ -40,14 +43,14 @@ class Operator:
     )  # fmt: skip
 
     def __init__(self, function: Any) -> None:
-        schema = function._schema
+        schema = schema_of(function)
         self.name: str = schema.name.split("::")[1]
-        self.call: Callable[..., Any] = _device if function is torch.ops.prim.device.default else function._op
+        self.call: Callable[..., Any] = (
+            _device if function is torch.ops.prim.device.default else function_without_wrapper(function)
+        )
         """The operator without its Python wrapper."""
         self.communicates = function.namespace in _COMMUNICATION
-        self.composite = function.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-            function.name(), "CompositeImplicitAutograd"
-        )
+        self.composite = function.namespace == "aten" and is_composite(function)
         """Whether it is made of other operators; only inference mode shows it whole."""
         tags = set(function.tags)
         self.seeded = torch.Tag.nondeterministic_seeded in tags
@@ -126,7 +129,7 @@ def nbytes(argument: Any) -> int:
 def _nbytes_of_sparse(tensor: Tensor) -> int:
     """Bytes of the indices and values."""
     if tensor.layout is torch.sparse_coo:
-        parts = [tensor._indices(), tensor._values()]
+        parts = coo_parts(tensor)
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     else:
@@ -171,7 +174,7 @@ known: dict[int, Operator] = {}
 
 
 def operator(function: Any) -> Operator:
-    """Cost data of `function`, a `torch._ops.OpOverload`."""
+    """Cost data of `function`, a `torch.ops.NAMESPACE.NAME.OVERLOAD`."""
     found = known.get(id(function))
     if found is None:
         found = known[id(function)] = Operator(function)

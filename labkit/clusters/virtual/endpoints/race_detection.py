@@ -19,6 +19,7 @@ from torch import Tensor
 
 from labkit.clusters.program import line_of
 from labkit.clusters.virtual.scheduler.requests import shown
+from labkit.torch_versions.dispatch import schema_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SHAPE_ONLY = ("_like", "aten::new_", "aten::is_same_size", "aten::sym_", "aten::empty")
@@ -78,7 +79,7 @@ def _refuse(request: Any, tensor: Tensor, how: str) -> None:
 @functools.cache
 def _written(function: Any) -> frozenset[int | str] | None:
     """Positions and names of the arguments that an operator writes; None if it uses no data."""
-    schema = function._schema
+    schema = schema_of(function)
     name = schema.name
     if name.startswith(("_c10d_functional::", "c10d::")) or any(part in name for part in _SHAPE_ONLY):
         return None

@@ -13,7 +13,7 @@ from functools import partial
 from socket import socket
 from typing import Any, NoReturn
 
-from labkit.clusters import arguments, torch_versions, torchrun
+from labkit.clusters import arguments, torchrun
 from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
@@ -30,6 +30,14 @@ from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.torch_backend import fast_path, futures, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
+from labkit.torch_versions.groups import make_groups_with, rendezvous_with
+from labkit.torch_versions.ranks import (
+    checkpoints_in_own_thread,
+    leave_uncompiled,
+    refuse_cuda,
+    tensor_handlers_per_thread,
+    worlds_per_thread,
+)
 from labkit.trace import Trace
 
 
@@ -92,19 +100,19 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
-    torch_versions.worlds_per_thread(lambda: here.rank is None or current.endpoint())
-    torch_versions.tensor_handlers_per_thread()
-    torch_versions.checkpoints_in_own_thread()
-    torch_versions.refuse_cuda(NO_CUDA)
-    torch_versions.leave_uncompiled()
+    worlds_per_thread(lambda: here.rank is None or current.endpoint())
+    tensor_handlers_per_thread()
+    checkpoints_in_own_thread()
+    refuse_cuda(NO_CUDA)
+    leave_uncompiled()
     fast_path.install()
     streams.install()
     store.install()
     futures.install()
-    torch_versions.rendezvous_with(
+    rendezvous_with(
         lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
     )
-    torch_versions.make_groups_with(
+    make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
     )
     arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.clusters import torch_versions
 from labkit.clusters.forkserver import reports
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device.accounting import Ledger
@@ -25,6 +24,7 @@ from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import topology
+from labkit.torch_versions.groups import forget_inits, rendezvous_with
 from labkit.trace import Trace
 
 _TIMES = 8
@@ -46,7 +46,7 @@ def warm_up() -> bool:
 def _be_rank(endpoint: _EchoEndpoint) -> None:
     place, hook = topology(nnodes=2, nproc_per_node=1), sys.excepthook
     ledger = Ledger(place, account=True)
-    torch_versions.rendezvous_with(lambda _: store.rendezvous_store(), lambda: 0, place.world_size)
+    rendezvous_with(lambda _: store.rendezvous_store(), lambda: 0, place.world_size)
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     try:
         with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
@@ -60,7 +60,7 @@ def _be_rank(endpoint: _EchoEndpoint) -> None:
             dist.destroy_process_group()
         here.endpoint = here.clock = None
         store.forget_attempts()
-        torch_versions.forget_inits()
+        forget_inits()
         # init_process_group has made it print [rank0] first
         sys.excepthook = hook
 

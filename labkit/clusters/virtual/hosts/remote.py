@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.clusters import argument_transfer, arguments, torch_versions
+from labkit.clusters import argument_transfer, arguments
 from labkit.clusters.forkserver import Reporter, rank_process
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
@@ -28,18 +28,20 @@ from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.torch_backend import futures, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
+from labkit.torch_versions.groups import forget_inits, make_groups_with, rendezvous_with
+from labkit.torch_versions.ranks import checkpoints_in_own_thread, leave_uncompiled, refuse_cuda
 from labkit.trace import Trace
 
 
 def prepare_forks() -> None:
     """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
     store.install()
-    torch_versions.make_groups_with(
+    make_groups_with(
         lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
     )
-    torch_versions.checkpoints_in_own_thread()
-    torch_versions.refuse_cuda(NO_CUDA)
-    torch_versions.leave_uncompiled()
+    checkpoints_in_own_thread()
+    refuse_cuda(NO_CUDA)
+    leave_uncompiled()
     futures.install()
     streams.install()
     current.follow_threads()
@@ -63,7 +65,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         here.endpoint = here.clock = None
         if dist.is_initialized():
             dist.destroy_process_group()
-        torch_versions.forget_inits()
+        forget_inits()
         store.forget_attempts()
         connection.close()
 
@@ -75,9 +77,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
         uninitialized.mark()
     endpoint = SocketEndpoint(index, Connection(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
     ledger = Ledger(topology, options["account"])
-    torch_versions.rendezvous_with(
-        lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file")
-    )
+    rendezvous_with(lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file"))
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     arguments.charge_with(endpoint.work)
     current.begin()

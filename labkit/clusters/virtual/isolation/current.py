@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labkit import exercises
-from labkit.clusters import torch_versions
+from labkit.torch_versions.ranks import hand_on_world
 
 if TYPE_CHECKING:
     import random
@@ -68,7 +68,7 @@ def follow_threads() -> None:
         if endpoint is None:
             start(self)
             return
-        run, adopt_exercises, adopt_world = self.run, exercises.hand_on(), torch_versions.hand_on_world()
+        run, adopt_exercises, adopt_world = self.run, exercises.hand_on(), hand_on_world()
         threads = endpoint.share()
 
         def run_for_rank() -> None:

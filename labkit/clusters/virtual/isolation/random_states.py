@@ -13,9 +13,9 @@ from typing import Any
 import numpy.random
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.clusters.virtual.isolation.current import Rank, here
+from labkit.torch_versions.dispatch import TorchDispatchMode
 
 # as in random.py itself, whose functions are methods of one hidden generator
 _RANDOM = (
@@ -68,7 +68,7 @@ def claim(rank: int) -> None:
     """Load the state of `rank`, which is about to use torch's default generator."""
     global _owner
     if rank != _owner:
-        generator = torch._C.default_generator
+        generator = torch.default_generator
         _states[_owner] = generator.get_state()
         if rank in _states:
             generator.set_state(_states.pop(rank))
@@ -96,7 +96,7 @@ class _DefaultGenerator:
     def __getattr__(self, name: str) -> Any:
         if here.rank is not None:
             claim(here.rank.number)
-        return getattr(torch._C.default_generator, name)
+        return getattr(torch.default_generator, name)
 
 
 def _unseeded(rank: int) -> random.Random:

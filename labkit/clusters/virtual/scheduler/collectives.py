@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
+from labkit.torch_versions.dispatch import DisableTorchDispatch
 
 PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -68,7 +69,7 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
         empty: list[Any] = [None] * len(given)
         return [empty[:1] if name == "scatter" else empty for _ in calls]
     # outside the operators that are recorded and accounted: this is the network's work, not a rank's
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), DisableTorchDispatch():
         if name in ("all_reduce", "reduce"):
             return _at(first.root, n, [_reduced(calls, i) for i in range(len(given))])
         if name == "broadcast":

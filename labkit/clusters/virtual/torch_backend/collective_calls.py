@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import reduction_name
 from labkit.clusters.virtual.device import streams
 from labkit.clusters.virtual.device.memory import communicated
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
@@ -27,6 +26,8 @@ from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.clusters.virtual.torch_backend import backends
 from labkit.clusters.virtual.torch_backend.work import AwaitedWork, VirtualWork, WorkOfSeveral
+from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.groups import reduction_name
 
 AnyWork = VirtualWork | AwaitedWork
 
@@ -281,7 +282,7 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """All tensors in one flat tensor."""
     if not has_data(tensors[0]):
         return tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), DisableTorchDispatch():
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
@@ -312,7 +313,7 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     """Copies of the current data: a program may overwrite its tensors before it waits."""
     if not has_data(tensors[0]):
         return tensors
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), DisableTorchDispatch():
         return [tensor.clone() for tensor in tensors]
 
 
@@ -329,7 +330,7 @@ def _fill_parts(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
     """Fill all outputs, one after the other, from one flat tensor."""
     if not outputs or arrived[0] is None:
         return
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         parts = arrived[0].split([output.numel() for output in outputs])
     for output, data in zip(outputs, parts, strict=True):
         _put(output, data)
@@ -364,7 +365,7 @@ def _deliver_unless_written(
 
 
 def _equal(tensor: Tensor, copy: Tensor) -> bool:
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), DisableTorchDispatch():
         return torch.equal(tensor, copy) or torch.equal(
             tensor.reshape(-1).contiguous().view(torch.uint8), copy.reshape(-1).contiguous().view(torch.uint8)
         )

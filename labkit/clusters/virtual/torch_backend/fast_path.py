@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.clusters import torch_versions
 from labkit.clusters.program import line_of
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.clusters.virtual.torch_backend.work import VirtualWork, write
+from labkit.torch_versions.groups import default_group, is_coalescing, replace_function
 
 _SUM = dist.ReduceOp.SUM
 _COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
@@ -26,7 +26,7 @@ _COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
 
 def install() -> None:
     """Replace `dist.send`, `isend`, `recv`, `irecv` and `all_reduce` with these, in this process."""
-    group_of_thread = torch_versions.default_group
+    group_of_thread = default_group
     torchs_isend, torchs_irecv, torchs_send, torchs_recv = dist.isend, dist.irecv, dist.send, dist.recv
     torchs_all_reduce = dist.all_reduce
 
@@ -80,11 +80,11 @@ def install() -> None:
                 and tensor.dtype not in _COMPLEX
                 and tensor.layout is torch.strided
                 and tensor.is_contiguous()
-                and not torch_versions.is_coalescing()
+                and not is_coalescing()
             ):
                 default.sum_at_once(tensor, line_of(sys._getframe(1)))
                 return None
         return torchs_all_reduce(tensor, op, group, async_op)
 
     for function in (isend, irecv, send, recv, all_reduce):
-        torch_versions.replace_function(function.__name__, function)
+        replace_function(function.__name__, function)

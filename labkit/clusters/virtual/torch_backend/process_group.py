@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.program import call_site
-from labkit.clusters.torch_versions import ProcessGroup, inits_of_this_rank
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.scheduler.requests import Receive, Send
 from labkit.clusters.virtual.torch_backend import backends
 from labkit.clusters.virtual.torch_backend.collective_calls import CollectiveCalls
 from labkit.clusters.virtual.torch_backend.work import VirtualWork, snapshot, write
+from labkit.torch_versions.groups import ProcessGroup, inits_of_this_rank
 
 
 class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc]  # typed as Any, see torch_versions

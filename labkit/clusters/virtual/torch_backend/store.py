@@ -14,13 +14,13 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore as CppPrefixStore
-from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
 from labkit.clusters.program import line_of
 from labkit.clusters.virtual.isolation import current
 from labkit.clusters.virtual.scheduler.key_values import DEFAULT_TIMEOUT_SECONDS, StoreCall
+from labkit.torch_versions.stores import PrefixStore as CppPrefixStore
+from labkit.torch_versions.stores import Store
 
 _DEFAULT_TIMEOUT = timedelta(seconds=DEFAULT_TIMEOUT_SECONDS)
 _LOCAL_NAMES = ("127.0.0.1", "::1", "0.0.0.0", "")

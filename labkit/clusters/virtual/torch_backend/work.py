@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.clusters.torch_versions import Work, run_after_backward
 from labkit.clusters.virtual.device import streams
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.scheduler.collectives import has_data
 from labkit.clusters.virtual.torch_backend.futures import VirtualFuture, called_from_the_program_itself
+from labkit.torch_versions.groups import Work, run_after_backward
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 

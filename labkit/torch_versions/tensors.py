@@ -1,4 +1,4 @@
-"""Fake tensors, tensor subclasses, and operations hidden from dispatch modes."""
+"""Tensors: their storage, subclasses, DistributedDataParallel's, and operations hidden from dispatch modes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,28 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
-from labkit.clusters.torch_versions.groups import replace_function
+from labkit.torch_versions.dispatch import no_modes
+from labkit.torch_versions.groups import replace_function
+
+__all__ = [
+    "IS_PARAMETER", "all_ddp", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart", "objects_without_modes",
+    "plain_tensors", "post_accumulate_grad_hooks", "shapes_of_dtensors_apart", "storage_key", "tree_leaves",
+]  # fmt: skip
+
+storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+"""Address of a storage's C++ object: the same for all Python objects of one storage, also on `meta`."""
+
+IS_PARAMETER = "_is_param"
+"""Attribute by which torch marks a tensor of a subclass, such as a fake one, as a parameter."""
 
 
 def ddp_of_shapes() -> None:
@@ -92,30 +105,6 @@ def shapes_of_dtensors_apart() -> None:
     setattr(ShardingPropagator, name, propagate)
 
 
-def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> torch.Tensor:
-    """A fake tensor of `device` from one on `meta`, with another's attributes: its constructor, but shorter."""
-    fake = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
-    torch._C._set_throw_on_mutable_data_ptr(fake)
-    vars(fake).update(attributes)
-    return fake
-
-
-def swap_fake_tensors(mode: FakeTensorMode) -> None:
-    """Let `module.to(torch.bfloat16)` swap fake parameters with new ones, which torch refuses while weak references to
-    them exist. The mode has some since their creation: it drops them first.
-    """
-    original: Callable[..., None] = torch.utils.swap_tensors
-    known: Any = mode.fake_tensor_converter.meta_converter.tensor_memo
-
-    @functools.wraps(original)
-    def swap(first: torch.Tensor, second: torch.Tensor) -> None:
-        for key in [key for key, tensor in known.items() if tensor is first or tensor is second]:
-            del known[key]
-        original(first, second)
-
-    torch.utils.swap_tensors = swap
-
-
 @functools.cache
 def meshes_apart() -> None:
     """Hide from dispatch modes the tensors in which a DeviceMesh keeps its ranks. May be called repeatedly."""
@@ -156,15 +145,21 @@ def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def no_modes() -> AbstractContextManager[Any]:
-    """Within the context, no dispatch mode sees this thread's operators."""
-    return _disable_current_modes()
-
-
-def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+def plain_tensors(tensor: Tensor) -> list[Tensor]:
     """The tensors that hold a tensor's data: a DTensor's local one, for instance, or `[tensor]` itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
     parts = (getattr(tensor, name) for name in names)  # includes a DTensor's mesh
-    return [plain for part in parts if isinstance(part, torch.Tensor) for plain in plain_tensors(part)]
+    return [plain for part in parts if isinstance(part, Tensor) for plain in plain_tensors(part)]
+
+
+def coo_parts(tensor: Tensor) -> list[Tensor]:
+    """Indices and values of a sparse COO tensor, which need not be coalesced."""
+    return [tensor._indices(), tensor._values()]
+
+
+def post_accumulate_grad_hooks(parameter: Tensor) -> dict[int, Callable[[Tensor], None]] | None:
+    """Hooks that `register_post_accumulate_grad_hook` has registered; None if there never was one."""
+    hooks: dict[int, Callable[[Tensor], None]] | None = parameter._post_accumulate_grad_hooks
+    return hooks

@@ -1,0 +1,45 @@
+"""torch's dispatcher: modes that see operators, hiding operators from them, and properties of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._C import _DisableTorchDispatch as DisableTorchDispatch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "function_without_wrapper", "is_composite",
+    "no_modes", "schema_of",
+]  # fmt: skip
+
+
+class UnguardedDispatchMode(TorchDispatchMode):
+    """A mode in processes that compile nothing: the guard against compilation costs as much as the mode itself."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """Within the context, no dispatch mode sees this thread's operators."""
+    return _disable_current_modes()
+
+
+def schema_of(function: Any) -> Any:
+    """Schema of an operator, a `torch.ops.NAMESPACE.NAME.OVERLOAD`: its name, arguments, returns and aliases."""
+    return function._schema
+
+
+def function_without_wrapper(function: Any) -> Callable[..., Any]:
+    """What an operator calls from its Python wrapper, which takes time."""
+    called: Callable[..., Any] = function._op
+    return called
+
+
+def is_composite(function: Any) -> bool:
+    """Whether an operator is made of other operators, for autograd, too (`CompositeImplicitAutograd`)."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
