@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labkit.torch_versions import NEWEST, OLDEST
+
 if TYPE_CHECKING:
     from labkit.clusters import Cluster
 
@@ -88,8 +90,9 @@ def _torch() -> Finding:
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if not (2, 11) <= (major, minor) <= (2, 14):
-        return Finding(State.FAILED, f"{torch.__version__}, {build}", "the lab works with torch 2.11 to 2.14")
+    if not OLDEST <= (major, minor) <= NEWEST:
+        supported = "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
+        return Finding(State.FAILED, f"{torch.__version__}, {build}", f"the lab works with torch {supported}")
     return Finding(State.OK, f"{torch.__version__}, {build}")
 
 
