@@ -1,4 +1,4 @@
-"""`labkit calibrate`: time this machine's products, copies, launches and collectives, and write a preset of it."""
+"""`labkit calibrate`: measure this machine's matrix products, copies, launches and collectives, and write a preset."""
 
 from __future__ import annotations
 

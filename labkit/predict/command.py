@@ -1,4 +1,4 @@
-"""`labkit predict`: a prediction, or the best layout, as a table and as JSON."""
+"""`labkit predict`: predict the time and memory of a training step, for one layout or for the fastest of all."""
 
 from __future__ import annotations
 

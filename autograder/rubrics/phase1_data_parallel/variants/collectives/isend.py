@@ -1,4 +1,4 @@
-"""Right: sends are posted and waited for at the end; the all-gather goes the other way around; far partners first."""
+"""Right: waits for its sends at the end, gathers in the other direction, and broadcasts to the farthest rank first."""
 
 import torch
 import torch.distributed as dist

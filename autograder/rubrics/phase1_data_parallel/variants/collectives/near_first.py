@@ -1,4 +1,4 @@
-"""Right: the broadcast begins between neighbours, and the reduce ends there."""
+"""Right: the broadcast starts between neighbouring ranks, and the reduce ends between them."""
 
 import torch
 import torch.distributed as dist

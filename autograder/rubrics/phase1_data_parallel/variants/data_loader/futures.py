@@ -1,4 +1,4 @@
-"""A sampler that goes through the rounds one by one, and a loader made of futures."""
+"""Right: the sampler goes through the rounds one by one, and the loader prefetches with futures."""
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor

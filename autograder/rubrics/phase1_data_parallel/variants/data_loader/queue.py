@@ -1,4 +1,4 @@
-"""The order is numpy's, another one than the library's; permits to read wait in one queue, batches in another."""
+"""Right: shuffles with numpy, in another order than torch; permits to read are in one queue, batches in another."""
 
 import threading
 from queue import SimpleQueue

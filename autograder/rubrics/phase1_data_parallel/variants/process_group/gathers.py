@@ -1,4 +1,4 @@
-"""Right: one all_gather, and each rank computes the means; the turns written as two branches."""
+"""Right: each rank computes the means from one all_gather, and rank_zero_first has two branches."""
 
 import os
 from contextlib import contextmanager

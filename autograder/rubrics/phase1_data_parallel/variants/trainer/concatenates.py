@@ -1,4 +1,4 @@
-"""Pieces are made one by one and put together at the end."""
+"""Right: creates a tensor for each gradient and concatenates them at the end."""
 
 import time
 from dataclasses import dataclass

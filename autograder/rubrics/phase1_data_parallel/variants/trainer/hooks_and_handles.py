@@ -1,4 +1,4 @@
-"""Weights start by sums, not by a broadcast; the loss is weighted before the backward pass; many sums run at once."""
+"""Right: shares initial weights by all-reduce, weights the loss before backward, and posts all sums at once."""
 
 import time
 from dataclasses import dataclass

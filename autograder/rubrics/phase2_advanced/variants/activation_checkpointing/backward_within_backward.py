@@ -1,4 +1,4 @@
-"""Right: an operator of its own, whose backward pass calls the function and a backward pass within."""
+"""Right: an autograd function whose backward calls the function again and runs a backward pass of its own."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""Right: the second call runs to its end, and a list of all parts is made first."""
+"""Right: the recomputation does not stop early, and all segments are listed first."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""Hooks move each gradient into a flat buffer as soon as it is there, so nothing has to be packed at the end."""
+"""Right: hooks move each gradient into a flat buffer as soon as it is ready, so nothing is packed at the end."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Right: flags are added up, gradients concatenated, the parameters' lists of the optimizer replaced whole."""
+"""Right: sums the overflow flags, concatenates gradients, and replaces the optimizer's lists of parameters."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Right: with chunks, too, as many warm-up forwards as ranks come after: fewer kept, less time for messages."""
+"""Right: with chunks, fewer warm-up forwards: fewer activations are kept, and messages have less time."""
 
 import itertools
 from typing import NamedTuple

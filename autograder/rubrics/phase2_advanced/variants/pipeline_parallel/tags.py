@@ -1,4 +1,4 @@
-"""Right: each message has a tag of its own and is received when it is needed; every activation says its form."""
+"""Right: each message has its own tag and is received when needed; each activation comes with its shape and dtype."""
 
 import itertools
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""As Megatron-LM writes it: a class for each function, and a loss whose backward is written by hand."""
+"""Right: as in Megatron-LM, an autograd function for each collective, and a loss with its backward written by hand."""
 
 import torch
 import torch.distributed as dist

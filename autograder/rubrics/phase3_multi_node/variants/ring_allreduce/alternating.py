@@ -1,4 +1,4 @@
-"""Right: even ranks send first, odd ones receive first; only blocking calls."""
+"""Right: even ranks send first, odd ranks receive first, with blocking calls only."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Right: send and receive as one batch."""
+"""Right: sends and receives in one batch."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Right: the send is posted, the receive blocks, then the send is waited for."""
+"""Right: posts the send, receives with a blocking call, then waits for the send."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Right: the same ring, the other way round."""
+"""Right: the same ring in the opposite direction."""
 
 import torch
 import torch.distributed as dist
