@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labkit.finding import Finding, State
 from labkit.torch_versions import NEWEST, OLDEST
-
-if TYPE_CHECKING:
-    from labkit.clusters import Cluster
-
-
-class State(Enum):
-    """State of a row of the table; the value is its colour."""
-
-    OK = "green"
-    MISSING = "yellow"
-    FAILED = "red"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Result of one examination. Only `FAILED` makes the command fail: missing parts are optional."""
-
-    state: State
-    seen: str
-    advice: str = ""
 
 
 def main() -> int:
@@ -51,7 +28,7 @@ def main() -> int:
     console = Console()
     failed = False
     with console.status("") as status:
-        for name, examine in [*EXAMINATIONS.items(), *_installed()]:
+        for name, examine in _examinations():
             status.update(f"checking {name}")
             finding = _safely(examine)
             failed |= finding.state is State.FAILED
@@ -61,6 +38,27 @@ def main() -> int:
             table.add_row(name, Text(finding.state.name.lower(), style=finding.state.value), found)
     console.print(table)
     return int(failed)
+
+
+def _examinations() -> Iterator[tuple[str, Callable[[], Finding]]]:
+    yield from BASIC.items()
+    yield from _of_clusters()
+    yield from FURTHER.items()
+    yield from _installed()
+
+
+def _of_clusters() -> list[tuple[str, Callable[[], Finding]]]:
+    """Examinations of the kinds of clusters; loaded here, since torch may be broken."""
+    try:
+        from labkit.clusters import kinds
+
+        return [(kind.title, kind.examine) for kind in kinds.registered().values()]
+    except Exception as error:
+        return [("clusters", partial(_raise, error))]
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _installed() -> list[tuple[str, Callable[[], Finding]]]:
@@ -129,79 +127,6 @@ def _loopback() -> Finding:
     return Finding(State.OK, "127.0.0.1 accepts connections")
 
 
-def _virtual() -> Finding:
-    from labkit.clusters.virtual import virtual
-
-    return _all_reduce(virtual(nproc_per_node=4), 4)
-
-
-def _local() -> Finding:
-    from labkit.clusters.local import local
-
-    return _all_reduce(local(nproc_per_node=2), 2)
-
-
-def _all_reduce(cluster: Cluster, world_size: int) -> Finding:
-    from labkit.clusters import Job
-
-    started = time.perf_counter()
-    run = cluster.run(Job.calling(_sum_of_ranks, timeout=60))
-    if not run.ok:
-        return Finding(
-            State.FAILED, run.diagnosis(), "ranks cannot communicate here: does a firewall or a container block them?"
-        )
-    if run.values != [sum(range(world_size))] * world_size:
-        return Finding(State.FAILED, f"an all_reduce returned {run.values}", "report this with the full output")
-    return Finding(State.OK, f"{world_size} ranks agreed in {time.perf_counter() - started:.1f} s")
-
-
-def _sum_of_ranks() -> int:
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    tensor = torch.tensor(dist.get_rank())
-    dist.all_reduce(tensor)
-    return int(tensor)
-
-
-def _slurm() -> Finding:
-    from labkit.clusters import InvalidJob
-    from labkit.clusters.slurm import clients
-
-    if shutil.which("srun") is None:
-        return Finding(State.MISSING, "no srun", "not needed on a laptop")
-    try:
-        partitions = clients.partitions()
-    except InvalidJob as error:
-        return Finding(State.MISSING, str(error), "not needed on a laptop; elsewhere, ask the cluster's administrator")
-    return Finding(State.OK, f"{_first_line('srun', '--version').split()[-1]}, {partitions}")
-
-
-def _kubernetes() -> Finding:
-    from labkit.clusters.kubernetes import KubernetesError
-    from labkit.clusters.kubernetes.api import Api
-
-    try:
-        api = Api()
-        version = api.get("/version")["gitVersion"]
-    except KubernetesError as error:
-        return Finding(State.MISSING, str(error), "not needed on a laptop")
-    seen = f"{version} at {api.address}, namespace {api.namespace}"
-    missing = [
-        what
-        for what in ("jobs", "services", "secrets")
-        if not api.may("create", "batch" if what == "jobs" else "", what)
-    ]
-    if missing:
-        return Finding(
-            State.MISSING,
-            f"{seen}: you may not create {', '.join(missing)} there",
-            "docs/kubernetes.md shows the role to ask for",
-        )
-    return Finding(State.OK, seen)
-
-
 def _autograder() -> Finding:
     if importlib.util.find_spec("autograder") is None:
         return Finding(State.MISSING, "not installed", "instructors need it: ./lab demo installs it")
@@ -224,24 +149,14 @@ def _kernel() -> Finding:
     return Finding(State.OK, "python3 imports labkit and torch")
 
 
-def _first_line(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    return (done.stdout or done.stderr).strip().split("\n")[0]
-
-
-EXAMINATIONS: dict[str, Callable[[], Finding]] = {
+BASIC: dict[str, Callable[[], Finding]] = {
     "python": _python,
     "torch": _torch,
     "GPUs": _gpus,
     "NCCL": _nccl,
     "loopback": _loopback,
-    "virtual cluster": _virtual,
-    "local cluster (gloo)": _local,
-    "notebook kernel": _kernel,
-    "Slurm": _slurm,
-    "Kubernetes": _kubernetes,
-    "autograder": _autograder,
 }
-"""Examinations by name, in the order of the table; those of ENTRY_POINTS follow."""
+"""Examinations by name, in the order of the table. The kinds of clusters follow, then FURTHER and ENTRY_POINTS."""
+FURTHER: dict[str, Callable[[], Finding]] = {"notebook kernel": _kernel, "autograder": _autograder}
 ENTRY_POINTS = "labkit.doctor"
 """Entry point group for examinations of other packages: functions that return a `Finding`."""

@@ -33,7 +33,9 @@ _SILENT = {
         *("batch", "verdicts", "integrity", "intake", "marks", "mutants", "rubrics", "tests"),
         *("course.py", "demo.py", "formgrader.py", "submissions.py"),
     },
-    "labkit": {"notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"},
+    "labkit": {
+        *("notebook", "visible", "__main__.py", "cli.py", "doctor.py", "edit.py", "finding.py", "start.py", "sync.py"),
+    },
 }
 """Folders and files of each package that do not affect a verdict, or are covered by the key itself."""
 

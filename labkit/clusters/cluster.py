@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from labkit.clusters.job import Job
+from labkit.clusters.job import GpusOrCores, Job
 from labkit.clusters.run import Run
+from labkit.hardware import Topology
 
 OnOutput = Callable[[int, str, str], None]
 """Called with (rank, "stdout" or "stderr", text) as soon as a rank prints; `text` may be part of a line."""
@@ -50,3 +51,54 @@ class Cluster(Protocol):
         A failure of the learner's code is in the `Run`; only misuse of the lab itself raises (`InvalidJob`).
         `KeyboardInterrupt` stops every rank, cleans up, and is raised again.
         """
+
+
+# What some clusters can do. Those that keep live ranks: labkit.clusters.live.LiveCluster.
+
+
+@runtime_checkable
+class RemoteCluster(Protocol):
+    """A cluster that may be out of reach."""
+
+    def require(self) -> None:
+        """Raise `InvalidJob` if the cluster cannot be reached."""
+
+
+@runtime_checkable
+class DryRunCluster(Protocol):
+    """A cluster to which jobs are submitted."""
+
+    def dry_run(self) -> str:
+        """What would be submitted."""
+
+
+@runtime_checkable
+class ReleasableCluster(Protocol):
+    """A cluster that may keep its nodes between runs."""
+
+    def release(self) -> bool:
+        """Release the nodes, if any are kept; False if there were none."""
+
+
+@runtime_checkable
+class SrunCluster(Protocol):
+    """A cluster on whose nodes `srun` starts torchrun."""
+
+    def srun_options(self, nnodes: int) -> list[str]:
+        """Options for one process on each of `nnodes` nodes, which starts the ranks itself, as torchrun does."""
+
+
+@runtime_checkable
+class CoreSharingCluster(Protocol):
+    """A cluster whose ranks share this machine's cores evenly; torchrun's ranks get one thread each."""
+
+    def threads_per_rank(self, nproc_per_node: int | GpusOrCores) -> int:
+        """Default of OMP_NUM_THREADS for ranks of one node."""
+
+
+@runtime_checkable
+class ModelledCluster(Protocol):
+    """A cluster with modelled hardware: its ranks run one at a time."""
+
+    @property
+    def topology(self) -> Topology: ...

@@ -14,8 +14,9 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster
-from labkit.clusters.local import LocalCluster, machine
-from labkit.notebook.magics import Magic, at_least_one, ranks_per_node
+from labkit.clusters.cluster import CoreSharingCluster, ModelledCluster, SrunCluster
+from labkit.clusters.options import at_least_one, ranks_per_node
+from labkit.notebook.magics import Magic
 
 _PORT = 29500
 _ELSEWHERE = "use this with torchrun itself: --print-command shows the command for this cell"
@@ -157,8 +158,8 @@ def _environment(options: argparse.Namespace, cluster: Cluster, cell: str) -> di
     found: dict[str, str] = {}
     count = options.nproc_per_node or cluster.nproc_per_node
     one_node = (options.nnodes or Nodes(None, cluster.nnodes)).most == 1
-    if isinstance(cluster, LocalCluster) and one_node and "OMP_NUM_THREADS" not in os.environ:
-        found["OMP_NUM_THREADS"] = str(machine.threads_per_rank(machine.ranks_per_node(count, {})))
+    if isinstance(cluster, CoreSharingCluster) and one_node and "OMP_NUM_THREADS" not in os.environ:
+        found["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(count))
     names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(cell) else ()
     return {**found, **{name: os.environ[name] for name in names if name in os.environ}}
 
@@ -179,11 +180,11 @@ class _Command:
 
     def explained(self, cluster: Cluster) -> str:
         """The command with a comment on where to run it."""
-        if cluster.kind == "slurm":
-            return self._srun(cluster.srun_options(self.nnodes.most))  # type: ignore[attr-defined]  # of its kind
+        if isinstance(cluster, SrunCluster):
+            return self._srun(cluster.srun_options(self.nnodes.most))
         lines = []
-        if cluster.kind == "virtual":
-            lines.append("# starts real processes; the virtual cluster has modelled GPUs:")
+        if isinstance(cluster, ModelledCluster):
+            lines.append(f"# starts real processes; the {cluster.kind} cluster has modelled GPUs:")
         if self.nnodes.most > 1:
             lines.append(
                 f"# run on each of {self.nnodes} nodes; HOST is the name of one of them, the same on all. "

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
@@ -16,7 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from labkit import exercises
 from labkit.checks import NoRubric
 from labkit.clusters import InvalidJob
-from labkit.clusters.job import GpusOrCores
+from labkit.clusters.options import seconds
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -119,41 +119,6 @@ def _told_plainly() -> Iterator[None]:
         yield
     except (InvalidJob, NoRubric, exercises.UnknownExercise, exercises.MissingModule) as error:
         raise UsageError(str(error)) from None
-
-
-def at_least_one(text: str) -> int:
-    """Parse a number of ranks or nodes; a type for argparse."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def ranks_per_node(text: str) -> int | str:
-    """Parse a number, or one of torchrun's words for it."""
-    return text if text in get_args(GpusOrCores) else at_least_one(text)
-
-
-def seconds(text: str) -> float:
-    """Parse a time limit in seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
-    return value
-
-
-def duration(text: str) -> float:
-    """Parse a time: seconds, or `90s`, `10m`, `2h`."""
-    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-    try:
-        value = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a time such as 90s, 10m or 2h, got {text!r}")
-    return value
 
 
 def seconds_or_off(text: str) -> float | None:

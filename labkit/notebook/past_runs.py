@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 from IPython.display import display
 
-from labkit.notebook.magics import Magic, at_least_one
+from labkit.clusters.options import at_least_one
+from labkit.notebook.magics import Magic
 from labkit.notebook.output.display import shown_path
 from labkit.notebook.output.progress import duration
 from labkit.notebook.output.runs import runs

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State
+from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State, kinds
 from labkit.clusters.live import Interrupted, LiveCluster, LiveRanks, RankState
+from labkit.clusters.options import at_least_one, seconds
 from labkit.clusters.run import ranges
 from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, at_least_one, seconds, seconds_or_off, variable
+from labkit.notebook.magics import Magic, seconds_or_off, variable
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.stopping import PRESSED
 from labkit.notebook.results import RankValues
@@ -198,12 +199,13 @@ class _NotebookRanks:
 
 
 def _keeping(cluster: Cluster) -> LiveCluster:
-    if not hasattr(cluster, "keep"):
+    if not isinstance(cluster, LiveCluster):
+        *some, last = (f"%cluster {name}" for name in sorted(kinds.with_ability(LiveCluster)))
         raise InvalidJob(
             f"ranks of a {cluster.kind} cluster cannot stay alive between cells yet: use %%torchrun, or choose "
-            "%cluster local, %cluster slurm or %cluster virtual"
+            f"{', '.join(some)} or {last}"
         )
-    return cluster  # type: ignore[return-value]  # it has `keep`
+    return cluster
 
 
 def _say_where_it_queues(state: State) -> None:

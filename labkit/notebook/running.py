@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import exercises
 from labkit.clusters import Job, OnOutput, OnState, Run
+from labkit.clusters.cluster import ModelledCluster
+from labkit.clusters.options import seconds
 from labkit.notebook import failures, launching, names
 from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, seconds, seconds_or_off, variable
+from labkit.notebook.magics import Magic, seconds_or_off, variable
 from labkit.notebook.output.display import RunDisplay
 from labkit.notebook.output.live import LiveView
 from labkit.notebook.output.progress import ranks_in_words
@@ -73,7 +75,7 @@ def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespac
         lambda on_output, on_state: cluster.run(job, on_output, on_state),
         world_size=nnodes * nproc_per_node if isinstance(nproc_per_node, int) else None,
         nnodes=nnodes,
-        in_order=cluster.kind == "virtual",
+        in_order=isinstance(cluster, ModelledCluster),
         limit=job.timeout or getattr(cluster, "timeout", None),
     )
     if options.output:

@@ -70,6 +70,10 @@ class KubernetesCluster:
             f"{self._api.namespace} of {self._api.address}; a run is stopped after {self.timeout:g} s"
         )
 
+    def require(self) -> None:
+        """Raise `KubernetesError` if the cluster is out of reach."""
+        self.describe()  # contacts it
+
     def dry_run(self) -> str:
         """The objects of a run as YAML, for `kubectl create -f`; without the code to run."""
         import yaml

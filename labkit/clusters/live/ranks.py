@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from labkit.clusters import wire
 from labkit.clusters.cluster import OnOutput, OnState
@@ -18,6 +18,7 @@ from labkit.trace import Trace
 _MEND_SECONDS = 10.0
 
 
+@runtime_checkable
 class LiveCluster(Protocol):
     """A cluster with live ranks."""
 

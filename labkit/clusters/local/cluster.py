@@ -101,6 +101,10 @@ class LocalCluster:
         asked = replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")
         return forkserver.open(asked), processes["ranks"]
 
+    def threads_per_rank(self, nproc_per_node: int | GpusOrCores) -> int:
+        """Default of OMP_NUM_THREADS for ranks of one node."""
+        return machine.threads_per_rank(machine.ranks_per_node(nproc_per_node, {}))
+
     def _shape(self, job: Job) -> tuple[int, int]:
         """Number of nodes, and of ranks on each."""
         nnodes = job.nnodes or self.nnodes

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from standin_cluster import StandInCluster
 
-from labkit import doctor
-from labkit.clusters import InvalidJob, Job, State
+from labkit import finding
+from labkit.clusters import InvalidJob, Job, State, kinds
 from labkit.clusters.kubernetes import KubernetesError, kubernetes
 from labkit.clusters.kubernetes.api import Api
 from labkit.clusters.kubernetes.sessions import delete_orphans
@@ -116,12 +116,12 @@ def test_no_kubeconfig(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_says_what_works_and_what_is_missing(standin: StandInCluster) -> None:
-    looked = doctor.EXAMINATIONS["Kubernetes"]
+    looked = kinds.registered()["kubernetes"].examine
     found = looked()
-    assert found.state is doctor.State.OK and "namespace lab" in found.seen and "stand-in" in found.seen
+    assert found.state is finding.State.OK and "namespace lab" in found.seen and "stand-in" in found.seen
     standin.api.forbidden = {("create", "jobs")}
     found = looked()
-    assert found.state is doctor.State.MISSING and "you may not create jobs there" in found.seen
+    assert found.state is finding.State.MISSING and "you may not create jobs there" in found.seen
 
 
 def test_a_context_that_is_not_there(standin: StandInCluster) -> None:

@@ -1,0 +1,31 @@
+"""The local cluster as a kind of clusters."""
+
+from __future__ import annotations
+
+from labkit.clusters.examination import all_reduce
+from labkit.clusters.kind import ClusterKind, Option
+from labkit.clusters.local.cluster import LocalCluster, local
+from labkit.clusters.options import BACKEND, NNODES, NPROC_PER_NODE, seconds
+from labkit.finding import Finding
+
+
+def _examine() -> Finding:
+    return all_reduce(local(nproc_per_node=2))
+
+
+KIND = ClusterKind(
+    name="local",
+    cluster=LocalCluster,
+    make=local,
+    options=(
+        NNODES,
+        NPROC_PER_NODE,
+        BACKEND,
+        Option("--lose-node", "remove a node S seconds after the ranks have started", seconds, "S", repeatable=True),
+        Option("--join-node", "a node joins after S seconds and is missing until then", seconds, "S", repeatable=True),
+    ),
+    example="--nproc-per-node 4",
+    title="local cluster (gloo)",
+    examine=_examine,
+    counts_ranks=True,
+)

@@ -1,0 +1,77 @@
+"""The virtual cluster as a kind of clusters."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from labkit.clusters.examination import all_reduce
+from labkit.clusters.kind import ClusterKind, Option
+from labkit.clusters.options import NNODES, NPROC_PER_NODE, at_least_one
+from labkit.clusters.virtual.cluster import VirtualCluster, virtual
+from labkit.clusters.virtual.scheduler import faults
+from labkit.finding import Finding
+from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE, settings
+
+
+def _make(settings: list[tuple[str, Any]] | None = None, **options: Any) -> VirtualCluster:
+    return virtual(settings=None if settings is None else dict(settings), **options)
+
+
+def _setting(text: str) -> tuple[str, object]:
+    try:
+        return settings.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _fault(text: str) -> faults.Fault:
+    try:
+        return faults.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _examine() -> Finding:
+    return all_reduce(virtual(nproc_per_node=4))
+
+
+KIND = ClusterKind(
+    name="virtual",
+    cluster=VirtualCluster,
+    make=_make,
+    options=(
+        Option("preset", f"name of a machine ({', '.join(PRESETS)}) or a file", words=tuple(PRESETS)),
+        NNODES,
+        NPROC_PER_NODE,
+        Option("--gpu", ", ".join(GPUS)),
+        Option("--intra-node", f"link inside a node ({', '.join(LINKS)})", metavar="LINK"),
+        Option("--inter-node", "link between nodes", metavar="LINK"),
+        Option("--nics-per-node", "network cards per node", at_least_one, "N"),
+        Option("--switch-gb-per-s", "bandwidth between a node's GPUs", float, "X"),
+        Option("--nodes-per-rack", "nodes per rack", at_least_one, "N"),
+        Option("--oversubscription", "a rack's card bandwidth over its uplink's", float, "X"),
+        Option("--host-link", "link of each GPU to host memory", metavar="LINK"),
+        Option("--storage", f"a node's storage ({', '.join(STORAGE)})"),
+        Option(
+            "--set",
+            "gpu.memory_gb=40, inter_node.gb_per_s=20, and any other field",
+            _setting,
+            "NAME=VALUE",
+            keyword="settings",
+            repeatable=True,
+        ),
+        Option(
+            "--fault",
+            '"kill(3, at=0.5)", "slow(2, factor=1.5)", "link(node=1)", "jitter(seed=0)"',
+            _fault,
+            "FAULT",
+            keyword="faults",
+            repeatable=True,
+        ),
+        Option("--fake", "tensors have shapes but no data, so that a model of any size runs", switch=True),
+    ),
+    example="dgx-a100 --nnodes 4",
+    title="virtual cluster",
+    examine=_examine,
+)
