@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from labkit.clusters.cluster import Cluster
 from labkit.clusters.examination import all_reduce
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.options import NNODES, NPROC_PER_NODE, at_least_one
@@ -14,7 +15,7 @@ from labkit.finding import Finding
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE, settings
 
 
-def _make(settings: list[tuple[str, Any]] | None = None, **options: Any) -> VirtualCluster:
+def _make(settings: list[tuple[str, Any]] | None = None, **options: Any) -> Cluster:
     return virtual(settings=None if settings is None else dict(settings), **options)
 
 

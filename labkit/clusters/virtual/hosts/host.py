@@ -27,6 +27,7 @@ from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.key_values import KeyValues
 from labkit.clusters.virtual.torch_backend import fast_path, futures, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
@@ -99,6 +100,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     """Prepare this process for ranks as threads. `leave(exit code)` implements `os._exit` on a rank."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
+    KeyValues(engine)  # registers itself
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
     worlds_per_thread(lambda: here.rank is None or current.endpoint())
     tensor_handlers_per_thread()

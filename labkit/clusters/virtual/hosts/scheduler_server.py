@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from labkit.clusters.virtual.scheduler import key_values
 from labkit.clusters.virtual.scheduler.collectives import REDUCTIONS
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.faults import Killed
-from labkit.clusters.virtual.scheduler.key_values import StoreCall
+from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
 from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
 
 _COLLECTIVES = (
@@ -83,14 +83,30 @@ class Rules:
     alteration: Alteration | None = None
 
 
+@dataclass
+class Incidents:
+    """What happened to ranks beside their program."""
+
+    gone: int | None = None
+    """The first rank that ended in the middle of its turn."""
+    dropped: dict[int, RankError] = field(default_factory=dict)
+    """Ranks that broke the protocol, or for which others left no quota."""
+    kept_back: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By untrusted rank: the last error stub sent to it, and the full message."""
+
+
 def run_quota(rules: Rules) -> ByteQuota:
     """The byte quota for all ranks of one run."""
     return ByteQuota(MAX_RUN_BYTES if rules.trusting else MAX_RUN_BYTES_OF_ANYBODY)
 
 
-def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, quota: ByteQuota) -> None:
+def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, quota: ByteQuota) -> Incidents:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; all are closed at the end."""
-    handlers = [_RankHandler(engine, rank, connection, rules, quota) for rank, connection in enumerate(connections)]
+    KeyValues(engine)  # registers itself
+    incidents = Incidents()
+    handlers = [
+        _RankHandler(engine, rank, connection, rules, quota, incidents) for rank, connection in enumerate(connections)
+    ]
 
     def called_back(until_one: bool) -> int | None:
         """The rank that is asleep but has sent a message."""
@@ -110,17 +126,27 @@ def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, qu
     finally:
         for handler in handlers:
             handler.connection.close()
+    return incidents
 
 
 class _RankHandler:
     """The scheduler's connection to one rank."""
 
-    def __init__(self, engine: Engine, rank: int, connection: socket.socket, rules: Rules, quota: ByteQuota) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        rank: int,
+        connection: socket.socket,
+        rules: Rules,
+        quota: ByteQuota,
+        incidents: Incidents,
+    ) -> None:
         self._rank_quota = quota.for_rank(rank)
         self.connection = Connection(connection, self._rank_quota)
         self._engine = engine
         self._rank = rank
         self._quota = quota
+        self._incidents = incidents
         here = rules.alteration is not None and rules.alteration.rank == rank
         self._alteration = rules.alteration if here else None
         """The alteration still to be made."""
@@ -144,15 +170,15 @@ class _RankHandler:
 
     def turn(self) -> None:
         """Serve this rank during its turn, until it sleeps or ends."""
-        if self._rank in self._engine.dropped:
+        if self._rank in self._incidents.dropped:
             self._drop()
             return
         try:
             while True:
                 if self._resume is None:
                     call = self._next_call()
-                    if call is None and self._engine.gone is None:
-                        self._engine.gone = self._rank
+                    if call is None and self._incidents.gone is None:
+                        self._incidents.gone = self._rank
                     if call is None or call == ["end", False] or call == ["end", True]:
                         self._engine.end(self._rank, failed=call != ["end", False])
                         return
@@ -173,7 +199,7 @@ class _RankHandler:
 
     def _blame(self, error: Exception) -> None:
         """Drop this rank, and first the rank that has used up the quota of the others, if there is one."""
-        dropped = self._engine.dropped
+        dropped = self._incidents.dropped
         refused = RankError("ProtocolError", f"{ENDED}: {str(error)[:200]}")
         if isinstance(error, QuotaExceeded) and error.rank != self._rank:
             dropped.setdefault(error.rank, refused)
@@ -224,7 +250,7 @@ class _RankHandler:
         if self._errors > _MOST_ERRORS_OF_ANYBODY:
             raise ProtocolError(f"it went on after {_MOST_ERRORS_OF_ANYBODY} errors")
         stub = f"why is kept back from ranks where calls are judged (error {self._errors} of this rank)"
-        self._engine.kept_back[self._rank] = stub, str(error)
+        self._incidents.kept_back[self._rank] = stub, str(error)
         return stub
 
     def _action(self, call: Any) -> Callable[[], Any]:

@@ -9,8 +9,7 @@ from labkit.clusters import cycles
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.scheduler.faults import LinkDown
-from labkit.clusters.virtual.scheduler.key_values import StoreCall
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer, shown
+from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, ServiceCall, Timer, shown
 
 if TYPE_CHECKING:
     from labkit.clusters.virtual.scheduler.engine import Engine
@@ -80,8 +79,8 @@ def waited_for(engine: Engine, request: Request) -> list[int]:
         if request.wanted is not None:
             return [request.wanted]
         return [rank for rank in engine.groups[request.group] if rank != request.rank]
-    if isinstance(request, StoreCall | Timer):
-        return []  # any rank could set the key
+    if isinstance(request, ServiceCall | Timer):
+        return []  # any rank could do what it waits for
     assert isinstance(request, Collective)
     joined = engine.matcher.joined(request)
     return [rank for rank in engine.groups[request.group] if rank not in joined]
@@ -187,7 +186,7 @@ def _general(request: Request) -> str:
 def _note(engine: Engine, request: Request, peers: list[int]) -> str:
     gone = [peer for peer in peers if peer in engine.ended]
     parts = []
-    if isinstance(request, StoreCall):
+    if isinstance(request, ServiceCall):
         parts.append("and nobody does what it waits for")
     if isinstance(request, Send):
         instead = engine.messages.posted_by(request.to)

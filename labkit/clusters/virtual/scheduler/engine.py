@@ -31,11 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.clusters.rank_status import RankStatus
-from labkit.clusters.run import RankError
 from labkit.clusters.virtual.scheduler import diagnosis
 from labkit.clusters.virtual.scheduler.collective_matching import CollectiveMatcher
 from labkit.clusters.virtual.scheduler.faults import Fault, Faults
-from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
 from labkit.clusters.virtual.scheduler.messages import Messages
 from labkit.clusters.virtual.scheduler.network import Network
 from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
@@ -64,16 +62,10 @@ class Engine:
         """Those of them with a thread that waits for something outside the run and may go on by itself."""
         self.called_back: Callable[[bool], int | None] = lambda until_one: None
         """Returns a rank of `several` with a thread that runs again, or None. With True it waits for one."""
-        self.gone: int | None = None
-        """With process ranks: the first rank that ended in the middle of its turn."""
-        self.dropped: dict[int, RankError] = {}
-        """With process ranks: ranks that broke the protocol, or for which others left no quota."""
         self.failure = ""
         """The scheduler's own first error and its place: from then on every wait fails."""
         self.mismatched: dict[int, diagnosis.MismatchError] = {}
         """By rank: the first of its requests that did not match another rank's."""
-        self.kept_back: dict[int, tuple[str, str]] = {}
-        """By untrusted rank: the last error stub sent to it, and the full message."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()
@@ -102,12 +94,15 @@ class Engine:
             Send: self.messages.accept_send,
             Receive: self.messages.accept_receive,
             Collective: self.matcher.accept,
-            StoreCall: KeyValues(self).accept,
             Timer: lambda time, timer: self.complete(timer, time + timer.seconds),
         }
         self.faults.plan(self)  # first: faults at time 0 take effect before any rank runs
         for rank in range(topology.world_size):
             self.at(0.0, None, rank)
+
+    def register(self, request: type[Request], accept: Act) -> None:
+        """Register a service: `accept(time, request)` is called when a request of this type reaches the scheduler."""
+        self._accept[request] = accept
 
     # Scheduling ---------------------------------------------------------------------------------------------------
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from labkit.clusters.run import ranges
-from labkit.clusters.virtual.scheduler.requests import Request
-
-if TYPE_CHECKING:
-    from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.diagnosis import PeerFailed
+from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.requests import ServiceCall
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 """torch's default."""
 
 
 @dataclass(slots=True, eq=False)
-class StoreCall(Request):
+class StoreCall(ServiceCall):
     """The operation `name` on these keys of one store."""
 
     store: str
@@ -51,10 +50,11 @@ class _Table:
 
 
 class KeyValues:
-    """The stores of one job."""
+    """The stores of one job: a service of the engine, with which it registers itself."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        engine.register(StoreCall, self.accept)
         self._tables: dict[str, _Table] = defaultdict(_Table)
         self._time_outs = 0
         """Number of timeouts on the agenda."""
@@ -109,8 +109,6 @@ class KeyValues:
             self._fail_late(time, call)
 
     def _fail_with_lost(self, time: float) -> None:
-        from labkit.clusters.virtual.scheduler.diagnosis import PeerFailed
-
         lost = sorted(self._engine.lost)
         failed = f"rank{'s' * (len(lost) > 1)} {ranges(lost)} failed"
         for request in [request for rank in self._engine.waiting for request in self._engine.awaited(rank)]:

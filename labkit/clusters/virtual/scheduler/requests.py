@@ -96,6 +96,11 @@ class Collective(Request):
 
 
 @dataclass(slots=True, eq=False)
+class ServiceCall(Request):
+    """A call to a service that is registered with the engine. What it waits for, any rank could do."""
+
+
+@dataclass(slots=True, eq=False)
 class Timer(Request):
     """Completes after `seconds`: lets one of a rank's several threads sleep."""
 
