@@ -37,8 +37,7 @@ from autograder.verdicts.grader import NotebookGrader
 from autograder.verdicts.store import GradingTask
 from labkit.checks import NoRubric
 from labkit.clusters.forkserver.processes import die_with_parent
-
-MAX_MESSAGE = 1 << 16
+from labkit.transport import datagrams, lines
 
 PATIENCE = 10.0
 """Seconds granted to idle workers to close their sandboxes and end."""
@@ -59,12 +58,11 @@ def main(parent: int, descriptor: int) -> None:
         if ended in ready:
             os.read(ended, 4096)
             for number, code in _reaped(workers):
-                control.send(json.dumps({"worker": number, "exit": code}).encode())
+                datagrams.send(control, {"worker": number, "exit": code})
         if control.fileno() in ready:
-            message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE, 1)
-            if not message:
+            asked, descriptors = datagrams.receive(control, 1)
+            if asked is None:
                 break
-            asked = json.loads(message)
             if "kill" in asked:
                 if asked["kill"] in workers:
                     os.kill(workers[asked["kill"]], signal.SIGKILL)
@@ -114,7 +112,7 @@ def _work(forkserver: int, connection: socket.socket, asked: dict[str, Any]) -> 
         with connection.makefile("r", encoding="utf-8") as tasks:
             for line in tasks:
                 task = json.loads(line)
-                connection.sendall(json.dumps(_outcome(grader, task)).encode() + b"\n")
+                connection.sendall(lines.encode(_outcome(grader, task)).encode())
         close_all()
         code = 0
     except (BrokenPipeError, ConnectionResetError):

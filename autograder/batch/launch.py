@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from autograder.sandbox.forkserver import sandbox_forkserver, shared
+from labkit.transport import datagrams
 
 
 def begin() -> None:
@@ -35,7 +36,7 @@ class WorkerForkServer:
     def __init__(self, forked: bool = False) -> None:
         """forked: whether to fork from this process, which must have the workers' imports and no essential threads."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = datagrams.pair()
         with theirs:
             self._process = self._fork(theirs) if forked else self._start(theirs)
 

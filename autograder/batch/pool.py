@@ -18,6 +18,7 @@ from autograder.batch.launch import WorkerForkServer
 from autograder.measurable import Reasons
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask, StoredVerdict
+from labkit.transport import datagrams, lines
 
 ATTEMPTS = 2
 """Maximum failures of a piece of work for external reasons before it is given up in this run."""
@@ -51,7 +52,7 @@ class _Worker:
     connection: socket.socket
     at_hand: deque[GradingTask] = field(default_factory=deque)
     """Current and next piece of work: the worker need not wait while an outcome is being recorded."""
-    received: bytes = b""
+    received: lines.Decoder = field(default_factory=lines.Decoder)
     since: float = field(default_factory=time.monotonic)
 
 
@@ -126,7 +127,7 @@ class Pool:
         task = {"work": [work.student, work.assignment, work.notebook], "again": again}
         worker.at_hand.append(work)
         with contextlib.suppress(OSError):  # it has died, as the forkserver will report
-            worker.connection.sendall(json.dumps(task).encode() + b"\n")
+            worker.connection.sendall(lines.encode(task).encode())
 
     def _listen(self, waiting: deque[GradingTask]) -> list[Outcome]:
         """Wait for an event; return the outcomes."""
@@ -148,14 +149,14 @@ class Pool:
 
     def _read(self, worker: _Worker) -> list[Outcome]:
         """Return the outcomes that have arrived from a worker."""
+        arrived: list[bytes] = []
         try:
             while part := worker.connection.recv(1 << 20, socket.MSG_DONTWAIT):
-                worker.received += part
+                arrived += worker.received.feed(part)
         except (BlockingIOError, ConnectionResetError):
             pass
-        *lines, worker.received = worker.received.split(b"\n")
         outcomes = []
-        for line in lines:
+        for line in arrived:
             told = json.loads(line)
             self._fruitless, worker.since = 0, time.monotonic()
             outcomes.append(_outcome(worker.at_hand.popleft(), told))
@@ -164,11 +165,10 @@ class Pool:
     def _read_forkserver(self, waiting: deque[GradingTask]) -> list[Outcome]:
         """Handle the end of a worker, or of the forkserver itself and thus of all workers."""
         try:
-            message = self._forkserver.control.recv(1 << 16)
+            told, _ = datagrams.receive(self._forkserver.control)
         except ConnectionResetError:
-            message = b""
-        if message:
-            told = json.loads(message)
+            told = None
+        if told is not None:
             return self._bury(told["worker"], _how(told["exit"]), waiting)
         self._forkserver.end()
         self._fruitless += 1
@@ -201,7 +201,7 @@ class Pool:
     def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed at the next read
             descriptors = [] if connection is None else [connection.fileno()]
-            socket.send_fds(self._forkserver.control, [json.dumps(message).encode()], descriptors)
+            datagrams.send(self._forkserver.control, message, descriptors)
 
 
 def _outcome(work: GradingTask, told: Mapping[str, Any]) -> Outcome:

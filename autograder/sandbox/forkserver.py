@@ -19,6 +19,7 @@ from autograder.sandbox.sandbox_process import ForkServerGone, OnArrival, Sandbo
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
 from labkit.clusters.forkserver.processes import descendants
+from labkit.transport import datagrams
 
 _END_SECONDS = 0.2
 """Seconds granted to an idle forkserver to notice that it is no longer needed."""
@@ -67,7 +68,7 @@ class SandboxForkServer:
             assert self._control is not None
             handed = [control.fileno(), errors.fileno(), theirs.fileno()]
             try:
-                socket.send_fds(self._control, [order.dumps().encode()], handed)
+                datagrams.send(self._control, order.fields(), handed)
             except OSError as error:
                 ours.close()
                 raise ForkServerGone(str(error)) from None
@@ -78,7 +79,7 @@ class SandboxForkServer:
             return
         self._forget()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = datagrams.pair()
         options = json.dumps({"control": theirs.fileno()})
         with theirs:
             # no parent-death signal: to the kernel the parent is the thread that starts it, and other threads use it,

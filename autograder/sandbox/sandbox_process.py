@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 from collections.abc import Callable
 from typing import IO, Any
@@ -16,9 +15,9 @@ from typing import IO, Any
 from autograder.sandbox.inside.order import Order
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
+from labkit.transport import datagrams
 
 START_LIMIT_SECONDS = 120.0
-_CREDENTIALS = struct.Struct("3i")
 
 
 class SandboxProcess:
@@ -98,9 +97,8 @@ def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
 
 def talk() -> tuple[socket.socket, socket.socket]:
     """Return the grader's and the sandbox's ends of their connection."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # the kernel translates a pid into the reader's namespace
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours, theirs = datagrams.pair()
+    datagrams.ask_for_senders(ours)
     ours.settimeout(START_LIMIT_SECONDS)
     return ours, theirs
 
@@ -108,21 +106,20 @@ def talk() -> tuple[socket.socket, socket.socket]:
 def _hear(told: socket.socket) -> tuple[dict[str, Any], int]:
     """Return a message and the PID of its sender."""
     try:
-        message, ancillary, _, _ = told.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+        message, pid = datagrams.receive_with_sender(told)
     except TimeoutError:
         raise SandboxNotMade(f"it did not stand within {START_LIMIT_SECONDS:g} s") from None
     except OSError as error:
         raise ForkServerGone(str(error)) from None
-    if not message:
+    if message is None:
         raise ForkServerGone("the process that makes sandboxes ended")
-    pids = [_CREDENTIALS.unpack(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
-    return json.loads(message), pids[0]
+    return message, pid
 
 
 def single(order: Order, control: socket.socket, errors: IO[bytes], on_arrival: OnArrival) -> SandboxProcess:
     """Start a sandbox with its own bubblewrap, Python and import of torch. Raises `SandboxUnavailable`."""
     ours, theirs = talk()
-    options = {"order": order.dumps(), "control": control.fileno(), "told": theirs.fileno()}
+    options = {"order": order.fields(), "control": control.fileno(), "told": theirs.fileno()}
     command = [*bubblewrap(order.scratch_bytes), *python("single", json.dumps(options))]
     with ours:
         with theirs:

@@ -3,7 +3,7 @@
 from labkit.clusters.cluster import Cluster, OnOutput, OnState, State
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.run import RankError, RankFailed, RankResult, Run
-from labkit.clusters.wire import Opaque
+from labkit.transport.wire import Opaque
 
 __all__ = [
     "Cluster",

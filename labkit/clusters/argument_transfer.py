@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.clusters import wire
 from labkit.clusters.arguments import as_given
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankResult, Run
+from labkit.transport import descriptors, frames, wire
 
 _HEAD = struct.Struct("<QQ")
 """Offsets at which the description, which follows the tensors, begins and ends."""
@@ -44,7 +44,8 @@ class ArgumentTransfer:
     def send(self, connections: Sequence[socket.socket]) -> None:
         """Send the arguments: `connections[rank]` leads to that rank, which calls `receive` first."""
         for one, connection in zip(self._of_ranks, connections, strict=True):
-            socket.send_fds(connection, [_HEAD.pack(*one.lengths)], [one.descriptor])
+            connection.sendall(_HEAD.pack(*one.lengths))
+            descriptors.send(connection, [one.descriptor])
 
     def read(self, run: Run) -> Run:
         """The run with each rank's arguments as they are after all ranks have ended."""
@@ -71,10 +72,10 @@ class ArgumentTransfer:
 
 def receive(connection: socket.socket, job: Job, rank: int, world_size: int) -> Job:
     """On a rank: `job` with this rank's arguments, and None for those of the others."""
-    data, descriptors, _, _ = socket.recv_fds(connection, _HEAD.size, 1)
-    start, end = _HEAD.unpack(data)
-    memory = mmap.mmap(descriptors[0], end)
-    os.close(descriptors[0])
+    start, end = _HEAD.unpack(frames.receive_exactly(connection, _HEAD.size))
+    (file,) = descriptors.receive(connection, 1)
+    memory = mmap.mmap(file, end)
+    os.close(file)
     given = _unpacked(wire.loads(memory[start:end]), memory)
     return replace(job, arguments=tuple(given if other == rank else None for other in range(world_size)))
 

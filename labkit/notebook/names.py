@@ -6,7 +6,8 @@ import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from labkit.clusters import Run, wire
+from labkit.clusters import Run
+from labkit.transport import wire
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

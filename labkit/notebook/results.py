@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.clusters import wire
 from labkit.clusters.run import ranges
+from labkit.transport import wire
 
 _WHOLE = 8
 """Most elements of a tensor that is shown in full."""

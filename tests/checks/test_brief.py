@@ -7,7 +7,7 @@ import torch
 
 from labkit.checks import CheckFailed, expect
 from labkit.checks.brief import brief
-from labkit.clusters.wire import Fields, Opaque
+from labkit.transport.wire import Fields, Opaque
 
 SECRET = "3141592653"
 

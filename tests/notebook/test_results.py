@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.clusters import wire
 from labkit.notebook.results import RankValues, summary
+from labkit.transport import wire
 
 
 def test_equal_values_fold_by_content_not_by_looks():

@@ -15,6 +15,7 @@ from typing import Any
 from labkit.clusters.forkserver import huge_pages, processes
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.torch_versions.prefork_warmup import warm_up_groups
+from labkit.transport import datagrams
 
 from . import sandbox_process
 from .order import PREPARED, Order
@@ -35,7 +36,7 @@ def main(control: socket.socket) -> None:
 
 def _prepared(entry: str, control: socket.socket) -> socket.socket:
     """Fork another forkserver, prepared for `entry`; return the socket on which it takes orders."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = datagrams.pair()
     parent = os.getpid()
     if os.fork() == 0:
         try:
@@ -63,13 +64,13 @@ def _settle() -> None:
 
 def _serve(control: socket.socket, others: dict[str, socket.socket]) -> None:
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 65536, 3)
-        if not message:
+        fields, descriptors = datagrams.receive(control, 3)
+        if fields is None:
             return
-        order = Order.loads(message.decode())
+        order = Order(**fields)
         if order.prepared in others:
             # if it was killed, the grader notices and restarts everything
-            socket.send_fds(others[order.prepared], [message], descriptors)
+            datagrams.send(others[order.prepared], fields, descriptors)
         else:
             sandbox_process.fork(order, *descriptors)
         for descriptor in descriptors:

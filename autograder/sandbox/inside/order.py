@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 PREPARED = "labkit.clusters.virtual.hosts.remote:main"
 """Entry point of judged calls; their common preparation is done once, before any sandbox is forked."""
@@ -32,9 +32,6 @@ class Order:
     """Whether they may use the sandbox's loopback, where the kernel counts bytes."""
     open_files: int = 1024
 
-    def dumps(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def loads(text: str) -> Order:
-        return Order(**json.loads(text))
+    def fields(self) -> dict[str, Any]:
+        """Return it as a JSON object; `Order(**fields)` is the inverse."""
+        return asdict(self)

@@ -13,7 +13,7 @@ from .order import Order
 if __name__ == "__main__":
     given: dict[str, Any] = globals()["options"]
     warm_up_groups()
-    order = Order.loads(given["order"])
+    order = Order(**given["order"])
     prepare = preparation(order.prepared) if order.prepared else None
     if prepare is not None:
         prepare()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pickle
 import signal
 import sys
 from pathlib import Path
 
 from labkit.clusters.agent.node import NodeAgent
+from labkit.transport import pickled
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     agent = NodeAgent(options.node, options.nnodes, out, options.port)
     if options.request is not None:
-        agent.run_once(pickle.loads(options.request.read_bytes()))
+        agent.run_once(pickled.loads(options.request.read_bytes()))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(SystemExit):

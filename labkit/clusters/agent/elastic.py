@@ -13,8 +13,9 @@ from typing import Any
 from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.run import Run
+from labkit.transport import frames
 
 
 class ElasticRun:

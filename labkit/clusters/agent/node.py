@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import selectors
 import signal
@@ -16,10 +15,10 @@ from typing import IO
 
 import torch
 
-from labkit.clusters.agent import lines
 from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.forkserver import ForkServer, Session
 from labkit.torch_versions.stores import TCPStore
+from labkit.transport import lines, pickled
 
 _CHUNK_BYTES = 256 << 10
 
@@ -39,7 +38,7 @@ class NodeAgent:
         self._sessions: dict[str, Session] = {}
         self._selector = selectors.DefaultSelector()
         self._store = TCPStore("0.0.0.0", port, None, True, wait_for_workers=False) if nnodes > 1 and not node else None
-        self._text = bytearray()
+        self._text = lines.Decoder()
         self._heard = 0.0
         self._ending = False
 
@@ -105,16 +104,14 @@ class NodeAgent:
         data = os.read(commands, _CHUNK_BYTES)
         self._heard = time.monotonic()
         self._ending = not data
-        self._text += data
-        *whole, self._text = self._text.split(b"\n")
-        for text in whole:
+        for text in self._text.feed(data):
             found = lines.read(text.decode())
             if found is not None:  # an empty line only shows that the client is alive
                 self._obey(*found)
 
     def _obey(self, fields: dict[str, str], data: bytes) -> None:
         if fields["kind"] == "run":
-            self._begin(pickle.loads(data))
+            self._begin(pickled.loads(data))
             return
         session = self._sessions.get(fields["run"])
         if session is None:  # it has ended meanwhile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import queue
 import threading
 import time
@@ -11,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from labkit.clusters.agent import lines
 from labkit.clusters.agent.elastic import ElasticRun
 from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState, State
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.run import RankResult, Run, ranges
 from labkit.trace import Trace
+from labkit.transport import frames, lines, pickled
 
 END_SECONDS = 10.0
 """Time for all nodes to report their end, once one has failed or the run was stopped."""
@@ -172,7 +171,7 @@ class Nodes:
         """
         with self._lock:
             used = self._inbox(plan.run, inbox)
-        self._send_all(lines.line("run", pickle.dumps(plan)))
+        self._send_all(lines.line("run", pickled.dumps(plan)))
         return used
 
     def send(self, run: str, header: Mapping[str, Any], payload: bytes = b"", node: int | None = None) -> None:

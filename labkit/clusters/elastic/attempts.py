@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector, OutputTail
 from labkit.clusters.run import RankError, RankResult
 from labkit.trace import Trace
+from labkit.transport import frames
 
 TOLD_TO_END = 128 + 15
 """Exit code of an agent that was sent SIGTERM, as in shells."""

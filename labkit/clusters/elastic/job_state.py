@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.elastic.attempts import TOLD_TO_END, Attempt, AttemptsCollector, NodeLoss
 from labkit.clusters.elastic.outcome import NodeReports, count, merged, why_restarted
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import OutputTail
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.transport import frames
 
 LAST_REPORTS_SECONDS = 1.5
 """Time for ranks of the remaining nodes to notice and report that the job cannot go on."""

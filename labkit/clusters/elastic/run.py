@@ -10,9 +10,10 @@ from typing import Any
 
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
-from labkit.clusters.forkserver import ForkServer, Session, frames, reports
+from labkit.clusters.forkserver import ForkServer, Session, reports
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
+from labkit.transport import frames
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from labkit.clusters.forkserver import frames
 from labkit.torch_versions.agents import Workers
+from labkit.transport import frames
 
 _MAX_BYTES = 16 << 20
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from labkit.clusters import hangs
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import frames, reports, request
+from labkit.clusters.forkserver import reports, request
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.interrupts import held, let_through
@@ -28,6 +27,7 @@ from labkit.clusters.forkserver.session import Session
 from labkit.clusters.forkserver.time_limit import Clock, TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.transport import datagrams, frames
 
 _START_LIMIT_SECONDS = 120.0
 _LAUNCH = Path(__file__).with_name("launch.py")
@@ -95,7 +95,7 @@ class ForkServer:
             if self._process is not None and self._process.poll() is None:
                 return
             self._forget()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = datagrams.pair()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
             self._control = ours
             with theirs:
@@ -250,7 +250,7 @@ class ForkServer:
             with self._lock, theirs:
                 assert self._control is not None
                 self._connections.add(ours)
-                socket.send_fds(self._control, [json.dumps({"entry": entry}).encode()], [theirs.fileno()])
+                datagrams.send(self._control, {"entry": entry}, [theirs.fileno()])
         except OSError:
             self._connections.discard(ours)
             ours.close()

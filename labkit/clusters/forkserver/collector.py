@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.stack_parser import ThreadStack
 from labkit.clusters.rank_status import Frame, RankStatus
 from labkit.clusters.run import RankError, RankResult, Run
 from labkit.trace import Trace
+from labkit.transport import frames
 
 KEPT_OUTPUT_CHARACTERS = 10_000_000
 """Length of the last part of a rank's output that its result keeps. All output is passed on while the rank runs."""

@@ -9,8 +9,8 @@ import socket
 from abc import ABC, abstractmethod
 from typing import Any
 
-from labkit.clusters.forkserver import frames
 from labkit.clusters.forkserver.child_process import ChildProcess
+from labkit.transport import frames
 
 _CHUNK_BYTES = 256 << 10
 _MAX_PENDING_BYTES = 8 << 20

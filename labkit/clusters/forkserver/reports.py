@@ -9,13 +9,12 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from labkit.clusters import wire
-from labkit.clusters.forkserver import frames
 from labkit.clusters.forkserver.stack_parser import ThreadStack
 from labkit.clusters.rank_status import PendingOperation
 from labkit.clusters.run import RankError, RankResult
 from labkit.trace import Trace
 from labkit.trace.packing import pack, unpack
+from labkit.transport import frames, wire
 
 MAX_VALUE_BYTES = 128 << 20
 """Maximum for tensors, arrays and strings in a rank's value: the notebook holds the values of all ranks."""

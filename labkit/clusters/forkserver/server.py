@@ -7,7 +7,6 @@ The client starts it through launch.py, with the number of a descriptor; it ends
 from __future__ import annotations
 
 import gc
-import json
 import os
 import select
 import signal
@@ -23,6 +22,7 @@ from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.supervisor import supervise
 from labkit.torch_versions import early_imports  # noqa: F401  # so that no rank has to import them
 from labkit.torch_versions.prefork_warmup import warm_up_groups
+from labkit.transport import datagrams
 
 
 def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:
@@ -40,10 +40,10 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
     left = iter(meanwhile)
     while True:
         _until_something_comes(control, left)
-        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
-        if not message:
+        asked, descriptors = datagrams.receive(control, 1)
+        if asked is None:
             return
-        entry = json.loads(message)["entry"]
+        entry = asked["entry"]
         if entry not in known:
             entry_function(entry)
             known.add(entry)
@@ -52,7 +52,7 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
             gc.freeze()
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
-            _hand_on(message, connection, others, entry, control, children)
+            _hand_on(connection, others, entry, control, children)
         else:
             with _child(children, signal.SIGTERM) as is_child:
                 if is_child:
@@ -62,7 +62,6 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
 
 
 def _hand_on(
-    message: bytes,
     connection: socket.socket,
     others: dict[str, socket.socket],
     entry: str,
@@ -72,7 +71,7 @@ def _hand_on(
     """Pass the request to the process that is prepared for `entry`, and start one if there is none."""
     for _ in range(2):
         if entry not in others:
-            others[entry], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            others[entry], theirs = datagrams.pair()
             with _child(children, signal.SIGKILL) as is_child:
                 if is_child:
                     for held in (control, connection, *others.values()):
@@ -80,7 +79,7 @@ def _hand_on(
                     _be_prepared(theirs, entry)
             theirs.close()
         try:
-            socket.send_fds(others[entry], [message], [connection.fileno()])
+            datagrams.send(others[entry], {"entry": entry}, [connection.fileno()])
         except OSError:  # it has been killed
             others.pop(entry).close()
         else:

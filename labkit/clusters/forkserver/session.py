@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.clusters.forkserver import frames
 from labkit.clusters.forkserver.interrupts import held, let_through
+from labkit.transport import frames
 
 _RECEIVE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5

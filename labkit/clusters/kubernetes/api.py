@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from labkit.clusters.job import InvalidJob
+from labkit.transport import lines
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
 _CONNECTIONS = 256
@@ -238,15 +239,10 @@ def _why(error: Exception) -> str:
 def _lines(response: Any, address: str) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError
 
-    begun: list[bytes] = []
+    decoder = lines.Decoder()
     try:
         # read1: the available data, without waiting for more
         while data := response.read1(1 << 16):
-            first, *others = data.split(b"\n")
-            begun.append(first)
-            if others:
-                yield b"".join(begun)
-                yield from others[:-1]
-                begun = [others[-1]]
+            yield from decoder.feed(data)
     except (HTTPError, OSError, ValueError, AttributeError) as error:  # the last two: closed by another thread
         raise ApiUnreachable(f"the Kubernetes API at {address} has stopped answering: {_why(error)}") from None

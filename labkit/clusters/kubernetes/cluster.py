@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 from labkit.clusters.kubernetes.sessions import delete_orphans, session
 from labkit.clusters.kubernetes.submission import Submission
 from labkit.clusters.run import Run
+from labkit.transport import pickled
 
 IMAGE_VARIABLE = "LABKIT_IMAGE"
 """Environment variable for the image if the learner names none: set by whoever runs the hub."""
@@ -257,7 +257,7 @@ def _largest(job: Job) -> str:
     sizes: Mapping[str, Callable[[], int]] = {
         "the cell": lambda: len(job.source or ""),
         "the function and what it closes over": lambda: len(job.function or b""),
-        "the arguments": lambda: len(pickle.dumps(job.arguments)),
+        "the arguments": lambda: len(pickled.dumps(job.arguments)),
         "the exercise modules": lambda: sum(map(len, job.modules.values())),
     }
     name, size = max(((name, size()) for name, size in sizes.items()), key=lambda item: item[1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import pickle
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 
 from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.job import InvalidJob
+from labkit.transport import pickled
 
 Object = dict[str, Any]
 """One of Kubernetes' objects, as in its JSON."""
@@ -152,12 +152,12 @@ def secret(names: Names, request: bytes) -> Object:
 
 def packed(plan: LaunchPlan) -> bytes:
     """A run's request: the contents of the Secret."""
-    return zlib.compress(pickle.dumps(plan), 9)
+    return zlib.compress(pickled.dumps(plan), 9)
 
 
 def unpacked(request: bytes) -> LaunchPlan:
     """The inverse of `packed`, in the pod. The data is trusted: the notebook's kernel wrote it."""
-    plan: LaunchPlan = pickle.loads(zlib.decompress(request))
+    plan: LaunchPlan = pickled.loads(zlib.decompress(request))
     return plan
 
 

@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 
-from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost, lines
+from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
 from labkit.clusters.cluster import OnOutput, OnState, State
-from labkit.clusters.forkserver import frames
 from labkit.clusters.kubernetes import manifest, pods
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.following import (
@@ -25,6 +24,7 @@ from labkit.clusters.kubernetes.following import (
 from labkit.clusters.kubernetes.manifest import Object
 from labkit.clusters.kubernetes.sessions import session
 from labkit.clusters.run import Run
+from labkit.transport import frames, lines
 
 _LAST_WORDS = 12
 

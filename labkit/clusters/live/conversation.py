@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import frames, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.notifier import StateNotifier
@@ -25,6 +25,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.live.messages import Message, encode
 from labkit.clusters.rank_status import RankStatus
 from labkit.clusters.run import Run
+from labkit.transport import frames
 
 GRACE_SECONDS = 1.0
 """Time that the other ranks may go on after one has failed: enough to notice it themselves."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from labkit.clusters import wire
-from labkit.clusters.forkserver import frames
+from labkit.transport import frames, wire
 
 
 @dataclass(frozen=True)

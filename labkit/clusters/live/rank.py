@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters.forkserver import Reporter, commands, frames, seconds
+from labkit.clusters.forkserver import Reporter, commands, seconds
 from labkit.clusters.job import Job
 from labkit.clusters.live.group_repair import RepairableGroups
 from labkit.clusters.live.interrupts import Interrupts
@@ -26,6 +26,7 @@ from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is
 from labkit.clusters.program import outcome, run_cell
 from labkit.clusters.run import RankResult
 from labkit.torch_versions.groups import group_count
+from labkit.transport import frames
 
 _READ_BYTES = 1 << 20
 _MAX_MESSAGE_BYTES = 8 << 30

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from labkit.clusters import wire
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Outcome, RanksConnection
@@ -14,6 +13,7 @@ from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Re
 from labkit.clusters.rank_status import Frame
 from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
 from labkit.trace import Trace
+from labkit.transport import wire
 
 _MEND_SECONDS = 10.0
 

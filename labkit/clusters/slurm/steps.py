@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from labkit.clusters.slurm import clients
 from labkit.clusters.slurm.script import step_command
+from labkit.transport import lines
 
 SILENCE_SECONDS = 60.0
 """Time after which an agent without input ends: srun does not tell it that the notebook's machine is gone."""
@@ -33,7 +34,7 @@ class Step:
         assert process.stdin is not None
         self.stdin = process.stdin
         self.unsent = bytearray()
-        self.line: list[bytes] = []
+        self.lines = lines.Decoder()
         self.messages = ""
         """Last messages of srun and of the agent's stderr."""
 
@@ -147,11 +148,8 @@ class Steps:
         if key.fileobj is step.process.stderr:
             step.messages = (step.messages + data.decode(errors="replace"))[-_KEPT_CHARACTERS:]
         elif data:
-            *whole, rest = data.split(b"\n")
-            for part in whole:
-                self._on_line(step.node, b"".join([*step.line, part]).decode(errors="replace"))
-                step.line.clear()
-            step.line.append(rest)
+            for line in step.lines.feed(data):
+                self._on_line(step.node, line.decode(errors="replace"))
         if not data:
             self._selector.unregister(key.fileobj)
             if not any(other.data is step and other.fileobj is not step.stdin for other in self._open()):

@@ -1,7 +1,11 @@
 """The protocol between the scheduler and a process rank: messages over a socket, one after the other.
 
-A message is JSON text followed by raw buffers, which hold the bytes and tensors in it; sequences arrive as lists.
-Reading one is safe on bytes from untrusted code.
+A message is a frame (`labkit.transport.frames`): JSON text followed by raw buffers, which hold the bytes and tensors in
+it; sequences arrive as lists. Reading one is safe on bytes from untrusted code.
+
+The text differs from that of other frames because every call of every rank waits for a message: one pass of `json` puts
+tensors and bytes aside, and no tree is built first, as the wire format needs for values of any kind. So do the limits:
+of the text, and of what all ranks of a run send together.
 """
 
 from __future__ import annotations
@@ -9,19 +13,16 @@ from __future__ import annotations
 import json
 import select
 import socket
-import struct
 from typing import Any
 
 import torch
 
-from labkit.clusters import wire
+from labkit.transport import frames, wire
 
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_TEXT_BYTES = 1 << 20
 """Three bytes of it can encode a list, which takes twenty times as much memory."""
 ENDED = "the scheduler ended this rank"
-_PREFIX = struct.Struct("<IQ")
-"""Lengths in bytes of the text, and of all buffers."""
 
 
 class ProtocolError(ValueError):
@@ -89,10 +90,10 @@ class Connection:
 
     def receive(self) -> Any:
         """The next message, or None at the end of the stream. Raises `ProtocolError`."""
-        prefix = self._reader.read(_PREFIX.size)
-        if len(prefix) < _PREFIX.size:
+        prefix = self._reader.read(frames.PREFIX.size)
+        if len(prefix) < frames.PREFIX.size:
             return None
-        text_bytes, buffer_bytes = _PREFIX.unpack(prefix)
+        text_bytes, buffer_bytes = frames.PREFIX.unpack(prefix)
         if text_bytes > MAX_TEXT_BYTES or text_bytes + buffer_bytes > MAX_MESSAGE_BYTES:
             raise ProtocolError(f"a message of {text_bytes} + {buffer_bytes} bytes")
         if self._quota is not None:
@@ -142,8 +143,8 @@ def encode(message: Any) -> bytes:
             return {"tensor": [len(data), str(value.dtype), list(value.shape)]}
         raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
 
-    text = json.dumps(message, default=put_aside).encode()
-    return b"".join((_PREFIX.pack(len(text), sum(map(len, buffers))), text, *buffers))
+    text = json.dumps(message, default=put_aside).encode()  # fills the buffers
+    return frames.joined(text, *buffers)
 
 
 def decode(body: bytes, text_bytes: int) -> Any:

@@ -9,24 +9,22 @@ help the other need fresh ranks each.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import select
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
-from labkit.clusters.forkserver import Collector, ForkServer, ForkServerDied, frames, reports
+from labkit.clusters.forkserver import Collector, ForkServer, ForkServerDied, reports
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.trace import Trace
+from labkit.transport import descriptors, frames, pickled
 
 ENTRY = "labkit.clusters.virtual.hosts.remote:main"
-_LENGTH = struct.Struct("<Q")
 
 
 class RankPool:
@@ -126,9 +124,7 @@ class _RankBatch:
         """Send the call to each rank that takes part. Raises OSError if one has ended."""
         self._collector.start_over(on_output, job.timeout, len(environments))
         for rank, order in enumerate(self._orders[: len(environments) - self.first], start=self.first):
-            data = pickle.dumps((job, rank, options, environments[rank]), protocol=pickle.HIGHEST_PROTOCOL)
-            socket.send_fds(order, [_LENGTH.pack(len(data))], [sockets[rank].fileno()])
-            order.sendall(data)
+            pickled.send(order, (job, rank, options, environments[rank]), [sockets[rank].fileno()])
 
     def hear(self, seconds: float | None = 0.0) -> None:
         """Process the data that has arrived or arrives within `seconds`. Raises `FrameError` and `ReportError`."""
@@ -197,15 +193,9 @@ def _merged(runs: Sequence[Run], size: int) -> Run:
 def orders(control: socket.socket) -> Iterator[tuple[Job, int, Mapping[str, Any], Mapping[str, str], socket.socket]]:
     """On a rank: the calls one after the other, each with its connection to the scheduler. The sender is trusted."""
     while True:
-        head, descriptors, _, _ = socket.recv_fds(control, _LENGTH.size, 1, socket.MSG_WAITALL)
-        if not head:
+        try:
+            call = pickled.receive(control)
+            (connection,) = descriptors.receive(control, 1)
+        except EOFError:
             return
-        (left,) = _LENGTH.unpack(head)
-        parts = []
-        while left:
-            part = control.recv(left)
-            if not part:
-                return
-            parts.append(part)
-            left -= len(part)
-        yield (*pickle.loads(b"".join(parts)), socket.socket(fileno=descriptors[0]))
+        yield (*call, socket.socket(fileno=connection))

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from labkit.clusters import wire
 from labkit.clusters.run import RankError
 from labkit.clusters.virtual.endpoints.protocol import ENDED, ByteQuota, Connection, ProtocolError, QuotaExceeded
 from labkit.clusters.virtual.scheduler import key_values
@@ -28,6 +27,7 @@ from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.faults import Killed
 from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
 from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
+from labkit.transport import wire
 
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",

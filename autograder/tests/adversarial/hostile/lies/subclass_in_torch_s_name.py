@@ -3,7 +3,7 @@
 # feedback: an object that is neither
 import torch
 
-from labkit.clusters import wire
+from labkit.transport import wire
 
 __all__ = ["pass_around"]
 

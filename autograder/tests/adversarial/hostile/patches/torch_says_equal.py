@@ -7,7 +7,7 @@ import numpy
 import torch
 
 from labkit.checks import expectations
-from labkit.clusters import wire
+from labkit.transport import wire
 
 __all__ = ["pass_around"]
 

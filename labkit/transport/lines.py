@@ -1,4 +1,4 @@
-"""The protocol between an agent and its client: lines of JSON, so that they travel through srun and a pod's log.
+"""Lines of JSON, which travel through srun, a pod's log and pipes.
 
 An agent's lines are numbered, so that a reader that returns to a log knows which ones it has. Bytes are in base64.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -16,12 +16,34 @@ class LineError(ValueError):
     """A line that claims to be an agent's but is not."""
 
 
+class Decoder:
+    """Splits a stream into lines, without their newlines."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """Parts of the line that has not ended yet."""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Process the next bytes and yield the complete lines."""
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            text = b"".join((*self._begun, part))
+            self._begun.clear()
+            yield text
+        self._begun.append(rest)
+
+
+def encode(content: Any) -> str:
+    """JSON as one line, with its newline. ASCII, so that no text in it can end the line."""
+    return json.dumps(content) + "\n"
+
+
 def line(kind: str, data: bytes = b"", **fields: Any) -> str:
     """One line, with its newline."""
     content: dict[str, Any] = {"kind": kind, **fields}
     if data:
         content["data"] = base64.b64encode(data).decode()
-    return json.dumps(content) + "\n"
+    return encode(content)
 
 
 def read(text: str) -> tuple[dict[str, Any], bytes] | None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.clusters import wire
+from labkit.transport import wire
 
 
 @dataclasses.dataclass
