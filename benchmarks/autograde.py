@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 
 PARTS: dict[str, Callable[[Path], Assignment]] = {
     "ring": lambda folder: ring(folder, only_needed=False),

@@ -27,7 +27,7 @@ from rich.progress import track
 from labkit import Job, local
 from labkit.clusters import Cluster
 from labkit.clusters.forkserver import ForkServer
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 
 PLAIN = """\
 import torch, torch.distributed as dist

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 
 PROGRAM = """\
 import torch

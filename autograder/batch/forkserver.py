@@ -36,7 +36,7 @@ from autograder.sandbox.forkserver import close_all, shared
 from autograder.verdicts.grader import NotebookGrader
 from autograder.verdicts.store import GradingTask
 from labkit.checks import NoRubric
-from labkit.clusters.forkserver.processes import die_with_parent
+from labkit.linux.prctl import die_with_parent
 from labkit.transport import datagrams, lines
 
 PATIENCE = 10.0

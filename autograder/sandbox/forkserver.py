@@ -18,7 +18,7 @@ from autograder.sandbox.inside.order import Order
 from autograder.sandbox.sandbox_process import ForkServerGone, OnArrival, SandboxProcess, received, talk
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 from labkit.transport import datagrams
 
 _END_SECONDS = 0.2

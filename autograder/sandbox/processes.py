@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.sandbox.view import SCRATCH
+from labkit.linux import proc
 
 _INODE_BYTES = 1024
 """Kernel memory for a file in memory, even an empty one."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,13 @@ def look(first: int) -> ResourceSample:
     threads, ticks, resident = 0, 0, {}
     for pid in all_of(first):
         with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            status = _table(Path(f"/proc/{pid}/status").read_text().splitlines())
+            fields = proc.stat(pid)
+            status = proc.table(f"{pid}/status")
             ticks += sum(map(int, fields[11:15]))
             threads += status.get("Threads", 1)
-            resident[pid] = (status.get("RssAnon", 0) + status.get("RssShmem", 0)) << 10
+            resident[pid] = status.get("RssAnon", 0) + status.get("RssShmem", 0)
     scratch = sum(in_scratch_folders(resident).values()) + sum(map(without_name, resident))
-    return ResourceSample(tuple(resident), threads, ticks / _TICKS, resident, scratch)
+    return ResourceSample(tuple(resident), threads, ticks / proc.TICKS_PER_SECOND, resident, scratch)
 
 
 def all_of(first: int) -> list[int]:
@@ -55,16 +54,7 @@ def all_of(first: int) -> list[int]:
     front = [first]
     while front:
         found += front
-        front = [child for pid in front for child in _children(pid)]
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        front = [child for pid in front for child in proc.children(pid)]
     return found
 
 
@@ -112,16 +102,10 @@ def without_name(pid: int) -> int:
 def own_memory(pid: int) -> int:
     """Return the process's memory in bytes, without files on disk, with its part of shared memory. Takes 10 ms."""
     try:
-        table = _table(Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+        table = proc.table(f"{pid}/smaps_rollup")
     except OSError:
         return 0
-    return (table.get("Pss_Anon", table.get("Pss", 0)) + table.get("Pss_Shmem", 0) + table.get("SwapPss", 0)) << 10
-
-
-def _table(lines: list[str]) -> dict[str, int]:
-    """Parse names and numbers from a file in /proc; KiB become bytes."""
-    pairs = ((name, rest.split()) for name, _, rest in (line.partition(":") for line in lines))
-    return {name: int(rest[0]) for name, rest in pairs if rest and rest[0].isdigit()}
+    return table.get("Pss_Anon", table.get("Pss", 0)) + table.get("Pss_Shmem", 0) + table.get("SwapPss", 0)
 
 
 def sent_over_loopback(pid: int) -> int:
@@ -145,11 +129,6 @@ def network(pid: int) -> str | None:
 def born(pid: int) -> int | None:
     """Return its start time, by the kernel's clock; None when it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return proc.started(pid)
     except OSError:
         return None
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

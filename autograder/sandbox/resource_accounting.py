@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from autograder.sandbox import processes
 from autograder.sandbox.cgroups import Cgroup, Parents
 from autograder.sandbox.limits import Limits
 from labkit.clusters.forkserver.load_clock import LinuxKernel, LoadClock
+from labkit.linux.processes import send_signal
 
 _GIB = 1 << 30
 
@@ -131,7 +133,7 @@ class ResourceAccounting:
             # as the kernel does for a control group: end the largest, let the others go on
             firsts = {sandbox.first for sandbox in self._sandboxes}
             self._kills += 1
-            processes.kill(max(held.keys() - firsts or held, key=lambda pid: held[pid]))
+            send_signal(max(held.keys() - firsts or held, key=lambda pid: held[pid]), signal.SIGKILL)
         return total
 
 

@@ -9,11 +9,11 @@ from traitlets.config import LoggingConfigurable
 
 from autograder.sandbox.bwrap import describe
 from autograder.sandbox.cgroups import Parents, find, sweep
-from autograder.sandbox.inside import landlock
 from autograder.sandbox.instance import SandboxInstance
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
 from autograder.sandbox.unavailable import SandboxUnavailable
+from labkit.linux import landlock
 
 
 class Sandbox(LoggingConfigurable):

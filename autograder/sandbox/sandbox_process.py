@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -15,6 +11,7 @@ from typing import IO, Any
 from autograder.sandbox.inside.order import Order
 from autograder.sandbox.unavailable import refusal
 from autograder.sandbox.view import bubblewrap, python
+from labkit.linux.pidfd import ProcessHandle
 from labkit.transport import datagrams
 
 START_LIMIT_SECONDS = 120.0
@@ -23,17 +20,15 @@ START_LIMIT_SECONDS = 120.0
 class SandboxProcess:
     """A running sandbox. When its first process ends, the kernel ends all others."""
 
-    def __init__(self, pid: int, pidfd: int) -> None:
+    def __init__(self, pid: int) -> None:
+        """Raises `OSError` if its first process has ended."""
         self.pid = pid
         """PID of the first process, as seen from here. Another process may have it once this one has ended."""
         self.around: subprocess.Popen[bytes] | None = None
         """The bubblewrap process of this sandbox alone."""
         self.no_private_folders = ""
         """Why its ranks lack their own file systems where they should have them; otherwise empty."""
-        self._pidfd = pidfd
-
-    def __del__(self) -> None:
-        os.close(self._pidfd)
+        self._first = ProcessHandle(pid)
 
     def poll(self) -> int | None:
         """None while it is running."""
@@ -47,13 +42,10 @@ class SandboxProcess:
 
     def kill(self) -> None:
         """End everything in it."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._first.kill()
 
     def _has_ended(self, seconds: float | None) -> bool:
-        waiting = select.poll()
-        waiting.register(self._pidfd, select.POLLIN)
-        ended = bool(waiting.poll(None if seconds is None else seconds * 1000))
+        ended = self._first.has_ended(seconds)
         if ended and self.around is not None:
             self.around.wait()
         return ended
@@ -78,7 +70,7 @@ def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
         raise SandboxNotMade(arrived.get("error", "it said nothing of use"))
     try:
         # it waits for permission to go on, so its pid cannot have been reused
-        sandbox = SandboxProcess(pid, os.pidfd_open(pid))
+        sandbox = SandboxProcess(pid)
     except OSError as error:
         raise ForkServerGone(f"its first process ended: {error}") from None
     try:

@@ -14,6 +14,7 @@ from labkit.clusters import Job
 from labkit.clusters.local import local as make
 from labkit.clusters.local import machine as local
 from labkit.hardware import GPUS
+from labkit.linux import proc
 
 LEAST_BYTES = 256e6
 """Free memory that each rank needs for its libraries and the smallest sizes."""
@@ -130,8 +131,8 @@ def _host_bytes() -> tuple[float, float]:
     """Total memory that this process may use, and how much of it is free."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     try:
-        free = float(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024  # type: ignore[index]
-    except (OSError, TypeError):
+        free = float(proc.table("meminfo")["MemAvailable"])
+    except (OSError, KeyError):
         free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     try:
         limit = float(Path("/sys/fs/cgroup/memory.max").read_text())

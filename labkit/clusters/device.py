@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
+from labkit.linux import proc
 from labkit.torch_versions.dispatch import no_modes
 from labkit.torch_versions.fake_tensors import FakeTensor
 
@@ -104,5 +105,4 @@ def _tensors(data: Any) -> list[Tensor]:
 
 
 def _of_process(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    return proc.table("self/status")[field]

@@ -16,7 +16,7 @@ from labkit import exercises
 RUN = """
 import runpy, sys
 import psutil
-from labkit.clusters.forkserver.processes import adopt_orphans
+from labkit.linux.prctl import adopt_orphans
 
 adopt_orphans()  # so that whatever is left behind becomes a child of this process
 sys.argv[1:] = ["demo"]

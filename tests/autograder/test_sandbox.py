@@ -20,10 +20,10 @@ import autograder
 import labkit
 from autograder.sandbox import Sandbox, SandboxInstance
 from autograder.sandbox.bwrap import bwrap
-from autograder.sandbox.inside import landlock
 from labkit import exercises
 from labkit.clusters import Job, torchrun
 from labkit.clusters.local import local
+from labkit.linux import landlock
 
 HERE = Path(__file__).resolve()
 

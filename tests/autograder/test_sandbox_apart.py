@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from autograder.sandbox import Sandbox
-from autograder.sandbox.inside import landlock
+from autograder.sandbox.inside import order
 from labkit.clusters import Job
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
+from labkit.linux import landlock
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -209,7 +210,7 @@ os.wait()
 
 
 def test_without_namespaces_ranks_have_folders_in_the_sandboxs_tmp(tmp_path: Path) -> None:
-    (tmp_path / "enclosed").symlink_to(Path(landlock.__file__).parent)
+    (tmp_path / "enclosed").symlink_to(Path(order.__file__).parent)
     tried = subprocess.run([sys.executable, "-c", SHARES, tmp_path], capture_output=True, text=True, check=True)
     problem, folder, current, files = json.loads(tried.stdout)
     os.rmdir(folder)

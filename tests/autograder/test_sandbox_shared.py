@@ -12,8 +12,8 @@ import pytest
 from autograder.sandbox import Sandbox
 from autograder.sandbox.forkserver import close_all, sandbox_forkserver, shared
 from labkit.clusters import Job
-from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.virtual import virtual
+from labkit.linux.processes import descendants
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 

@@ -12,8 +12,10 @@ import os
 import tempfile
 import traceback
 
-from . import landlock, namespaces, seccomp
-from .confine import drop_capabilities
+from labkit.linux import capabilities, landlock, mounts
+from labkit.linux.descriptors import open_descriptors
+
+from . import namespaces, seccomp
 from .order import Order
 
 _RANK = 2
@@ -27,9 +29,9 @@ def keep_ranks_apart(order: Order) -> str:
     the sandbox's `/tmp`, and sees how full that is.
     """
     home = order.home
-    points = [path for path in namespaces.mount_points() if not path.startswith(("/tmp/", home, "/dev/shm"))]
+    points = [path for path in mounts.mount_points() if not path.startswith(("/tmp/", home, "/dev/shm"))]
     # Python itself may lie in /tmp
-    points += [path for path in namespaces.mount_points() if path.startswith("/tmp/")]
+    points += [path for path in mounts.mount_points() if path.startswith("/tmp/")]
     seen = [path for path in points if not path.startswith(("/dev", "/proc")) and path not in ("/", "/tmp")]
     written = [path for path in points if path.startswith("/dev/") and not path.startswith("/dev/pts")]
     problem = _tried(order)
@@ -86,7 +88,7 @@ class _Ranks:
 
     def _private_folders(self) -> list[str]:
         namespaces.private_folders(self._order.home, self._order.scratch_bytes)
-        drop_capabilities()
+        capabilities.drop_all()
         # the supervisor's is not visible here; multiprocessing makes one on demand
         multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]  # no public way
         return ["/tmp", "/dev/shm", self._order.home]
@@ -103,12 +105,12 @@ def _folder_in_shared_one() -> str:
 
 def _forget_shared_file() -> None:
     """Replace the file that all processes of a run have open, for rendezvous, by an empty device under its number."""
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in open_descriptors():
         try:
-            shared = os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:shared")
-        except OSError:  # the descriptor that listdir itself used
+            shared = os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:shared")
+        except OSError:  # the one through which they were listed
             continue
         if shared:
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, int(name))
+            os.dup2(null, descriptor)
             os.close(null)

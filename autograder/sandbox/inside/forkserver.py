@@ -12,8 +12,9 @@ import signal
 import socket
 from typing import Any
 
-from labkit.clusters.forkserver import huge_pages, processes
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
+from labkit.linux import huge_pages
+from labkit.linux.prctl import die_with_parent
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
 
@@ -40,7 +41,7 @@ def _prepared(entry: str, control: socket.socket) -> socket.socket:
     parent = os.getpid()
     if os.fork() == 0:
         try:
-            processes.die_with_parent(parent)
+            die_with_parent(parent)
             control.close()
             ours.close()
             prepare = preparation(entry)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import re
 import socket
 import struct
 
-_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
-_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+from labkit.linux import mounts
+from labkit.linux import unshare as parts
+from labkit.linux.unshare import unshare, unshare_with_users
+
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _SHARED_SCRATCH = ("/tmp", "/dev/shm")
 """Scratch folders besides the home folder."""
-
-_ESCAPED = re.compile(r"\\(\d{3})")
-"""Escaped blank in mountinfo."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 
 
 def leave_all(own_users: bool) -> None:
@@ -29,20 +22,11 @@ def leave_all(own_users: bool) -> None:
 
     own_users: also a user namespace, which an unprivileged user needs for the others. Raises `OSError`.
     """
-    flags = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET | _NEWCGROUP
+    all_of_them = parts.MOUNTS | parts.HOST_NAME | parts.IPC | parts.PIDS | parts.NETWORK | parts.CGROUPS
     if own_users:
-        _leave_with_users(flags)
+        unshare_with_users(all_of_them)
     else:
-        _check(_libc.unshare(flags), "namespaces")
-
-
-def _leave_with_users(flags: int) -> None:
-    """Unshare these and the user namespace, keeping the user and group, with all capabilities in the new ones."""
-    uid, gid = os.getuid(), os.getgid()
-    _check(_libc.unshare(flags | _NEWUSER), "namespaces")
-    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{file}", "w", encoding="ascii") as to:
-            to.write(text)
+        unshare(all_of_them)
 
 
 def private_folders(home: str, scratch_bytes: int) -> None:
@@ -51,13 +35,13 @@ def private_folders(home: str, scratch_bytes: int) -> None:
     They share one file system of `scratch_bytes`. The process is left with capabilities in its own user namespace,
     which it should drop.
     """
-    _leave_with_users(_NEWNS)
+    unshare_with_users(parts.MOUNTS)
     _scratch(home, scratch_bytes)
     for folder in (*_SHARED_SCRATCH, home):
         part = f"{home}/{os.path.basename(folder)}"
         os.mkdir(part)
         os.chmod(part, 0o1777)
-        _mount_over(folder, part, "", _MS_BIND)
+        mounts.mount_over(folder, part, "", mounts.BIND)
     os.chdir(home)
 
 
@@ -66,14 +50,15 @@ def furnish(home: str, scratch_bytes: int) -> None:
 
     Raises `OSError`.
     """
-    _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
-    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    mounts.mount("none", "/", "", mounts.RECURSIVE | mounts.PRIVATE)
+    flags = mounts.NO_SETUID | mounts.NO_DEVICES | mounts.NO_PROGRAMS
     try:
         # hide processes that the reader may not inspect
-        _mount("proc", "/proc", "proc", flags, "hidepid=ptraceable")
+        mounts.mount("proc", "/proc", "proc", flags, "hidepid=ptraceable")
     except OSError:  # before Linux 5.8
-        _mount("proc", "/proc", "proc", flags)
-    _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+        mounts.mount("proc", "/proc", "proc", flags)
+    terminals = mounts.NO_SETUID | mounts.NO_PROGRAMS
+    mounts.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=620")
     for folder in (*_SHARED_SCRATCH, home):
         _scratch(folder, scratch_bytes)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -85,45 +70,4 @@ def _scratch(folder: str, nbytes: int) -> None:
     """Mount an empty folder in memory."""
     # a million empty files take few bytes, so inodes are limited too
     limits = f"size={nbytes},nr_inodes={max(1024, nbytes >> 12)},mode=1777"
-    _mount_over(folder, "tmpfs", "tmpfs", _MS_NOSUID | _MS_NODEV, limits)
-
-
-def _mount_over(folder: str, source: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount something on a folder and keep the mounts below it: Python itself may lie in /tmp."""
-    kept = {path: os.open(path, os.O_PATH) for path in _mounted_below(folder)}
-    _mount(source, folder, kind, flags, options)
-    for path, descriptor in kept.items():
-        source = f"/proc/self/fd/{descriptor}"
-        if os.path.isdir(source):
-            os.makedirs(path, mode=0o755, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT, 0o644))
-        _mount(source, path, "", _MS_BIND | _MS_REC)
-        os.close(descriptor)
-
-
-def _mounted_below(folder: str) -> list[str]:
-    """Return the outermost mount points below a folder."""
-    found: list[str] = []
-    for point in mount_points():
-        if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in found):
-            found.append(point)
-    return found
-
-
-def mount_points() -> list[str]:
-    """Return all mount points that this process sees, sorted."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        return sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
-
-
-def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    done = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
-    _check(done, f"mounting {kind or 'nothing'} on {target}")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+    mounts.mount_over(folder, "tmpfs", "tmpfs", mounts.NO_SETUID | mounts.NO_DEVICES, limits)

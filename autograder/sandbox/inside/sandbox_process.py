@@ -10,7 +10,8 @@ import signal
 import socket
 from typing import Any, NoReturn
 
-from labkit.clusters.forkserver import processes, server
+from labkit.clusters.forkserver import server
+from labkit.linux.descriptors import close_all_but
 from labkit.transport import datagrams
 
 from . import namespaces
@@ -28,7 +29,7 @@ def fork(order: Order, control: int, errors: int, told: int) -> None:
         try:
             for ours, standard in ((errors, 1), (errors, 2)):
                 os.dup2(ours, standard)
-            processes.close_all_but({0, 1, 2, control, told})
+            close_all_but({0, 1, 2, control, told})
             namespaces.leave_all(own_users=order.uid is None)
             if os.fork() == 0:
                 be(order, control, told, furnished=False)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import platform
 import struct
 from collections.abc import Callable, Sequence
+
+from labkit.linux.libc import checked, libc
 
 _SAME = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
@@ -156,10 +157,7 @@ def install(program: bytes | None) -> None:
         return
     held = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"seccomp: {os.strerror(number)}")
+    checked(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
 
 
 def _line(code: int, value: int, if_so: int = 0, else_: int = 0) -> bytes:

@@ -54,7 +54,7 @@ import psutil
 from traitlets.config import Config
 from autograder.batch.run import grade
 from autograder.course import Course
-from labkit.clusters.forkserver.processes import adopt_orphans
+from labkit.linux.prctl import adopt_orphans
 
 folder, phase, options, limit = json.loads(sys.argv[1])
 adopt_orphans()  # so that whatever is left behind becomes a child of this process

@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 from labkit.clusters.elastic.workers import NodeConnection
-from labkit.clusters.forkserver import processes
 from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.forkserver.supervisor import Supervisor
+from labkit.linux import processes
 
 _PATIENCE_SECONDS = 5.0
 """Time for ranks to end after SIGTERM, once the node itself has been told to end."""

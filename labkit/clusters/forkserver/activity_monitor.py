@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.forkserver.progress import Board
+from labkit.linux import proc
+from labkit.linux.processes import descendants
 
 _LOOKS = 5
 """Number of checks in the time after which silence is reported."""
@@ -19,7 +20,6 @@ _BUSY_PART, _BUSY_TOGETHER = 0.05, 0.5
 """Fraction of a core that counts as computing. The second is the sum for many ranks that share few cores."""
 _READ_BYTES = 64 << 10
 """Bytes read or written since the last check that count as loading data."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ActivityMonitor:
@@ -81,18 +81,16 @@ class ActivityMonitor:
             if pid not in spinning:
                 shares.append(seconds - seconds_before)
         # the kernel counts in ticks: two of them may be chance
-        return (
-            max(shares, default=0.0) > max(_BUSY_PART * elapsed, 2 / _TICKS) or sum(shares) > _BUSY_TOGETHER * elapsed
-        )
+        most = max(_BUSY_PART * elapsed, 2 / proc.TICKS_PER_SECOND)
+        return max(shares, default=0.0) > most or sum(shares) > _BUSY_TOGETHER * elapsed
 
 
 def _used(pid: int) -> tuple[float, int]:
     """Seconds of CPU time, and bytes read and written, of a process; 0 if unknown."""
     seconds, nbytes = 0.0, 0
     with contextlib.suppress(OSError):  # it may have ended, or belong to another user by now
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
-        with open(f"/proc/{pid}/io", "rb") as file:
-            nbytes = sum(int(line.split()[1]) for line in file.read().splitlines()[:2])
+        fields = proc.stat(pid)
+        seconds = (int(fields[11]) + int(fields[12])) / proc.TICKS_PER_SECOND
+        counts = proc.table(f"{pid}/io")
+        nbytes = counts.get("rchar", 0) + counts.get("wchar", 0)
     return seconds, nbytes

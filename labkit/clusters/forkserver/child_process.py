@@ -6,7 +6,8 @@ import os
 import signal
 from dataclasses import dataclass, field
 
-from labkit.clusters.forkserver import processes, progress, rank_process, request
+from labkit.clusters.forkserver import progress, rank_process, request
+from labkit.linux.prctl import die_with_parent
 
 
 @dataclass
@@ -44,7 +45,7 @@ def fork(
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
-        processes.die_with_parent(supervisor)
+        die_with_parent(supervisor)
         ends = {kind: write for kind, (_, write) in pipes.items()}
         descriptors = rank_process.Descriptors(**ends, stacks=dump, shared=shared, socket=sock, commands=commands)
         board.leave_others(index)

@@ -4,13 +4,12 @@ The import takes seconds, during which the client is not listened to. If the cli
 process.
 """
 
-import ctypes
 import runpy
 import signal
 
-_PR_SET_PDEATHSIG = 1
+from labkit.linux.prctl import signal_when_parent_ends
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    signal_when_parent_ends()
     runpy.run_module("labkit.clusters.forkserver.server", run_name="__main__", alter_sys=True)

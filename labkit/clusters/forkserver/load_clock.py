@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from labkit.linux import proc
+
 _PERIOD_SECONDS = 0.1
 """Time between two readings of the kernel's figures."""
 _READINGS = 11
 """Readings over which other programs' CPU time is taken: the kernel counts that in ticks of 10 ms."""
 _MOST_LOST = 0.98
 """Maximum fraction of the elapsed time that is subtracted."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -145,16 +146,16 @@ class LinuxKernel:
         found, figures = {}, {}
         for pid in self._pids():
             try:
-                numbers = os.listdir(f"/proc/{pid}/task")
+                numbers = proc.threads(pid)
             except OSError:  # it has ended
                 continue
-            for number in map(int, numbers):
-                folder = f"/proc/{pid}/task/{number}"
+            for number in numbers:
+                thread = f"{pid}/task/{number}"
                 with contextlib.suppress(OSError, ValueError):
-                    text = figures[number] = _read(f"{folder}/schedstat")
+                    text = figures[number] = proc.read(f"{thread}/schedstat", 256)
                     running, waiting, _ = map(int, text.split())
                     # the kernel adds a wait only when it has ended
-                    queued = text == self._figures.get(number) and _is_ready(_read(f"{folder}/stat"))
+                    queued = text == self._figures.get(number) and proc.stat(thread)[0] == b"R"
                     found[number] = ThreadTimes(running / 1e9, waiting / 1e9, queued)
         self._figures = figures
         return found
@@ -162,17 +163,8 @@ class LinuxKernel:
     def busy_seconds(self) -> float:
         total = 0
         with contextlib.suppress(OSError):
-            for name, *fields in map(bytes.split, _read("/proc/stat").splitlines()):
+            for name, *fields in map(bytes.split, proc.read("stat").splitlines()):
                 if name.decode() in self._cores:
                     user, nice, system, _, _, irq, soft_irq, steal = map(int, fields[:8])
                     total += user + nice + system + irq + soft_irq + steal
-        return total / _TICKS
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read(1 << 16)
-
-
-def _is_ready(stat: bytes) -> bool:
-    return stat.rpartition(b")")[2].split()[0] == b"R"
+        return total / proc.TICKS_PER_SECOND

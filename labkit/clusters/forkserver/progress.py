@@ -5,7 +5,6 @@ A rank that waits inside a C++ collective cannot answer. So it records each oper
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import mmap
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from labkit.clusters.rank_status import PendingOperation
+from labkit.linux import mappings
 
 MOST_UNDER_WAY = 32
 """Maximum number of a rank's operations recorded while under way; further ones are only counted."""
@@ -30,11 +30,6 @@ _FREE, _UNDER_WAY, _WAITED_FOR = range(3)
 _FIRST_ENTRY = 64
 _FIRST_GROUP = _FIRST_ENTRY + MOST_UNDER_WAY * _ENTRY.size
 _SLOT_BYTES = -(-(_FIRST_GROUP + _GROUPS_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-
-_MAP_FIXED = 0x10
-_libc = ctypes.CDLL(None)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 KindCode = Literal[b"c", b"s", b"r", b"o"]
 COLLECTIVE: KindCode = b"c"
@@ -135,10 +130,9 @@ class Board:
 
     def leave_others(self, index: int) -> None:
         """In process `index`: keep only its own part of the board; the rest becomes empty memory."""
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         for first, last in ((0, index), (index + 1, len(self._memory) // _SLOT_BYTES)):
             if first < last:
-                _map_empty(start + first * _SLOT_BYTES, (last - first) * _SLOT_BYTES)
+                mappings.leave(self._memory, first * _SLOT_BYTES, (last - first) * _SLOT_BYTES)
 
     def counts(self, index: int) -> tuple[int, int]:
         """Numbers of operations that process `index` has begun and ended."""
@@ -182,11 +176,6 @@ class Board:
 
     def _of(self, index: int) -> memoryview:
         return self._memory[index * _SLOT_BYTES : (index + 1) * _SLOT_BYTES]
-
-
-def _map_empty(address: int, nbytes: int) -> None:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    _libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
 
 
 def private_slot() -> Slot:

@@ -21,10 +21,11 @@ from typing import Any, NoReturn, Protocol
 import numpy.random
 import torch
 
-from labkit.clusters.forkserver import processes, reports
+from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.progress import Slot, private_slot
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.run import RankResult
+from labkit.linux.descriptors import close_all_but
 from labkit.trace import Trace
 
 
@@ -171,7 +172,7 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
         os.dup2(ours, standard)
     kept = {descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared, descriptors.commands}
-    processes.close_all_but({0, 1, 2, *kept})
+    close_all_but({0, 1, 2, *kept})
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _line_buffered(1), _line_buffered(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)

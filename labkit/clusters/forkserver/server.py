@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from labkit.clusters.forkserver import huge_pages, processes, scratch
+from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.supervisor import supervise
+from labkit.linux import huge_pages, prctl, processes
 from labkit.torch_versions import early_imports  # noqa: F401  # so that no rank has to import them
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
@@ -34,7 +35,7 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
     children: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
     # children of a supervisor that is killed become children of this process
-    processes.adopt_orphans()
+    prctl.adopt_orphans()
     known: set[str] = set()
     others: dict[str, socket.socket] = {}
     left = iter(meanwhile)
@@ -110,7 +111,7 @@ def _child(children: set[int], with_parent: int) -> Iterator[bool]:
     if pid == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        processes.die_with_parent(parent, with_parent)
+        prctl.die_with_parent(parent, with_parent)
     else:
         children.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
@@ -135,5 +136,5 @@ def _reap(children: set[int]) -> None:
 if __name__ == "__main__":
     warm_up_groups()
     # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
-    processes.outlive_parent()
+    prctl.outlive_parent()
     serve(socket.socket(fileno=int(sys.argv[1])), huge_pages.collapse())

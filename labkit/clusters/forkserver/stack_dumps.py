@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from labkit.clusters.forkserver import processes, progress, reports
+from labkit.clusters.forkserver import progress, reports
 from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.stack_parser import threads
 from labkit.clusters.job import Job
+from labkit.linux import proc
 
 _ANSWER_SECONDS = 1.0
 """Time for all processes to write their stacks."""
@@ -21,7 +22,7 @@ def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None
     """Request the stacks of every process in `running`, and call `tell` for each."""
     asked = list(running)
     # a process that has not set its handler yet, or has just ended, has nothing to report
-    able = {p.index for p in asked if processes.catches(p.pid, signal.SIGUSR1)}
+    able = {p.index for p in asked if proc.catches(p.pid, signal.SIGUSR1)}
     for process in asked:
         os.kill(process.pid, signal.SIGUSR1)
     limit = time.monotonic() + _ANSWER_SECONDS
@@ -31,7 +32,7 @@ def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None
             process.index in able
             and time.monotonic() < limit
             and (size := os.fstat(process.stacks).st_size) != seen
-            and processes.catches(process.pid, signal.SIGUSR1)
+            and proc.catches(process.pid, signal.SIGUSR1)
         ):
             seen = size if size > process.told_stacks else -1
             time.sleep(0.02)

@@ -13,10 +13,11 @@ import socket
 import time
 from typing import Any, NoReturn
 
-from labkit.clusters.forkserver import processes, progress, rank_process, request, scratch, shared_memory, stack_dumps
+from labkit.clusters.forkserver import progress, rank_process, request, scratch, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
 from labkit.clusters.forkserver.relay import Relay
+from labkit.linux import prctl, proc, processes, shared_memory
 
 FAILURE_GRACE_SECONDS = 1.5
 """Time that the other processes may go on after one has failed: enough to notice it and report it."""
@@ -29,7 +30,7 @@ def supervise(connection: socket.socket) -> NoReturn:
     """Serve the run requested on `connection`, and end."""
     try:
         os.setsid()
-        processes.adopt_orphans()
+        prctl.adopt_orphans()
         asked, sockets = request.receive(connection)
         rank_process.named(asked.supervisor)(connection, asked).serve(sockets)
     except EOFError:
@@ -50,7 +51,7 @@ class Supervisor(Relay):
         watched = all(len(hosted) <= 1 for hosted in asked.ranks)
         self._activity = ActivityMonitor(self._board, asked.job.hang_timeout if watched else None)
         self._began = time.monotonic()
-        self._killed_for_memory = processes.killed_for_memory()
+        self._killed_for_memory = proc.killed_for_memory()
         self._terminated = False
         self._told_to_end = False
         self._scratch: str | None = None
@@ -187,7 +188,7 @@ class Supervisor(Relay):
                 "status": status,
                 "seconds": time.monotonic() - self._began,
                 "last": last.place if last and status else "",
-                "out_of_memory": status == -signal.SIGKILL and processes.killed_for_memory() > self._killed_for_memory,
+                "out_of_memory": status == -signal.SIGKILL and proc.killed_for_memory() > self._killed_for_memory,
             }
         )
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Cell, GroupRepair
+from labkit.linux.descriptors import open_descriptors
 from labkit.torch_versions.groups import follow_groups, groups_of_this_rank
 from labkit.torch_versions.stores import PrefixStore, Store
 from labkit.torch_versions.tensors import all_ddp, ddp_afresh
@@ -167,11 +168,11 @@ def _is_repairable(group: Any) -> bool:
 
 def _open_sockets() -> _Sockets:
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in open_descriptors():
         with suppress(OSError):
-            status = os.stat(int(name))
+            status = os.stat(descriptor)
             if stat.S_ISSOCK(status.st_mode):
-                found[int(name)] = status.st_ino
+                found[descriptor] = status.st_ino
     return found
 
 

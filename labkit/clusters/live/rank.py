@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from socket import socket
 from types import ModuleType
 from typing import Any
@@ -25,6 +23,8 @@ from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Re
 from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is_left_out
 from labkit.clusters.program import outcome, run_cell
 from labkit.clusters.run import RankResult
+from labkit.linux import proc
+from labkit.linux.libc import libc
 from labkit.torch_versions.groups import group_count
 from labkit.transport import frames
 
@@ -155,15 +155,9 @@ def _flush() -> None:
             stream.flush()
         except Exception:  # the learner may have replaced or closed it
             continue
-    _libc.fflush(None)
-
-
-_libc = ctypes.CDLL(None)
+    libc.fflush(None)
 
 
 def memory() -> int:
     """Bytes that this process holds alone, and its share of the memory that it shares with others."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return proc.table("self/smaps_rollup").get("Pss", 0)

@@ -20,7 +20,7 @@ from agents import Agents, agents  # beside this file
 from labkit import Job
 from labkit.clusters import State
 from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 
 RANK = "labkit.clusters.local.rank:main"
 _numbers = itertools.count()

@@ -20,8 +20,8 @@ import pytest
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer, client
 from labkit.clusters.forkserver.interrupts import held, let_through
-from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.local import cluster
+from labkit.linux.processes import descendants
 
 CLIENT = (str(Path(client.__file__).parent), cluster.__file__)
 SOURCE = "print('one')\n1"

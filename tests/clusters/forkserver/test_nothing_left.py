@@ -18,7 +18,7 @@ import pytest
 
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer
-from labkit.clusters.forkserver.processes import descendants
+from labkit.linux.processes import descendants
 
 pytestmark = pytest.mark.alone  # /dev/shm is shared by all processes
 

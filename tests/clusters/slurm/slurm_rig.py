@@ -7,11 +7,9 @@ Where namespaces are not permitted, all nodes have one address and differ by por
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -19,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.linux.prctl import signal_when_parent_ends
+
 _GPUS = ("/dev/null", "/dev/zero")
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 _START_LIMIT_SECONDS = 60.0
 
 
@@ -265,7 +263,7 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=signal_when_parent_ends,
             )
         self._processes.append(process)
         return process
@@ -288,10 +286,6 @@ PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
         if os.geteuid() != 0 or not found:
             return False
         return subprocess.run(trial, env=environment, capture_output=True).returncode == 0
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _user() -> str:

@@ -18,8 +18,8 @@ from system_packages import needs_packages
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
-from labkit.clusters.forkserver.processes import descendants
 from labkit.clusters.slurm.clients import JobState
+from labkit.linux.processes import descendants
 
 WAIT = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 

@@ -7,10 +7,10 @@ recognised.
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
+
+from labkit.linux.libc import libc
 
 _BYTE = 0xFE
 """Four of them are -1.69e38 as float32, -16843010 as int32."""
@@ -19,7 +19,7 @@ _M_PERTURB = -6
 
 def mark() -> None:
     """Fill all memory that this process allocates from now on with that byte."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is not None:
         mallopt(_M_PERTURB, _BYTE ^ 0xFF)  # glibc takes the complement
 

@@ -17,8 +17,9 @@ from math import inf
 from typing import Any
 
 from labkit.clusters.virtual.scheduler.requests import Timer
+from labkit.linux import proc
 
-_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
+_FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(platform.machine(), b"")
 _LOOK_SECONDS = 0.0005
 _RESTLESS, _RUNS, _WAITS = "restless", "runs", "waits"
 
@@ -114,7 +115,7 @@ class RankThreads:
         self._threads = {threading.current_thread()}
         # in a forked process threading still has the thread's old number
         self._first = threading.current_thread(), threading.get_native_id()
-        self._ran: dict[threading.Thread, str] = {}
+        self._ran: dict[threading.Thread, bytes] = {}
         """CPU time of each thread at the last check."""
 
     def begin(self, thread: threading.Thread) -> None:
@@ -222,19 +223,17 @@ class RankThreads:
         number = self._first[1] if thread is self._first[0] else thread.native_id
         if thread in self._entering or number is None:
             return _RUNS
-        task = f"/proc/self/task/{number}"
+        task = f"self/task/{number}"
         try:
-            with open(f"{task}/schedstat", encoding="ascii") as file:
-                ran = file.read().split()[0]
-            with open(f"{task}/stat", encoding="ascii", errors="replace") as file:
-                sleeps = file.read().rpartition(")")[2].split()[0] in "SI"
+            ran = proc.read(f"{task}/schedstat").split()[0]
+            sleeps = proc.stat(task)[0] in (b"S", b"I")
         except OSError:  # it has ended
             return _WAITS
         before, self._ran[thread] = self._ran.get(thread), ran
         if not sleeps or before != ran:
             return _RUNS
-        with suppress(OSError), open(f"{task}/syscall", encoding="ascii") as file:
-            call = file.read().split()
+        with suppress(OSError):
+            call = proc.read(f"{task}/syscall").split()
             # waits for a lock, without a time limit
             if call[0] == _FUTEX and int(call[4], 16) == 0:
                 return _WAITS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,6 +16,7 @@ from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.requests import Request
+from labkit.linux.libc import libc
 
 # Python and autograd recurse deeply in large models; the memory is reserved, not used
 _STACK_BYTES = 16 << 20
@@ -196,7 +196,7 @@ def _stay_together() -> None:
     if torch.get_num_threads() > 1 or not hasattr(os, "sched_setaffinity"):
         return
     everywhere = os.sched_getaffinity(0)
-    here = ctypes.CDLL(None).sched_getcpu()
+    here = libc.sched_getcpu()
     if here in everywhere:
         os.sched_setaffinity(0, {here})
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, everywhere))

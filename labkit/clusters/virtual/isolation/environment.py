@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import io
 import os
 import subprocess
@@ -12,8 +12,8 @@ from typing import Any
 
 from labkit.clusters.forkserver import Reporter
 from labkit.clusters.virtual.isolation.current import here, is_forked
+from labkit.linux import unshare
 
-_CLONE_FS = 0x200
 _ATOMIC_CHARACTERS = 500
 """Characters of a report that a pipe takes in one piece, even with other writers."""
 
@@ -37,8 +37,8 @@ def separate(reporter: Reporter) -> None:
 
 def own_folder() -> None:
     """Make `os.chdir` and `os.umask` affect only this thread and those that it starts."""
-    # in a sandbox that forbids it they stay common to all ranks
-    ctypes.CDLL(None).unshare(_CLONE_FS)
+    with contextlib.suppress(OSError):  # in a sandbox that forbids it they stay common to all ranks
+        unshare.unshare(unshare.FILE_SYSTEM_ATTRIBUTES)
 
 
 class _RankEnvironment(MutableMapping[str, str]):

@@ -6,11 +6,12 @@ What a restricted process may still do is listed; later kernels can restrict mor
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import stat
 import struct
 from collections.abc import Iterable
+
+from labkit.linux.libc import checked, libc
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -21,12 +22,10 @@ _ALL = (1 << 16) - 1
 _ANY_TCP, _ANY_SCOPE = 3, 3
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def version() -> int:
     """Return the kernel's Landlock version; 0 if it has none."""
-    return max(0, int(_libc.syscall(_CREATE, None, 0, _VERSION_FLAG)))
+    return max(0, int(libc.syscall(_CREATE, None, 0, _VERSION_FLAG)))
 
 
 def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *, network: bool) -> None:
@@ -39,7 +38,7 @@ def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *,
     handled = _ALL_BY_VERSION.get(found, _ALL)
     size = 8 if found < 4 else 16 if found < 6 else 24
     attributes = struct.pack("=3Q", handled, 0 if network else _ANY_TCP, _ANY_SCOPE)[:size]
-    rules = _checked(_libc.syscall(_CREATE, attributes, size, 0), "Landlock")
+    rules = checked(libc.syscall(_CREATE, attributes, size, 0), "Landlock")
     _allow(rules, "/", _READ_DIR)
     for path in seen:
         _allow(rules, path, (_EXECUTE | _READ | _READ_DIR) & handled)
@@ -47,7 +46,7 @@ def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *,
         _allow(rules, path, (_READ | _WRITE | _READ_DIR | _TRUNCATE) & handled)
     for path in own:
         _allow(rules, path, handled)
-    _checked(_libc.syscall(_RESTRICT, rules, 0), "Landlock")
+    checked(libc.syscall(_RESTRICT, rules, 0), "Landlock")
     os.close(rules)
 
 
@@ -57,12 +56,5 @@ def _allow(rules: int, path: str, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
         rule = struct.pack("=Qi", rights, descriptor)
-        _checked(_libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), f"Landlock, {path}")
+        checked(libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), f"Landlock, {path}")
         os.close(descriptor)
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result

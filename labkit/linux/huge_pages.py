@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
+from labkit.linux.libc import libc
+
 _MADV_COLLAPSE = 25
 _HUGE_PAGE_BYTES = 2 << 20
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def collapse() -> Iterator[None]:
@@ -20,7 +21,7 @@ def collapse() -> Iterator[None]:
     for start, end in _heap():
         first = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
         for address in range(first, end - _HUGE_PAGE_BYTES + 1, _HUGE_PAGE_BYTES):
-            _libc.madvise(address, _HUGE_PAGE_BYTES, _MADV_COLLAPSE)
+            libc.madvise(address, _HUGE_PAGE_BYTES, _MADV_COLLAPSE)
             yield
 
 

@@ -1,0 +1,90 @@
+"""The kernel's own view of real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.linux import descriptors, mounts, pidfd, prctl, proc, processes
+from labkit.linux.libc import checked, libc
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_what_proc_states_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
+    pid = sleeper.pid
+    assert proc.parent(pid) == os.getpid()
+    assert proc.stat(pid)[0] in (b"S", b"R", b"D")
+    assert 0 < proc.started("self") <= proc.started(pid)
+    assert pid in proc.pids() and pid in proc.children(os.getpid()) and pid in processes.descendants(os.getpid())
+    assert proc.threads(pid) == [pid]
+    assert 0 < proc.table(f"{pid}/status")["VmRSS"] < 1 << 30
+    assert proc.table(f"{pid}/status")["Threads"] == 1
+    assert proc.table("meminfo")["MemTotal"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    sleeper.kill()
+    sleeper.wait()
+    assert proc.children(pid) == []
+    with pytest.raises(OSError):
+        proc.stat(pid)
+
+
+def test_a_command_with_brackets_and_blanks_does_not_shift_the_fields() -> None:
+    source = "import sys\nopen('/proc/self/comm', 'w').write('a) b (c')\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert proc.parent(process.pid) == os.getpid()
+        process.kill()
+
+
+def test_handlers_of_another_process_are_known(sleeper: subprocess.Popen[bytes]) -> None:
+    assert proc.catches(os.getpid(), signal.SIGINT)
+    assert not proc.catches(sleeper.pid, signal.SIGINT)
+
+
+def test_a_handle_sees_and_brings_about_the_end_of_its_process(sleeper: subprocess.Popen[bytes]) -> None:
+    handle = pidfd.ProcessHandle(sleeper.pid)
+    assert not handle.has_ended()
+    handle.kill()
+    assert handle.has_ended(None)
+    sleeper.wait()
+    handle.kill()  # harmless
+    with pytest.raises(OSError):
+        pidfd.ProcessHandle(sleeper.pid)
+
+
+def test_a_forked_process_ends_with_its_parent_and_closes_what_it_inherited() -> None:
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        middle = os.getpid()
+        if os.fork() == 0:
+            prctl.die_with_parent(middle)
+            descriptors.close_all_but({0, 1, 2, writing})
+            os.write(writing, repr(len(descriptors.open_descriptors())).encode())
+            time.sleep(600)
+        time.sleep(600)
+    os.close(writing)
+    assert os.read(reading, 10) == b"5"  # with the one that listed them
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert os.read(reading, 10) == b""
+    os.close(reading)
+
+
+def test_errors_of_the_c_library_name_the_call() -> None:
+    with pytest.raises(OSError, match="closing nothing: Bad file descriptor"):
+        checked(libc.close(-1), "closing nothing")
+
+
+def test_mount_points_include_the_root() -> None:
+    assert "/" in mounts.mount_points()
