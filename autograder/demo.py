@@ -26,7 +26,7 @@ from autograder.measurable import left_out
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox, SandboxUnavailable, forkserver
 from autograder.submissions import with_module
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import CannotJudge, CheckResult, Report, Rubric
 
 EXERCISE = "ring_allreduce"
@@ -46,7 +46,7 @@ print(f"the sum is {tensor[0]:g}")"""
 def main() -> int:
     """Run the demo; return 0 when the check passes and both submissions get the expected marks."""
     console = Console(highlight=False)
-    results = exercises.root() / "demo"
+    results = catalogue.root() / "demo"
     results.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="labkit-demo-") as folder:
         try:
@@ -68,7 +68,7 @@ def _notebook(console: Console, folder: Path, results: Path) -> bool:
     console.rule("A learner's notebook, on 4 real processes", align="left")
     picture = results / "timeline.png"
     picture.unlink(missing_ok=True)
-    exercise = exercises.find(EXERCISE)
+    exercise = catalogue.find(EXERCISE)
     cells = [
         "%load_ext labkit\n%cluster local --nproc-per-node 4",
         f"%%exercise {exercise.name}\n{exercise.source('solution')[0]}",
@@ -122,7 +122,7 @@ def _execute(notebook: NotebookNode, folder: Path) -> str:
 def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     """Release, submit twice, autograde, write feedback, read the gradebook; return whether the marks are right."""
     console.rule("The course: release, submissions, autograde, feedback", align="left")
-    exercise = exercises.find(EXERCISE)
+    exercise = catalogue.find(EXERCISE)
     rubric = hidden_rubric(exercise)
     mutants = Mutants(exercise, rubric.path)
     options = Config()

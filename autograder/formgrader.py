@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from autograder.course import CONFIG_FILE
-from labkit import exercises
+from labkit import catalogue
 from labkit.commands import CommandError
 from labkit.start import become_jupyterlab
 
 
 def main(course: Path | None, arguments: Sequence[str]) -> NoReturn:
     """Replace this process by JupyterLab with these `arguments`. Raises `CommandError`."""
-    root = exercises.root().resolve()
+    root = catalogue.root().resolve()
     if course is not None and not course.is_dir():
         raise CommandError(f"there is no folder {course}: name the one that holds release/ and submitted/")
     folder = (course or Path(os.environ.get("LABKIT_COURSE") or root / "course")).resolve()

@@ -13,7 +13,7 @@ from autograder.feedback.pictures import pictures
 from autograder.judge import TIMEOUT, BrokenRubric, Judge, hidden_rubric, nothing_earned
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Report, Rubric
 from labkit.checks.report import number
 
@@ -60,7 +60,7 @@ def modules_of(notebook: NotebookNode) -> dict[str, str]:
 def builds_on(notebook: NotebookNode) -> set[str]:
     """Return full names of the exercises that a notebook's graded exercises build on: possible keys of `earlier`."""
     graded = [name for cell in notebook.cells if (name := graded_exercise(cell)) is not None]
-    return {earlier.name for name in graded for earlier in exercises.find(name).builds_on}
+    return {earlier.name for name in graded for earlier in catalogue.find(name).builds_on}
 
 
 def rubric_of(cell: NotebookNode) -> Rubric:
@@ -68,7 +68,7 @@ def rubric_of(cell: NotebookNode) -> Rubric:
     name = graded_exercise(cell)
     if name is None:
         raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
-    rubric = hidden_rubric(exercises.find(name))
+    rubric = hidden_rubric(catalogue.find(name))
     if rubric.points != cell.metadata.nbgrader.points:
         told = cell.metadata.nbgrader.points
         raise BrokenRubric(f"{name}: the notebook says {told} points, its rubric {rubric.points:g} ({rubric.path})")

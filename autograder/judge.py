@@ -15,6 +15,7 @@ from autograder.measurable import left_out
 from autograder.retries import Retries, TimedResult, may_be_chance
 from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
+from labkit.catalogue import Exercise, root
 from labkit.checks import (
     Budget,
     CannotJudge,
@@ -32,7 +33,6 @@ from labkit.checks import (
 )
 from labkit.checks.patience import NOT_RUN
 from labkit.checks.stand_ins import StandIns, stand_ins
-from labkit.exercises import Exercise, root
 
 TIMEOUT = 20.0
 """Seconds for one call on ranks, by the sandbox's clock; a quarter after one call hung, no more calls after two."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy.exc import SAWarning
 
 from autograder.intake.autograde import install
-from labkit import exercises
+from labkit import catalogue
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  nbgrader defines it
 
@@ -30,12 +30,12 @@ if _commands not in os.environ["PATH"].split(os.pathsep):
 # about the order in which nbgrader inserts rows; instructors need not act
 warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
 
-_course = Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course").resolve()
+_course = Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course").resolve()
 _course.mkdir(parents=True, exist_ok=True)
 
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.root = str(_course)
-c.CourseDirectory.source_directory = str(exercises.root().resolve() / "notebooks")
+c.CourseDirectory.source_directory = str(catalogue.root().resolve() / "notebooks")
 
 # Refuses submissions that are not their author's. Where all learners share one system user, authorship cannot be
 # checked: then set `c.ExchangeCollect.check_owner = False`.

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.cells import exercise_cell, graded_exercise
 from autograder.course import Course
 from autograder.submissions import with_module
-from labkit import exercises
+from labkit import catalogue
 
 RING = "ring_allreduce"
 IMPORT = "phase1_data_parallel/imports_torch"
@@ -55,10 +55,10 @@ RUBRIC_IN_A_KERNEL = """### BEGIN HIDDEN TESTS
 from functools import partial
 from pathlib import Path
 
-from labkit import exercises, virtual
+from labkit import catalogue, virtual
 from labkit.checks import Ranks, Submission, load_rubric, run_checks
 
-exercise = exercises.find({name!r})
+exercise = catalogue.find({name!r})
 rubric = load_rubric(exercise, Path({rubric!r}))
 ranks = Ranks(partial(virtual, ranks="processes", trusting=False))
 report = run_checks(rubric, Submission(exercise, exercise.source("yours")[0]), ranks)
@@ -110,13 +110,13 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
 
     only_needed: leave out the cells that grading does not need, all of which stock nbgrader would run.
     """
-    exercise = exercises.find(RING)
+    exercise = catalogue.find(RING)
     tree = _tree(folder)
     for part in ("solutions", "templates", "autograder", "labkit"):
-        (tree / part).symlink_to(exercises.root().resolve() / part)
-    ours: NotebookNode = nbformat.read(exercises.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
-    stock: NotebookNode = nbformat.read(exercises.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
-    rubric = exercises.root().resolve() / "autograder" / "rubrics" / exercise.filename
+        (tree / part).symlink_to(catalogue.root().resolve() / part)
+    ours: NotebookNode = nbformat.read(catalogue.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
+    stock: NotebookNode = nbformat.read(catalogue.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
+    rubric = catalogue.root().resolve() / "autograder" / "rubrics" / exercise.filename
     graded = next(cell for cell in stock.cells if graded_exercise(cell) == RING)
     graded.source = RUBRIC_IN_A_KERNEL.format(name=exercise.name, rubric=str(rubric))
     if only_needed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from beside import Beside
 
-from labkit import Job, exercises, local, virtual
+from labkit import Job, catalogue, local, virtual
 
 PROGRAM = """
 import copy, time
@@ -76,7 +76,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(way: str, what: str, same: bool, rows: int, width: int, repetitions: int) -> Beside:
-    exercise = exercises.find("activation_checkpointing")
+    exercise = catalogue.find("activation_checkpointing")
     given = {"way": way, "layers": 12, "rows": rows, "width": width}
     modules = {exercise.name: exercise.source("solution")[0]}
 

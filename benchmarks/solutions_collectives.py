@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 RANKS = 4
 PROGRAM = """
@@ -72,7 +72,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
     """Measure each collective on a small tensor and on a large one."""
     modules = {}
     for name in ("collectives", "ring_allreduce"):
-        exercise = exercises.find(name)
+        exercise = catalogue.find(name)
         modules[exercise.name] = exercise.source("solution")[0]
     rows = []
     for numel, size in ((1_000, "4 kB"),) if quick else ((1_000, "4 kB"), (1_000_000, "4 MB")):

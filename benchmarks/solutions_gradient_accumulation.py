@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 RANKS = 4
 CLOSE = 1e-5
@@ -72,7 +72,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(steps: int, bucket_mb: int | None, same: bool, width: int, repetitions: int) -> Beside:
-    exercise = exercises.find("gradient_accumulation")
+    exercise = catalogue.find("gradient_accumulation")
     layers = 8
     given = {
         "steps": steps,

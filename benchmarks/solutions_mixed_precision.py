@@ -14,7 +14,7 @@ from typing import Any
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 CLOSE = 1e-6
 """Tolerance of the weights after the steps."""
@@ -107,7 +107,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(work: str, program: str, ranks: int, width: int, repetitions: int) -> Beside:
-    exercise = exercises.find("mixed_precision")
+    exercise = catalogue.find("mixed_precision")
     layers = 8
     given: dict[str, Any] = {
         "width": width,

@@ -11,7 +11,7 @@ from typing import Any
 
 from beside import Beside
 
-from labkit import Job, exercises, local, virtual
+from labkit import Job, catalogue, local, virtual
 from labkit.clusters import Cluster
 
 RANKS = 4
@@ -78,7 +78,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(name: str, width: int, repetitions: int) -> Beside:
-    exercise = exercises.find("pipeline_parallel")
+    exercise = catalogue.find("pipeline_parallel")
     modules = {exercise.name: exercise.source("solution")[0]}
     microbatches, samples = 8, 256
     given = {"name": name, "width": width, "microbatches": microbatches, "samples": samples}

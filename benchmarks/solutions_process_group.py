@@ -11,7 +11,7 @@ import statistics
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 RANKS = 4
 PROGRAM = """
@@ -84,7 +84,7 @@ WORK = {
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
     """Measure three pieces of work; all are small, so `quick` has no effect."""
-    exercise = exercises.find("process_group")
+    exercise = catalogue.find("process_group")
     modules = {exercise.name: exercise.source("solution")[0]}
     job = Job(source=f"repetitions = {repetitions}\n{PROGRAM}", modules=modules, trace=False)
     values = local(RANKS).run(job).raise_if_failed().values

@@ -14,7 +14,7 @@ from typing import Any
 from beside import Beside
 from torch.utils.data import DistributedSampler
 
-from labkit import exercises
+from labkit import catalogue, exercises
 
 SIZE = 10_000_000
 COMPARED = 10_000
@@ -23,7 +23,7 @@ COMPARED = 10_000
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
     """Measure the start of an epoch on one rank of 1, 4 and 64."""
-    exercise = exercises.find("data_loader")
+    exercise = catalogue.find("data_loader")
     data_loader = exercises.load(exercise, exercise.source("solution")[0])
     size = SIZE // 1000 if quick else SIZE
     rows = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 RANKS = 4
 CLOSE = 1e-4
@@ -86,7 +86,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(work: str, told: str, width: int, vocab: int, repetitions: int) -> Beside:
-    exercise = exercises.find("tensor_parallel")
+    exercise = catalogue.find("tensor_parallel")
     given = {"work": work, "width": width, "vocab": vocab, "repetitions": repetitions}
     source = "".join(f"{name} = {value!r}\n" for name, value in given.items()) + PROGRAM
     job = Job(source=source, modules={exercise.name: exercise.source("solution")[0]}, timeout=300, trace=False)

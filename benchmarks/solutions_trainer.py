@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from beside import Beside
 
-from labkit import Job, exercises, local
+from labkit import Job, catalogue, local
 
 RANKS = 4
 CLOSE = 1e-5
@@ -63,7 +63,7 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
 
 
 def _beside(reduction: str, bucket_mb: int | None, same: bool, width: int, repetitions: int) -> Beside:
-    exercise = exercises.find("trainer")
+    exercise = catalogue.find("trainer")
     modules = {one.name: one.source("solution")[0] for one in (*exercise.builds_on, exercise)}
     layers = 8
     given = {

@@ -28,8 +28,8 @@ from rich.table import Table
 from autograder.judge import Judge, hidden_rubric
 from autograder.mutants.judging import rubrics
 from autograder.sandbox import Sandbox
+from labkit.catalogue import find
 from labkit.checks import CannotJudge, Report, Rubric
-from labkit.exercises import find
 
 BUSY = """
 import os, sys

@@ -19,7 +19,7 @@ from labkit.commands import ENTRY_POINTS, CommandError, require_file
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 success, 1 the check or tool found a fault, 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    from labkit.exercises import MissingModule, UnknownExercise
+    from labkit.catalogue import MissingModule, UnknownExercise
 
     try:
         if arguments[:1] == ["start"]:  # all further arguments go to jupyter

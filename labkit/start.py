@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
+from labkit.catalogue import all_exercises, root, workspace
 from labkit.commands import CommandError
-from labkit.exercises import catalogue, root, workspace
 
 
 def start(arguments: Sequence[str]) -> NoReturn:
@@ -25,7 +25,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
     """
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
-    copies = [own_copy(f"{exercise.name}.ipynb") for exercise in catalogue()]
+    copies = [own_copy(f"{exercise.name}.ipynb") for exercise in all_exercises()]
     notebooks = [Path(named[0])] if named else [copy for copy in copies if copy.is_file()]
     if not notebooks:
         raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name one: labkit start NOTEBOOK.ipynb")

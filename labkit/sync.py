@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.exercises import Exercise, root
+from labkit.catalogue import Exercise, root
 
 _DIFF_LINES = 12
 

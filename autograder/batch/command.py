@@ -26,7 +26,7 @@ from autograder.judge import BrokenRubric
 from autograder.marks.export import FORMATS
 from autograder.marks.late import BrokenExtensions
 from autograder.sandbox import SandboxUnavailable
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import CannotJudge, NoRubric
 
 _REFUSED = (
@@ -159,4 +159,4 @@ def _folder(course: Path | None) -> Path:
         raise CourseFailed(
             f"there is no folder {harmless(str(course))}: name the one that holds release/ and submitted/"
         )
-    return course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")
+    return course or Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from autograder.feedback.code import visible
 from autograder.verdicts.store import FOLDER, GradingTask, VerdictStore
-from labkit import exercises
+from labkit import catalogue
 
 
 def main(assignment: str, student: str, course: Path | None) -> int:
     """Print the stored verdicts on one learner's notebooks; return 0, or 2 when there are none."""
-    folder = course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")
+    folder = course or Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course")
     try:
         works = _kept(folder, assignment, student)
     except ValueError as problem:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from autograder.integrity.page import page
 from autograder.integrity.report import NothingToCompare, Report, make_report, printable
-from labkit import exercises
+from labkit import catalogue
 
 _ROWS = 20
 _NAMES = 8
@@ -22,7 +22,7 @@ _NAMES = 8
 
 def main(phase: str, course: Path | None, also: Sequence[Path], anonymous: bool) -> int:
     """Make the report on `phase`; print what to review and where the page is. Returns an exit code."""
-    course = course or Path(os.environ.get("LABKIT_COURSE") or exercises.root() / "course")
+    course = course or Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course")
     console = Console(highlight=False)
     try:
         report = make_report(course, phase, also, anonymous=anonymous)

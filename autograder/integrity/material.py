@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.mutants import Mutants
-from labkit.exercises import Exercise, root
+from labkit.catalogue import Exercise, root
 
 FORBIDDEN = "FORBIDDEN"
 

@@ -19,7 +19,7 @@ from autograder.integrity.handed_in import Notebook, blank, modules, submissions
 from autograder.integrity.material import Material, material
 from autograder.integrity.reach import RULES
 from autograder.integrity.workers import Reading, readings
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 MAX_PAIRS = 200
 """Maximum pairs reported for one exercise, the most similar first."""

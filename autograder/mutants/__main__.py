@@ -14,8 +14,8 @@ from rich.progress import track
 
 from autograder.judge import hidden_rubric
 from autograder.mutants.judging import judged, page, rubrics, stated
+from labkit.catalogue import UnknownExercise, find, root
 from labkit.checks import NoRubric
-from labkit.exercises import UnknownExercise, find, root
 
 
 def main(names: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from rich.text import Text
 from autograder.integrity.material import rubric_path
 from autograder.mutants.edits import WrongEdit
 from autograder.mutants.table import Mutants, UnknownMutant
-from labkit.exercises import Exercise, find
+from labkit.catalogue import Exercise, find
 
 
 def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 from autograder.judge import Judge, hidden_rubric
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
+from labkit.catalogue import all_exercises
 from labkit.checks import NoRubric, Rubric
-from labkit.exercises import catalogue
 
 KEPT_SHARE = 6
 """Of the mutants that keep a check, one in this many is judged by it in tests."""
@@ -110,7 +110,7 @@ def mutants_of(rubric: Rubric) -> Mutants:
 
 def rubrics() -> Iterator[Rubric]:
     """Yield the hidden rubrics of all exercises that have one."""
-    for exercise in catalogue():
+    for exercise in all_exercises():
         try:
             yield hidden_rubric(exercise)
         except NoRubric:

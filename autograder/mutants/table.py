@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from autograder.mutants.edits import WrongEdit, edited, parsed
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 SOLUTION = "solution"
 

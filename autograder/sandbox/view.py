@@ -14,7 +14,7 @@ from pathlib import Path
 
 import labkit
 from autograder.sandbox.bwrap import bwrap
-from labkit import exercises
+from labkit import catalogue
 
 HOME = "/home/learner"
 INSIDE = "/inside"
@@ -115,7 +115,7 @@ def _visible() -> list[Path]:
 
 def _hidden() -> list[Path]:
     """Return the folders of the grader and the rest of the course, wherever they lie."""
-    course = exercises.root().resolve()
+    course = catalogue.root().resolve()
     names = ("autograder", "solutions", "notebooks", "course", "workspace")
     return [Path(__file__).resolve().parent.parent, *(course / name for name in names)]
 

@@ -17,7 +17,7 @@ from autograder.intake.stamps import current_record
 from autograder.sandbox import Sandbox
 from autograder.verdicts.key import verdict_key
 from autograder.verdicts.store import GradingTask, StoredVerdict, VerdictStore
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from autograder.grading import builds_on
 from autograder.judge import hidden_rubric
 from autograder.measurable import left_out
 from autograder.sandbox import Sandbox
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks.rubric import visible_path
 
 _SILENT = {
@@ -67,13 +67,13 @@ def _rubric(cell: NotebookNode, sandbox: Sandbox) -> tuple[str, list[str]]:
     name = graded_exercise(cell)
     if not name:
         return "", []
-    rubric = hidden_rubric(exercises.find(name))
+    rubric = hidden_rubric(catalogue.find(name))
     return rubric.path.read_text(), sorted(left_out(rubric, sandbox))
 
 
 def _stand_in(name: str) -> tuple[str, str]:
     """Return the replacement for an exercise on which others build, and the checks that decide whether it is used."""
-    exercise = exercises.find(name)
+    exercise = catalogue.find(name)
     checks = visible_path(exercise)
     return exercise.source("solution", "template")[0], checks.read_text() if checks.is_file() else ""
 

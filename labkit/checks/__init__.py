@@ -5,7 +5,7 @@ For the author of a rubric: `check`, `expect`, `is_close`, `Args`, `group_of`, `
 
 For running one:
 
-    exercise = exercises.find("ring_allreduce")
+    exercise = catalogue.find("ring_allreduce")
     rubric = visible_rubric(exercise)                          # or load_rubric(exercise, path) for a hidden one
     submission = Submission(exercise, source_text)
     report = run_checks(rubric, submission, Ranks("virtual"))  # or Ranks(make_cluster, timeout=...) with your own

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from labkit.catalogue import Exercise, MissingModule, UnknownExercise, all_exercises, find
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, NoRubric
 from labkit.checks.session import check_exercise
-from labkit.exercises import Exercise, MissingModule, UnknownExercise, catalogue, find
 
 
 def main(name: str, file: str | Path | None = None, cluster: str = "virtual", seed: int | None = None) -> int:
@@ -18,7 +18,7 @@ def main(name: str, file: str | Path | None = None, cluster: str = "virtual", se
     started are checked. Returns the exit status: 0 when every check passed, 1 when one failed or an exercise of the
     phase is not started, 2 when nothing could be checked (the message goes to stderr).
     """
-    phase = [exercise for exercise in catalogue() if exercise.phase == name.rstrip("/")]
+    phase = [exercise for exercise in all_exercises() if exercise.phase == name.rstrip("/")]
     try:
         if phase:
             if file is not None:

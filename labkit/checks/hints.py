@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.catalogue import Exercise, UnknownExercise, find, workspace
 from labkit.checks.rubric import NoRubric, visible_rubric
-from labkit.exercises import Exercise, UnknownExercise, find, workspace
 
 
 @dataclass(frozen=True)

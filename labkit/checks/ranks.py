@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from labkit.catalogue import Exercise
 from labkit.checks.expectations import NotMeasurable
 from labkit.checks.patience import Patience
 from labkit.clusters import Cluster, Job, Run
@@ -32,7 +33,6 @@ from labkit.clusters.arguments import marked_group
 from labkit.clusters.forkserver import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
-from labkit.exercises import Exercise
 
 
 class Args:

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labkit.exercises import Exercise, root
+from labkit.catalogue import Exercise, root
 
 PARAMETERS = ("submission", "ranks", "draw")
 FIGURES = ("network", "memory")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 
+from labkit.catalogue import Exercise, find
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import Report
 from labkit.checks.rubric import visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.stand_ins import stand_ins
-from labkit.exercises import Exercise, find
 
 _WHOSE = {
     "yours": "your module",

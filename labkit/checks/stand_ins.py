@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from labkit.catalogue import Exercise
 from labkit.checks.ranks import Submission
 from labkit.checks.rubric import NoRubric
-from labkit.exercises import Exercise
 
 
 @dataclass

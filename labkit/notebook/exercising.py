@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 from IPython.display import Code, display
 
-from labkit import exercises
+from labkit import catalogue, exercises
+from labkit.catalogue import Exercise
 from labkit.clusters.program import fold_traceback
-from labkit.exercises import Exercise
 from labkit.notebook.cells import cell_name, lines_above, require_syntax
 from labkit.notebook.magics import Magic, exercise_names
 
@@ -54,7 +54,7 @@ _NOT_WRITTEN = "raise NotImplementedError()"
 
 
 def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-    exercise = exercises.find(options.name)
+    exercise = catalogue.find(options.name)
     above = lines_above(shell, cell)
     try:
         require_syntax(cell, cell_name(shell), len(above) + 1)
@@ -77,7 +77,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
 
 
 def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-    exercise = exercises.find(options.name)
+    exercise = catalogue.find(options.name)
     template, _ = exercise.source("template")
     kept = exercise.reset()
     print(f"your version is kept as {_shown(kept)}" if kept else "you had no saved version")
@@ -85,7 +85,7 @@ def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
 
 
 def _solution(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-    exercise = exercises.find(options.name)
+    exercise = catalogue.find(options.name)
     if not exercise.paths["solution"].is_file():
         raise UsageError(f"the solution of {exercise.name} has not been released")
     text, _ = exercise.source("solution")
@@ -106,7 +106,7 @@ def _imported(shell: InteractiveShell, exercise: Exercise, text: str, path: Path
 
 def _shown(path: Path) -> str:
     """A path for a notebook that others read: relative to the course if possible."""
-    for base in (exercises.root(), Path.cwd()):
+    for base in (catalogue.root(), Path.cwd()):
         if path.is_relative_to(base):
             return str(path.relative_to(base))
     return str(path)

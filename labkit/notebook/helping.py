@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.display import display
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Check, CheckResult, Report, check_exercise, visible_rubric
 from labkit.notebook.magics import Magic, exercise_names
 from labkit.notebook.screen import Watch
@@ -30,7 +30,7 @@ def magics() -> list[Magic]:
 
 
 def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-    exercise = exercises.find(options.name)
+    exercise = catalogue.find(options.name)
     total = len(visible_rubric(exercise).checks)
     titles: list[str] = []
 
@@ -64,4 +64,4 @@ def show(report: Report) -> None:
 def _hint(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
     from labkit.checks import hints
 
-    print(hints.next_hint(exercises.find(options.name)).text())
+    print(hints.next_hint(catalogue.find(options.name)).text())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import NoRubric
 from labkit.clusters import InvalidJob
 from labkit.clusters.options import seconds
@@ -117,7 +117,7 @@ def _told_plainly() -> Iterator[None]:
     """Report requests that cannot be met in one line, without a traceback."""
     try:
         yield
-    except (InvalidJob, NoRubric, exercises.UnknownExercise, exercises.MissingModule) as error:
+    except (InvalidJob, NoRubric, catalogue.UnknownExercise, catalogue.MissingModule) as error:
         raise UsageError(str(error)) from None
 
 
@@ -135,4 +135,4 @@ def variable(text: str) -> str:
 
 def exercise_names() -> list[str]:
     """Short names of all exercises, for the Tab key."""
-    return [exercise.short_name for exercise in exercises.catalogue()]
+    return [exercise.short_name for exercise in catalogue.all_exercises()]

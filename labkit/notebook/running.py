@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.clusters import Job, OnOutput, OnState, Run
 from labkit.clusters.cluster import ModelledCluster
 from labkit.clusters.options import seconds
@@ -113,7 +113,7 @@ def run_shown(
     kept: the ranks stay alive after this cell.
     The output stays even if `start` raises. `KeyboardInterrupt` reports how many ranks were stopped.
     """
-    seen = RunDisplay(world_size, nnodes, in_order, limit, exercises.workspace() / "logs")
+    seen = RunDisplay(world_size, nnodes, in_order, limit, catalogue.workspace() / "logs")
     stop = Stop()
     record = Record(prompt_number(shell), ranks_in_words(world_size))
     runs.add(record)
@@ -178,9 +178,9 @@ def shown_values(run: Run, cell: str) -> RankValues | None:
 def modules_under_work() -> dict[str, str]:
     """Source of every exercise's module by name, for `labkit.exercises` on the ranks."""
     sources = {}
-    for exercise in exercises.catalogue():
+    for exercise in catalogue.all_exercises():
         try:
             sources[exercise.name], _ = exercise.source()
-        except exercises.MissingModule:
+        except catalogue.MissingModule:
             continue
     return sources

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from textwrap import indent
 
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 RING = Exercise("phase3_multi_node/ring_allreduce")
 BLANK = "    # YOUR CODE HERE\n    raise NotImplementedError()\n"

@@ -17,7 +17,7 @@ from autograder.course import Course
 from autograder.judge import BrokenRubric, hidden_rubric
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import CheckResult, Report
 from labkit.cli import main
 
@@ -77,7 +77,7 @@ def test_a_rubric_that_python_cannot_read_is_named(tree: Path) -> None:
     rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
     rubric.write_text("def broken(:\n")
     with pytest.raises(BrokenRubric) as caught:
-        hidden_rubric(exercises.find(NAME))
+        hidden_rubric(catalogue.find(NAME))
     assert str(rubric) in str(caught.value) and "SyntaxError" in str(caught.value) and "line 1" in str(caught.value)
 
 

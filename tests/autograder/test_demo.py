@@ -11,7 +11,7 @@ import matplotlib.image
 import nbformat
 import pytest
 
-from labkit import exercises
+from labkit import catalogue
 
 RUN = """
 import runpy, sys
@@ -32,7 +32,7 @@ assert not psutil.wait_procs(left, timeout=60)[1], left
 @pytest.mark.slow
 def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
     for part in ("solutions", "templates", "notebooks", "autograder"):
-        (tmp_path / part).symlink_to(exercises.root() / part)
+        (tmp_path / part).symlink_to(catalogue.root() / part)
     environment = {**os.environ, "LABKIT_ROOT": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -49,7 +49,7 @@ def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_demo_goes_through_where_no_sandbox_can_be_made(tmp_path: Path) -> None:
     for part in ("solutions", "templates", "notebooks", "autograder"):
-        (tmp_path / part).symlink_to(exercises.root() / part)
+        (tmp_path / part).symlink_to(catalogue.root() / part)
     forbids = Path(__file__).with_name("without_namespaces.py")
     command = [sys.executable, forbids, sys.executable, "-m", "labkit", "demo"]
     environment = {**os.environ, "LABKIT_ROOT": str(tmp_path), "COLUMNS": "200"}

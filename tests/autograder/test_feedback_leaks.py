@@ -13,7 +13,7 @@ from autograder.feedback.pictures import pictures
 from autograder.judge import Judge
 from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
-from labkit import exercises
+from labkit import catalogue
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -58,7 +58,7 @@ def test_inputs_do_not_come_out(leak: str, tmp_path: Path, monkeypatch: pytest.M
     body = "".join(f"    {line}\n" for line in (INPUTS + LEAKS[leak]).splitlines())
     module = second_exercise.SOLUTION[:begin] + body + second_exercise.SOLUTION[end:]
     with Judge(Sandbox(), timeout=5.0) as judge:
-        report = judge.judge(exercises.find(second_exercise.NAME), module)
+        report = judge.judge(catalogue.find(second_exercise.NAME), module)
     assert report.earned == 0
     verdict = Verdict({"grade": report}, (), {"grade": pictures(report)})
     feedback = json.dumps(outputs(verdict, "grade"))

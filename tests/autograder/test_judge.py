@@ -11,7 +11,7 @@ import second_exercise
 from autograder.feedback import for_learner
 from autograder.judge import BrokenRubric, Judge
 from autograder.sandbox import Sandbox
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Report
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
@@ -64,13 +64,13 @@ MODULES = {
 
 
 @pytest.fixture
-def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> exercises.Exercise:
+def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exercise:
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    return exercises.find(second_exercise.NAME)
+    return catalogue.find(second_exercise.NAME)
 
 
-def judged(exercise: exercises.Exercise, source: str) -> Report:
+def judged(exercise: catalogue.Exercise, source: str) -> Report:
     # the sandboxes' forkserver keeps running
     Sandbox().open().close()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -82,15 +82,15 @@ def judged(exercise: exercises.Exercise, source: str) -> Report:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_gets_what_it_deserves(name: str, exercise: exercises.Exercise) -> None:
+def test_a_module_gets_what_it_deserves(name: str, exercise: catalogue.Exercise) -> None:
     source, marks, reason = MODULES[name]
     report = judged(exercise, source)
     assert (report.earned, report.points) == (marks, 3.0), report.text()
     assert reason in for_learner(report).text()
 
 
-def test_a_module_finds_neither_rubric_nor_solution(exercise: exercises.Exercise) -> None:
-    wanted = [str(exercises.root() / "autograder" / "rubrics"), str(exercise.paths["solution"])]
+def test_a_module_finds_neither_rubric_nor_solution(exercise: catalogue.Exercise) -> None:
+    wanted = [str(catalogue.root() / "autograder" / "rubrics"), str(exercise.paths["solution"])]
     spy = instead(
         f"import os\nif not any(map(os.path.exists, {wanted})): raise KeyError('nothing to see')\nreceived = 0"
     )
@@ -98,7 +98,7 @@ def test_a_module_finds_neither_rubric_nor_solution(exercise: exercises.Exercise
     assert all(result.stopped.startswith("KeyError") for result in report.results), report.text()
 
 
-def test_feedback_tells_no_text_of_exceptions_and_no_seed(exercise: exercises.Exercise) -> None:
+def test_feedback_tells_no_text_of_exceptions_and_no_seed(exercise: catalogue.Exercise) -> None:
     report = judged(exercise, instead("print('seen', tensor)\nraise RuntimeError(f'inputs are {tensor}')"))
     assert "inputs are" in report.text()
     shown = for_learner(report)
@@ -108,8 +108,8 @@ def test_feedback_tells_no_text_of_exceptions_and_no_seed(exercise: exercises.Ex
     assert str(report.seed) not in shown.text()
 
 
-def test_a_rubric_that_is_broken_gives_no_marks(exercise: exercises.Exercise) -> None:
-    path = exercises.root() / "autograder" / "rubrics" / exercise.filename
+def test_a_rubric_that_is_broken_gives_no_marks(exercise: catalogue.Exercise) -> None:
+    path = catalogue.root() / "autograder" / "rubrics" / exercise.filename
     path.write_text(
         path.read_text().replace("def messages(submission, ranks, draw):", "def messages(draw):\n    1 / 0")
     )

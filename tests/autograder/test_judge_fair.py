@@ -14,7 +14,7 @@ from autograder.grading import builds_on, judge_notebook
 from autograder.judge import Judge
 from autograder.sandbox import Sandbox, Usage
 from autograder.submission_sandbox import SubmissionSandbox
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Budget, CannotJudge, CheckFailed, CheckResult, Patience, Ranks, Submission, check_exercise
 from labkit.clusters import RankResult, Run
 from labkit.clusters.forkserver import ForkServer
@@ -57,19 +57,19 @@ def test_a_module_of_ones_own_is_used_where_it_works_and_the_solution_where_not(
 
 
 def test_the_learners_own_checks_use_the_same_stand_ins(tree: Path) -> None:
-    exercises.find(FAR).save(USES)
-    exercises.find(second_exercise.NAME).save(WRONG)
-    report = check_exercise(exercises.find(FAR))
+    catalogue.find(FAR).save(USES)
+    catalogue.find(second_exercise.NAME).save(WRONG)
+    report = check_exercise(catalogue.find(FAR))
     assert report.passed and ": your own fails its visible checks" in report.title
-    exercises.find(second_exercise.NAME).save(RIGHT)
-    assert "this builds on your own pass_it_on" in check_exercise(exercises.find(FAR)).title
+    catalogue.find(second_exercise.NAME).save(RIGHT)
+    assert "this builds on your own pass_it_on" in check_exercise(catalogue.find(FAR)).title
 
 
 def test_exercises_that_build_on_each_other_are_refused(tree: Path) -> None:
     path = tree / "solutions" / f"{second_exercise.NAME}.py"
     path.write_text(f"from labkit.exercises import pass_it_far\n{RIGHT}")
     with pytest.raises(ValueError, match=r"build on each other: .*pass_it_far -> .*pass_it_on -> .*pass_it_far"):
-        exercises.find(FAR).builds_on  # noqa: B018
+        catalogue.find(FAR).builds_on  # noqa: B018
 
 
 @sandboxed
@@ -79,7 +79,7 @@ def test_what_fails_by_chance_is_run_again_and_said(tree: Path) -> None:
     module = RIGHT.replace("    ### BEGIN", chance + "    ### BEGIN")
     module = module.replace("    return", "    if rank == 0: open('/tmp/been', 'w')\n    return")
     with Judge(Sandbox(apart=False), timeout=3.0) as judge:
-        report = judge.judge(exercises.find(second_exercise.NAME), module)
+        report = judge.judge(catalogue.find(second_exercise.NAME), module)
     first, second = report.results
     assert (first.earned, first.retried) == (2.0, "")
     assert second.retried == "failed at first, then passed twice: it counts" and second.earned == 1.0
@@ -94,7 +94,7 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
     rubric.write_text(rubric.read_text() + more.format("third") + more.format("fourth"))
     module = RIGHT.replace("    ### BEGIN", "    while rank == 1: pass\n    ### BEGIN")
     with Judge(Sandbox(), timeout=2.0) as judge:
-        report = judge.judge(exercises.find(second_exercise.NAME), module)
+        report = judge.judge(catalogue.find(second_exercise.NAME), module)
     assert report.earned == 0
     first, second, third, fourth = report.results
     line = module.splitlines().index("    while rank == 1: pass") + 1
@@ -117,14 +117,14 @@ def test_a_hang_in_the_first_checks_costs_no_mark_of_the_others(tree: Path) -> N
     rubric.write_text(hidden[0] + check.format("large", 6) + check.format("larger", 7) + "".join(hidden[1:]))
     rubric.write_text(rubric.read_text().replace("draw.randrange(3, 9)", "3"))
     with Judge(Sandbox(), timeout=2.0) as judge:
-        report = judge.judge(exercises.find(second_exercise.NAME), module)
+        report = judge.judge(catalogue.find(second_exercise.NAME), module)
     assert [result.passed for result in report.results] == [False, False, True, True], report.text()
     assert [result.retried for result in report.results[2:]] == ["run later, in a fresh sandbox"] * 2
 
 
 @sandboxed
 def test_where_the_solution_is_too_slow_there_is_no_mark_until_it_is_not(tree: Path) -> None:
-    exercise = exercises.find(second_exercise.NAME)
+    exercise = catalogue.find(second_exercise.NAME)
     solution = tree / "solutions" / f"{second_exercise.NAME}.py"
     solution.write_text(second_exercise.SLOW_SOLUTION)
     too_slow = pytest.raises(CannotJudge, match=r"this machine is too slow at the moment|the solution fails the check")
@@ -152,7 +152,7 @@ def opens_files(submission, ranks):
 
 @sandboxed
 def test_an_error_of_the_machine_where_it_is_judged_is_nobodys_marks(tree: Path) -> None:
-    exercise = exercises.find(second_exercise.NAME)
+    exercise = catalogue.find(second_exercise.NAME)
     rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
     text = f"from pathlib import Path\n{rubric.read_text()}{OUT_OF_FILES}"
 
@@ -214,7 +214,7 @@ class OtherInstance:
 
 def test_a_sandbox_that_breaks_is_nobodys_marks(tree: Path) -> None:
     with pytest.raises(CannotJudge, match="no rank could be started"), Judge(OtherSandbox(("false",))) as judge:
-        judge.judge(exercises.find(second_exercise.NAME), RIGHT)
+        judge.judge(catalogue.find(second_exercise.NAME), RIGHT)
 
 
 def test_why_a_sandbox_was_ended_is_what_the_check_has_seen(tree: Path) -> None:
@@ -223,7 +223,7 @@ def test_why_a_sandbox_was_ended_is_what_the_check_has_seen(tree: Path) -> None:
     sandbox.opened = 1
     submission_sandbox = SubmissionSandbox(sandbox)
     ranks = Ranks(submission_sandbox.virtual)
-    submission = Submission(exercises.find(second_exercise.NAME), RIGHT)
+    submission = Submission(catalogue.find(second_exercise.NAME), RIGHT)
     run = ranks(2).attempt(submission.pass_it_on, [torch.ones(2), torch.ones(2)])
     assert run.stopped == why and why in run.diagnosis()
     submission_sandbox.close()

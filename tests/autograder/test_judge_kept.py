@@ -9,7 +9,7 @@ import second_exercise
 
 from autograder.judge import Judge
 from autograder.sandbox import Sandbox
-from labkit import exercises
+from labkit import catalogue
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -62,7 +62,7 @@ def fresh(submission, ranks, draw):
 def test_state_helps_in_no_other_check_and_harms_in_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    exercise = exercises.find(second_exercise.NAME)
+    exercise = catalogue.find(second_exercise.NAME)
     (tmp_path / "autograder" / "rubrics" / exercise.filename).write_text(RUBRIC)
     with Judge(Sandbox()) as judge:
         report = judge.judge(exercise, COUNTS)

@@ -10,12 +10,12 @@ import torch
 
 from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
+from labkit.catalogue import Exercise
 from labkit.checks import Alteration, Args, NotMeasurable, Ranks, Reference, Submission
 from labkit.clusters import Job, Run
 from labkit.clusters.arguments import transposed, work
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
-from labkit.exercises import Exercise
 from labkit.trace import Kind
 
 NAME = "phase1_small/tried"

@@ -16,7 +16,7 @@ from autograder.measurable import unmeasurable
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from autograder.verdicts.store import VerdictStore
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import CannotJudge
 
 NAME = second_exercise.NAME
@@ -33,18 +33,18 @@ RUBRIC = second_exercise.RUBRIC + MEASURED
 
 
 @pytest.fixture
-def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> exercises.Exercise:
+def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exercise:
     second_exercise.add_to(tmp_path)
     notebook = second_exercise.notebook(NAME, second_exercise.SOLUTION, points=5)
     nbformat.write(notebook, tmp_path / "notebooks" / f"{NAME}.ipynb")
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    exercise = exercises.find(NAME)
+    exercise = catalogue.find(NAME)
     rubric_of(exercise).write_text(RUBRIC)
     return exercise
 
 
-def rubric_of(exercise: exercises.Exercise) -> Path:
-    return exercises.root() / "autograder" / "rubrics" / exercise.filename
+def rubric_of(exercise: catalogue.Exercise) -> Path:
+    return catalogue.root() / "autograder" / "rubrics" / exercise.filename
 
 
 def configured() -> Config:
@@ -53,7 +53,7 @@ def configured() -> Config:
 
 
 def test_what_cannot_be_measured_is_left_out_until_a_machine_measures_it(
-    exercise: exercises.Exercise, tmp_path: Path
+    exercise: catalogue.Exercise, tmp_path: Path
 ) -> None:
     course = Course(tmp_path / "course", configured())
     course.release(PHASE)
@@ -77,7 +77,7 @@ def test_what_cannot_be_measured_is_left_out_until_a_machine_measures_it(
     assert report.passed and not report.left_out
 
 
-def test_a_check_says_what_it_needs(exercise: exercises.Exercise) -> None:
+def test_a_check_says_what_it_needs(exercise: catalogue.Exercise) -> None:
     """Otherwise the submission, which runs before the figure is read, would decide whether it is left out."""
     rubric_of(exercise).write_text(RUBRIC.replace(', needs={"network"}', ""))
     sandbox = Sandbox(config=configured())
@@ -88,7 +88,7 @@ def test_a_check_says_what_it_needs(exercise: exercises.Exercise) -> None:
         Judge(sandbox).judge(exercise, second_exercise.SOLUTION)
 
 
-def test_a_runner_without_a_network_of_its_own_measures_no_bytes(exercise: exercises.Exercise) -> None:
+def test_a_runner_without_a_network_of_its_own_measures_no_bytes(exercise: catalogue.Exercise) -> None:
     sandbox = Sandbox(config=configured())
     assert set(unmeasurable(sandbox)) == {"network", "memory"}
     with pytest.raises(CannotJudge, match=r"nothing of .* network of their own"), Judge(sandbox) as judge:

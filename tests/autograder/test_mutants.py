@@ -11,7 +11,7 @@ import second_exercise
 
 from autograder.mutants import Mutants, UnknownMutant, WrongEdit
 from autograder.mutants.edits import edited, parsed
-from labkit import exercises
+from labkit import catalogue
 
 BASE = """def half(x):
     if x:
@@ -68,31 +68,31 @@ def test_what_does_not_fit_is_named(change: str, problem: str) -> None:
 
 
 @pytest.fixture
-def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> exercises.Exercise:
+def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exercise:
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    return exercises.find(second_exercise.NAME)
+    return catalogue.find(second_exercise.NAME)
 
 
-def mutants(exercise: exercises.Exercise) -> Mutants:
-    return Mutants(exercise, exercises.root() / "autograder" / "rubrics" / exercise.filename)
+def mutants(exercise: catalogue.Exercise) -> Mutants:
+    return Mutants(exercise, catalogue.root() / "autograder" / "rubrics" / exercise.filename)
 
 
-def test_an_edit_that_does_not_fit_names_exercise_and_mutant(exercise: exercises.Exercise) -> None:
+def test_an_edit_that_does_not_fit_names_exercise_and_mutant(exercise: catalogue.Exercise) -> None:
     path = mutants(exercise).path
     path.write_text(path.read_text().replace("          sending.wait()", "          sent.wait()"))
     with pytest.raises(WrongEdit, match=r"pass_it_on, mutant sends_twice: .*\n +sent.wait\(\)"):
         mutants(exercise).text("sends_twice")
 
 
-def test_a_base_that_is_missing_is_named(exercise: exercises.Exercise) -> None:
+def test_a_base_that_is_missing_is_named(exercise: catalogue.Exercise) -> None:
     path = mutants(exercise).path
     path.write_text(path.read_text().replace('loses={"messages"}', 'loses={"messages"}, base="waits"'))
     with pytest.raises(WrongEdit, match="pass_it_on, mutant sends_twice: no variant is called 'waits'"):
         mutants(exercise).text("sends_twice")
 
 
-def test_a_mutant_without_an_edit_is_a_module_of_its_own(exercise: exercises.Exercise) -> None:
+def test_a_mutant_without_an_edit_is_a_module_of_its_own(exercise: catalogue.Exercise) -> None:
     found = mutants(exercise)
     text = '"""Nothing is sent."""\n'
     found.folder.mkdir()
@@ -102,7 +102,7 @@ def test_a_mutant_without_an_edit_is_a_module_of_its_own(exercise: exercises.Exe
     assert (found.text("sends_nothing"), found.says("sends_nothing")) == (text, "Nothing is sent.")
 
 
-def test_unknown_names_get_the_nearest(exercise: exercises.Exercise) -> None:
+def test_unknown_names_get_the_nearest(exercise: catalogue.Exercise) -> None:
     with pytest.raises(UnknownMutant, match="'send_twice'; did you mean sends_twice"):
         mutants(exercise)["send_twice"]
 
@@ -111,7 +111,7 @@ def labkit(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "labkit", *words], capture_output=True, text=True)
 
 
-def test_the_command_shows_module_difference_and_list(exercise: exercises.Exercise) -> None:
+def test_the_command_shows_module_difference_and_list(exercise: catalogue.Exercise) -> None:
     assert labkit("mutants", "show", "pass_it_on", "sends_twice").stdout == second_exercise.SENDS_TWICE
     difference = labkit("mutants", "diff", "pass_it_on", "sends_twice").stdout.splitlines()
     assert difference[:2] == ["--- solution", "+++ sends_twice"]
@@ -131,6 +131,6 @@ def test_the_command_shows_module_difference_and_list(exercise: exercises.Exerci
         (("pass_it_on", "send_twice"), "no mutant of pass_it_on is called 'send_twice'; did you mean sends_twice"),
     ],
 )
-def test_the_command_offers_near_names(exercise: exercises.Exercise, words: tuple[str, str], problem: str) -> None:
+def test_the_command_offers_near_names(exercise: catalogue.Exercise, words: tuple[str, str], problem: str) -> None:
     done = labkit("mutants", "diff", *words)
     assert done.returncode == 2 and problem in done.stderr and "Traceback" not in done.stderr

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autograder.retries import Retries, TimedResult, may_be_chance
+from labkit.catalogue import Exercise
 from labkit.checks import (
     CannotJudge,
     Check,
@@ -24,7 +25,6 @@ from labkit.checks import (
 from labkit.checks.patience import NOT_RUN
 from labkit.clusters import Job, RankResult, Run
 from labkit.clusters.run import RankError
-from labkit.exercises import Exercise
 
 PASSED = CheckResult("check", 1.0, earned=1.0)
 TIMEOUT = CheckResult("check", 1.0, earned=0.0, run=Run([RankResult(0)], stopped="timeout after 20 s"))

@@ -21,7 +21,7 @@ from autograder.judge import hidden_rubric
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
-from labkit import exercises
+from labkit import catalogue
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"
-EXERCISE = exercises.find(NOTEBOOK)
+EXERCISE = catalogue.find(NOTEBOOK)
 RUBRIC = hidden_rubric(EXERCISE)
 MUTANTS = Mutants(EXERCISE, RUBRIC.path)
 SOLUTION = EXERCISE.source("solution")[0]
@@ -113,13 +113,13 @@ def test_a_release_has_a_locked_graded_cell_worth_the_rubric(graded: Graded) -> 
 
 
 def test_every_graded_cell_of_the_lab_is_worth_its_rubric() -> None:
-    notebooks = sorted((exercises.root() / "notebooks").glob("phase*_*/*.ipynb"))
+    notebooks = sorted((catalogue.root() / "notebooks").glob("phase*_*/*.ipynb"))
     assert notebooks
     for path in notebooks:
         for cell in nbformat.read(path, as_version=4).cells:
             name = graded_exercise(cell)
             if name is not None:
-                assert cell.metadata.nbgrader.points == hidden_rubric(exercises.find(name)).points, path
+                assert cell.metadata.nbgrader.points == hidden_rubric(catalogue.find(name)).points, path
 
 
 def test_a_released_exercise_cell_is_the_template(graded: Graded) -> None:

@@ -20,7 +20,7 @@ import autograder
 import labkit
 from autograder.sandbox import Sandbox, SandboxInstance
 from autograder.sandbox.bwrap import bwrap
-from labkit import exercises
+from labkit import catalogue
 from labkit.clusters import Job, torchrun
 from labkit.clusters.local import local
 from labkit.linux import landlock
@@ -120,7 +120,7 @@ def secrets(tmp_path: Path) -> list[str]:
     """Files of the course and of this machine that no submission may see."""
     gradebook = tmp_path / "gradebook.db"
     gradebook.write_text("")
-    root, package = exercises.root(), Path(autograder.__file__).parent
+    root, package = catalogue.root(), Path(autograder.__file__).parent
     found = [gradebook, HERE, root / "solutions", root / "autograder", root / "notebooks", package / "rubrics"]
     found += [package / "judge.py", Path("/etc/passwd"), Path("/etc/shadow"), Path.home() / ".profile", Path("/var")]
     assert all(path.exists() for path in found[:-3])

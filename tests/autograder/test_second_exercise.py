@@ -13,7 +13,7 @@ import pytest
 import second_exercise
 
 from autograder.sandbox import Sandbox
-from labkit import exercises
+from labkit import catalogue
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -57,7 +57,7 @@ print(json.dumps({"written": written.split(), "checked": checked, "marks": marks
 def test_a_new_exercise_needs_no_change_to_the_lab(tmp_path: Path) -> None:
     tree, name = tmp_path / "tree", second_exercise.NAME
     for part in ("labkit", "autograder", "solutions", "templates", "notebooks"):
-        shutil.copytree(exercises.root() / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(catalogue.root() / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
     second_exercise.add_to(tree)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LABKIT_")}
     environment |= {"PYTHONPATH": str(tree), "LABKIT_WORKSPACE": str(tmp_path / "workspace")}

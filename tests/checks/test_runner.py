@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from checks.course import SOLUTION
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import NoRubric, Ranks, Report, Submission, check, load_rubric, run_checks, visible_rubric
 from labkit.checks.keeping import MOST_OUTPUT_CHARACTERS
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("course")
 
 
 def judged(source: str, seed: int | None = None, timeout: float = 20.0) -> Report:
-    exercise = exercises.find("largest")
+    exercise = catalogue.find("largest")
     return run_checks(visible_rubric(exercise), Submission(exercise, source), Ranks("virtual", timeout), seed=seed)
 
 
@@ -118,7 +118,7 @@ def test_a_value_that_the_check_cannot_read_costs_its_points(course: Path) -> No
 
 
 def test_only_public_names_can_be_called() -> None:
-    submission = Submission(exercises.find("largest"), SOLUTION)
+    submission = Submission(catalogue.find("largest"), SOLUTION)
     with pytest.raises(AttributeError, match="no public name 'dist'"):
         submission.dist  # noqa: B018
 
@@ -139,7 +139,7 @@ def test_a_check_says_what_it_cannot_be_given() -> None:
 
 
 def test_a_rubric_that_is_missing_or_empty(tmp_path: Path) -> None:
-    exercise = exercises.find("largest")
+    exercise = catalogue.find("largest")
     with pytest.raises(NoRubric, match="is missing"):
         load_rubric(exercise, tmp_path / "none.py")
     (tmp_path / "empty.py").write_text("")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from checks.course import SOLUTION
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import check_exercise, command, grade, hints
 
 pytestmark = pytest.mark.usefixtures("course")
 
 
 def test_grade_gives_points_and_prints_the_report(capfd: pytest.CaptureFixture[str]) -> None:
-    exercises.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
     assert grade("largest") == 1.0
     out, err = capfd.readouterr()
     assert "FAIL 0/2   the largest of all" in out
@@ -42,7 +42,7 @@ def test_grade_in_a_notebook_displays_html(course: Path) -> None:
 
 
 def test_the_same_checks_on_real_processes() -> None:
-    report = check_exercise(exercises.find("largest"), SOLUTION, cluster="local")
+    report = check_exercise(catalogue.find("largest"), SOLUTION, cluster="local")
     assert report.passed, report.text()
 
 
@@ -58,7 +58,7 @@ def test_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_the_shell_checks_what_is_begun_of_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main("phase1_small") == 1
     assert capsys.readouterr().out.startswith("largest: not started: run its notebook, or copy templates/phase1_small/")
-    exercises.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(SOLUTION)
     assert command.main("phase1_small") == 0
     assert capsys.readouterr().out.endswith("\n\nlargest: 3 of 3 points (your module, on virtual ranks)\n")
 
@@ -74,7 +74,7 @@ def test_the_shell_with_nothing_to_check(capsys: pytest.CaptureFixture[str], cou
 
 
 def test_hints_come_one_at_a_time_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
-    exercise = exercises.find("largest")
+    exercise = catalogue.find("largest")
     assert hints.next_hint(exercise).given == ("think",)
     assert hints.main("largest") == 0
     assert "hint 2 of 2\nall_reduce(tensor, MAX)\n\nthat was the last hint" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import signal
 import pytest
 from checks.course import SOLUTION
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Submission
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import RankError, RankResult, Run
@@ -21,7 +21,7 @@ SECRET = "31415926"
 
 
 def stopped(run: Run) -> tuple[str, str, int]:
-    stop = what_stopped(run, Submission(exercises.find("largest"), SOLUTION))
+    stop = what_stopped(run, Submission(catalogue.find("largest"), SOLUTION))
     return stop.text, stop.why, stop.line
 
 
@@ -43,7 +43,7 @@ def test_a_frozen_object_is_told_from_other_exceptions() -> None:
 
 
 def test_a_gap_of_the_template_is_not_what_somebody_does_not_have() -> None:
-    submission = Submission(exercises.find("largest"), SOLUTION)
+    submission = Submission(catalogue.find("largest"), SOLUTION)
     gap = what_stopped(failed("NotImplementedError", NOT_WRITTEN), submission)
     assert gap.unwritten and gap.why == "On rank 1 of 2. It called a part that is not written yet."
     missing = what_stopped(failed("NotImplementedError", "all_reduce of no tensors at all"), submission)

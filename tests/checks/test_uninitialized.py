@@ -10,7 +10,7 @@ import pytest
 import torch
 from checks.course import SOLUTION
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import CheckFailed, Ranks, Submission, expect, run_checks, visible_rubric
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import virtual
@@ -46,7 +46,7 @@ return result
 def test_elements_that_were_never_written_are_named_as_such(
     ranks: str | Callable[..., Cluster], body: str, never_written: int
 ) -> None:
-    exercise = exercises.find("largest")
+    exercise = catalogue.find("largest")
     source = SOLUTION.replace("import torch.dis", "import torch\nimport torch.dis").replace(
         "    dist.all_reduce(tensor, dist.ReduceOp.MAX)", textwrap.indent(body.strip(), "    ")
     )

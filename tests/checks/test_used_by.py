@@ -9,7 +9,7 @@ import torch
 from checks.course import SOLUTION
 from torch import Tensor
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Args, Ranks, Submission
 
 pytestmark = pytest.mark.usefixtures("course")
@@ -28,7 +28,7 @@ def twice(tensor: Tensor) -> list[Any]:
 
 
 def of(source: str) -> Submission:
-    return Submission(exercises.find("largest"), source)
+    return Submission(catalogue.find("largest"), source)
 
 
 @pytest.mark.parametrize("cluster", ["virtual", "local"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import exercises
+from labkit import catalogue
 from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 
 FILLS_FROM_THE_LEFT = """    ends, held = [], 0
@@ -61,7 +61,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_visible_check_shows_it(mistake: str) -> None:
     check, right, wrong = MISTAKES[mistake]
-    exercise = exercises.find(mistake.partition(":")[0])
+    exercise = catalogue.find(mistake.partition(":")[0])
     solution = exercise.source("solution")[0]
     assert solution.count(right) == 1
     rubric = visible_rubric(exercise)

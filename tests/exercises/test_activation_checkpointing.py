@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torchs
 
 from labkit import exercises
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 EXERCISE = Exercise("phase2_advanced/activation_checkpointing")
 solution = exercises.load(EXERCISE, EXERCISE.source("solution")[0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import Job, exercises, virtual
+from labkit import Job, catalogue, virtual
 
-EXERCISE = exercises.Exercise("phase1_data_parallel/collectives")
+EXERCISE = catalogue.Exercise("phase1_data_parallel/collectives")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
 
 BESIDE_THE_LIBRARY = """

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from labkit import exercises
+from labkit import catalogue, exercises
 
-EXERCISE = exercises.Exercise("phase1_data_parallel/data_loader")
+EXERCISE = catalogue.Exercise("phase1_data_parallel/data_loader")
 SOLUTION: Any = exercises.load(EXERCISE, EXERCISE.paths["solution"].read_text())
 
 counts = st.integers(1, 9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labkit import Job, local, virtual
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 EXERCISE = Exercise("phase2_advanced/gradient_accumulation")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}

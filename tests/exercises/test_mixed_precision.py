@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import Job, exercises, local, virtual
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 EXERCISE = Exercise("phase2_advanced/mixed_precision")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}

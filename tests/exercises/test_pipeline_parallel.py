@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from labkit import Job, exercises, virtual
+from labkit import Job, catalogue, exercises, virtual
 
-EXERCISE = exercises.find("pipeline_parallel")
+EXERCISE = catalogue.find("pipeline_parallel")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
 pipeline = exercises.load(EXERCISE, MODULES[EXERCISE.name])
 sizes = st.integers(1, 7)

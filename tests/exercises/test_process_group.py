@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import Job, exercises, virtual
+from labkit import Job, catalogue, virtual
 
-EXERCISE = exercises.Exercise("phase1_data_parallel/process_group")
+EXERCISE = catalogue.Exercise("phase1_data_parallel/process_group")
 SOLUTION = EXERCISE.source("solution")[0]
 
 BESIDE_THE_LIBRARY = """
@@ -65,7 +65,7 @@ cleanup()
 
 def started(launched: bool, **variables: str) -> str:
     """Return what the script prints when started by hand with these variables."""
-    ours = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(exercises.root())}
+    ours = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(catalogue.root())}
     plain = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
     command = [sys.executable, "-c", SCRIPT.format(launched=launched)]
     done = subprocess.run(command, env=plain | ours | variables, capture_output=True, text=True)

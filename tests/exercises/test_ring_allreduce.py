@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import Job, exercises, virtual
+from labkit import Job, catalogue, virtual
 from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 
-EXERCISE = exercises.Exercise("phase3_multi_node/ring_allreduce")
+EXERCISE = catalogue.Exercise("phase3_multi_node/ring_allreduce")
 SOLUTION = EXERCISE.paths["solution"].read_text()
 
 # The library's own functions next to the learner's, on the same inputs; runs on the ranks.

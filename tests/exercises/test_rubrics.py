@@ -10,9 +10,9 @@ import pytest
 from autograder.judge import Judge
 from autograder.mutants import judging
 from autograder.sandbox import Sandbox
-from labkit import exercises
+from labkit import catalogue
+from labkit.catalogue import Exercise
 from labkit.checks import Ranks, Report, Submission, run_checks, visible_rubric
-from labkit.exercises import Exercise
 
 ENOUGH_MUTANTS = 6
 ENOUGH_HINTS = 3
@@ -133,13 +133,13 @@ def test_both_rubrics_are_on_one_scale(name: str) -> None:
 def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
     """It shows what the rubric states, which the tests above compare with a run of each."""
     section = judging.section(HIDDEN[name])
-    assert section in (exercises.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"
+    assert section in (catalogue.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"
 
 
 def test_every_exercise_is_complete() -> None:
-    for exercise in exercises.catalogue():
+    for exercise in catalogue.all_exercises():
         assert exercise.short_name in HIDDEN, f"{exercise.name} has no hidden rubric"
         assert exercise.public_names and exercise.paths["solution"].is_file() and exercise.paths["template"].is_file()
-        assert (exercises.root() / "notebooks" / f"{exercise.name}.ipynb").is_file()
-        guidelines = (exercises.root() / "templates" / exercise.phase / "README.md").read_text()
+        assert (catalogue.root() / "notebooks" / f"{exercise.name}.ipynb").is_file()
+        guidelines = (catalogue.root() / "templates" / exercise.phase / "README.md").read_text()
         assert f"\n## `{exercise.short_name}`\n" in guidelines

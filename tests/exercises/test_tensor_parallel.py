@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import Job, local, virtual
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 EXERCISE = Exercise("phase2_advanced/tensor_parallel")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}

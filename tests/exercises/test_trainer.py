@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labkit import Job, exercises, local, virtual
-from labkit.exercises import Exercise
+from labkit.catalogue import Exercise
 
 EXERCISE = Exercise("phase1_data_parallel/trainer")
 MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE)}

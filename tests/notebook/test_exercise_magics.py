@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import find
+from labkit.catalogue import find
 
 RING = find("ring_allreduce")
 SOLUTION, _ = RING.source("solution")

@@ -11,8 +11,8 @@ from autograder.feedback import for_learner
 from autograder.judge import Judge, hidden_rubric
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
-from labkit import exercises
-from labkit.exercises import Exercise
+from labkit import catalogue
+from labkit.catalogue import Exercise
 
 pytestmark = [
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
@@ -37,7 +37,7 @@ def handed_in(exercise: Exercise, text: str) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_rubric_gives_what_is_deserved_with_its_reason(path: Path) -> None:
-    exercise, text = exercises.find(path.parent.name), path.read_text()
+    exercise, text = catalogue.find(path.parent.name), path.read_text()
     others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
     checks = told(text, "checks").split()
     with Judge(Sandbox()) as judge:
