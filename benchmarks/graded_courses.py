@@ -21,6 +21,15 @@ from labkit import catalogue
 RING = "ring_allreduce"
 IMPORT = "phase1_data_parallel/imports_torch"
 
+IMPORT_CATALOGUE = f"""
+[[exercise]]
+number = 1
+name = "{IMPORT}"
+title = "Imports"
+builds_on = []
+minutes = 1
+points = 1
+"""
 IMPORT_MODULE = '''"""Imports torch, and hardly uses it."""
 
 from __future__ import annotations
@@ -114,8 +123,8 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
     tree = _tree(folder)
     for part in ("solutions", "templates", "autograder", "labkit"):
         (tree / part).symlink_to(catalogue.root().resolve() / part)
-    ours: NotebookNode = nbformat.read(catalogue.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
-    stock: NotebookNode = nbformat.read(catalogue.root() / "notebooks" / f"{exercise.name}.ipynb", as_version=4)
+    ours: NotebookNode = nbformat.read(exercise.notebook, as_version=4)
+    stock: NotebookNode = nbformat.read(exercise.notebook, as_version=4)
     rubric = catalogue.root().resolve() / "autograder" / "rubrics" / exercise.filename
     graded = next(cell for cell in stock.cells if graded_exercise(cell) == RING)
     graded.source = RUBRIC_IN_A_KERNEL.format(name=exercise.name, rubric=str(rubric))
@@ -132,6 +141,8 @@ def imports_torch(folder: Path) -> Assignment:
         path = tree / part / f"{IMPORT}.py"
         path.parent.mkdir(parents=True)
         path.write_text(text)
+    (tree / "labkit").mkdir()
+    (tree / "labkit" / "catalogue.toml").write_text(IMPORT_CATALOGUE)
     ours = _notebook(f"%%exercise {IMPORT}\n{IMPORT_MODULE}", f'grade("{IMPORT.split("/")[1]}")')
     stock = _notebook(IMPORT_MODULE, IMPORT_IN_A_KERNEL)
     return Assignment(_with_notebook(tree, IMPORT, ours), IMPORT, ours, stock, stock_has_magic=False)

@@ -1,8 +1,9 @@
 """The exercises' solutions beside the library: the same work, values equal or not, time side by side.
 
-A part is a module `solutions_NAME.py` in this folder, whose `measure(repetitions, quick)` returns a `Beside` for each
-piece of work. Both do it alternately, on the same ranks; times are medians unless the part states otherwise. If the
-algorithm is the same, a solution may take at most 1.1 times the library's time; otherwise the ratio is only reported.
+Each exercise has a part, a module `solutions_NAME.py` in this folder, whose `measure(repetitions, quick)` returns a
+`Beside` for each piece of work. Both do it alternately, on the same ranks; times are medians unless the part states
+otherwise. If the algorithm is the same, a solution may take at most 1.1 times the library's time; otherwise the ratio
+is only reported.
 
     python benchmarks/solutions.py [collectives ...] [--repetitions 20] [--quick]
 
@@ -21,19 +22,10 @@ from beside import Beside
 from rich.console import Console
 from rich.table import Table
 
+from labkit.catalogue import all_exercises
 from labkit.clusters.forkserver import shared
 
-PARTS = (
-    "process_group",
-    "collectives",
-    "samplers",
-    "trainer",
-    "gradient_accumulation",
-    "activation_checkpointing",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "mixed_precision",
-)
+PARTS = tuple(exercise.short_name for exercise in all_exercises())
 TARGET = 1.1
 
 

@@ -1,4 +1,4 @@
-"""Part of solutions.py: exercise 02's collectives and exercise 10's ring compared with gloo's, on 4 local ranks.
+"""Part of solutions.py: exercise 02's collectives compared with gloo's, on 4 local ranks.
 
 A time is the slowest rank's, measured from a barrier, in the fastest repetition: others waited for the machine. Gloo's
 broadcast is a binomial tree, like ours; its all-reduce is a ring, cut into segments that are added while others are
@@ -7,15 +7,21 @@ sent; its reduce and all-gather are rings too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from beside import Beside
 
 from labkit import Job, catalogue, local
 
 RANKS = 4
+FUNCTIONS = (
+    *("broadcast", "reduce", "all_gather"),
+    *("all_reduce_naive", "all_reduce_tree", "all_reduce_recursive_doubling"),
+)
 PROGRAM = """
 import time
 import torch, torch.distributed as dist
-from labkit.exercises import collectives, ring_allreduce
+from labkit import exercises
 
 dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -35,15 +41,10 @@ def in_place(function, *arguments):
     return run
 
 
-ours = {
-    "broadcast": in_place(collectives.broadcast, 0),
-    "reduce": in_place(collectives.reduce, 0),
-    "all_gather": collectives.all_gather,
-    "all_reduce_naive": collectives.all_reduce_naive,
-    "all_reduce_tree": collectives.all_reduce_tree,
-    "all_reduce_recursive_doubling": collectives.all_reduce_recursive_doubling,
-    "ring_all_reduce": ring_allreduce.ring_all_reduce,
-}
+module = getattr(exercises, exercise)
+ours = {name: getattr(module, name) for name in functions}
+for name in ours.keys() & {"broadcast", "reduce"}:
+    ours[name] = in_place(ours[name], 0)
 library = {
     "broadcast": in_place(dist.broadcast, 0), "reduce": in_place(dist.reduce, 0), "all_gather": library_all_gather
 }
@@ -70,20 +71,24 @@ found
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
     """Measure each collective on a small tensor and on a large one."""
-    modules = {}
-    for name in ("collectives", "ring_allreduce"):
-        exercise = catalogue.find(name)
-        modules[exercise.name] = exercise.source("solution")[0]
+    return beside_gloo("collectives", FUNCTIONS, repetitions, quick)
+
+
+def beside_gloo(name: str, functions: Sequence[str], repetitions: int, quick: bool) -> list[Beside]:
+    """Measure functions of an exercise, each beside gloo's collective, on a small tensor and on a large one."""
+    exercise = catalogue.find(name)
+    modules = {exercise.name: exercise.source("solution")[0]}
     rows = []
     for numel, size in ((1_000, "4 kB"),) if quick else ((1_000, "4 kB"), (1_000_000, "4 MB")):
-        source = f"numel, repetitions = {numel}, {repetitions}\n{PROGRAM}"
+        given = {"exercise": name, "functions": tuple(functions), "numel": numel, "repetitions": repetitions}
+        source = "".join(f"{key} = {value!r}\n" for key, value in given.items()) + PROGRAM
         run = local(RANKS).run(Job(source=source, modules=modules, trace=False)).raise_if_failed()
-        for name in run.values[0]:
-            of_ranks = [value[name] for value in run.values]
+        for function in run.values[0]:
+            of_ranks = [value[function] for value in run.values]
             mine, theirs = (
                 min(max(times) for times in zip(*(rank["seconds"][who] for rank in of_ranks), strict=True))
                 for who in (0, 1)
             )
             equal = all(rank["equal"] for rank in of_ranks)
-            rows.append(Beside(f"{name}, {size}, {RANKS} ranks", mine, theirs, equal, name == "broadcast"))
+            rows.append(Beside(f"{function}, {size}, {RANKS} ranks", mine, theirs, equal, function == "broadcast"))
     return rows

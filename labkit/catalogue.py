@@ -1,6 +1,6 @@
-"""The catalogue of exercises: which exist, in the course's order, and where the versions of each module are.
+"""The catalogue of exercises: which exist, in the course's order, what is known of each, and where its module is.
 
-An exercise exists if `templates/phaseN_*/NAME.py` or `solutions/phaseN_*/NAME.py` does; there is no other list.
+`labkit/catalogue.toml` lists them; there is no other list. `labkit new-exercise` enters a new one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 import difflib
 import functools
 import os
-import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,6 +33,24 @@ def root() -> Path:
 def workspace() -> Path:
     """Return the folder of learners' modules, `workspace/` of the course; `LABKIT_WORKSPACE` overrides it."""
     return Path(os.environ.get("LABKIT_WORKSPACE") or root() / "workspace")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The facts that the catalogue states about one exercise."""
+
+    number: int
+    """Position in the course, from 1; planned exercises have numbers, too, so there may be gaps."""
+    name: str
+    """`phase3_multi_node/ring_allreduce`."""
+    title: str
+    """Title of its notebook."""
+    builds_on: tuple[str, ...]
+    """Short names of the earlier exercises that its module imports."""
+    minutes: int
+    """A learner's time for the notebook."""
+    points: float
+    """Sum over the checks of each of its rubrics."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +91,27 @@ class Exercise:
         return ()
 
     @property
-    def builds_on(self) -> tuple[Exercise, ...]:
-        """Exercises that its template, or else its solution, imports, directly or indirectly; prerequisites first.
+    def notebook(self) -> Path:
+        """Path of the solved notebook."""
+        return root() / "notebooks" / f"{self.name}.ipynb"
 
-        Runs no code. Raises ValueError if they build on each other.
-        """
-        return tuple(_builds_on(self, ()))
+    @property
+    def entry(self) -> Entry:
+        """The catalogue's facts about it. Raises `UnknownExercise`."""
+        for entry in entries():
+            if entry.name == self.name:
+                return entry
+        raise UnknownExercise(f"{self.name} is not in {catalogue_path()}")
+
+    @property
+    def builds_on(self) -> tuple[Exercise, ...]:
+        """Exercises whose modules its own imports, directly or indirectly, in the course's order."""
+        needed = set(self.entry.builds_on)
+        earlier = [exercise for exercise in all_exercises() if exercise.entry.number < self.entry.number]
+        for exercise in reversed(earlier):
+            if exercise.short_name in needed:
+                needed.update(exercise.entry.builds_on)
+        return tuple(exercise for exercise in earlier if exercise.short_name in needed)
 
     def source(self, *origins: Origin) -> tuple[str, Origin]:
         """Return the current module's text and origin: the first of `origins` that exists (yours, else template)."""
@@ -107,42 +140,37 @@ class Exercise:
         return path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
 
 
-def _builds_on(exercise: Exercise, above: tuple[str, ...]) -> list[Exercise]:
-    if exercise.name in above:
-        raise ValueError(f"exercises build on each other: {' -> '.join([*above, exercise.name])}")
-    path = next((p for o in ("template", "solution") if (p := exercise.paths[o]).is_file()), None)
-    found: dict[str, Exercise] = {}
-    for node in ast.walk(ast.parse(path.read_text(), exercise.filename)) if path else ():
-        if isinstance(node, ast.ImportFrom) and node.module == "labkit.exercises":
-            for name in node.names:
-                earlier = find(name.name)
-                for needed in (*_builds_on(earlier, (*above, exercise.name)), earlier):
-                    found.setdefault(needed.name, needed)
-    return list(found.values())
+def catalogue_path() -> Path:
+    """File of the catalogue: in the course tree, else in the installed package."""
+    in_course = root() / "labkit" / "catalogue.toml"
+    return in_course if in_course.is_file() else Path(__file__).with_name("catalogue.toml")
+
+
+def entries() -> tuple[Entry, ...]:
+    """Return the catalogue's entries, in the course's order. Raises ValueError for a file that contradicts itself."""
+    path = catalogue_path()
+    return _entries(path.read_text(), str(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _entries(text: str, path: str) -> tuple[Entry, ...]:
+    found: list[Entry] = []
+    for fields in tomllib.loads(text)["exercise"]:
+        entry = Entry(**{**fields, "builds_on": tuple(fields["builds_on"])})
+        before = {one.name.split("/")[1] for one in found}
+        if found and entry.number <= found[-1].number:
+            raise ValueError(f"{path}: number {entry.number} of {entry.name} must be above {found[-1].number}")
+        if entry.name.split("/")[1] in before:
+            raise ValueError(f"{path}: {entry.name} has the short name of an earlier exercise")
+        if later := [name for name in entry.builds_on if name not in before]:
+            raise ValueError(f"{path}: {entry.name} builds on {', '.join(later)}, which must come before it")
+        found.append(entry)
+    return tuple(found)
 
 
 def all_exercises() -> list[Exercise]:
-    """Return all exercises, phase by phase, each phase in the order of the headings in its templates' README.md."""
-    found = {
-        f"{path.parent.name}/{path.stem}"
-        for tree in ("templates", "solutions")
-        for path in (root() / tree).glob("phase*_*/*.py")
-        if not path.stem.startswith("_")
-    }
-    headings = {phase: _headings(phase) for phase in {name.split("/")[0] for name in found}}
-
-    def place(exercise: Exercise) -> tuple[str, int, str]:
-        order = headings[exercise.phase]
-        named = exercise.short_name in order
-        return exercise.phase, order.index(exercise.short_name) if named else len(order), exercise.name
-
-    return sorted(map(Exercise, found), key=place)
-
-
-def _headings(phase: str) -> list[str]:
-    """Names given as `NAME` in the headings of a phase's guidelines."""
-    guidelines = root() / "templates" / phase / "README.md"
-    return re.findall(r"^## `(\w+)`$", guidelines.read_text(), re.MULTILINE) if guidelines.is_file() else []
+    """Return all exercises, in the course's order."""
+    return [Exercise(entry.name) for entry in entries()]
 
 
 def find(name: str) -> Exercise:

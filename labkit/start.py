@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from labkit.catalogue import all_exercises, root, workspace
+from labkit.catalogue import Exercise, all_exercises, root, workspace
 from labkit.commands import CommandError
 
 
@@ -25,7 +25,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
     """
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
-    copies = [own_copy(f"{exercise.name}.ipynb") for exercise in all_exercises()]
+    copies = [own_copy(exercise) for exercise in all_exercises()]
     notebooks = [Path(named[0])] if named else [copy for copy in copies if copy.is_file()]
     if not notebooks:
         raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name one: labkit start NOTEBOOK.ipynb")
@@ -53,12 +53,13 @@ def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str]) -> NoRet
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *arguments])
 
 
-def own_copy(name: str) -> Path:
-    """The learner's copy of a notebook, `phase3_multi_node/ring_allreduce.ipynb`; made if missing.
+def own_copy(exercise: Exercise) -> Path:
+    """The learner's copy of an exercise's notebook; made if missing.
 
     Returns the solved notebook's path if neither exists.
     """
-    copy, solved = workspace() / name, root() / "notebooks" / name
+    solved = exercise.notebook
+    copy = workspace() / solved.relative_to(root() / "notebooks")
     if not copy.exists() and solved.is_file():
         import nbformat
         from nbgrader.preprocessors import ClearOutput, ClearSolutions

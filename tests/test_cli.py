@@ -193,8 +193,6 @@ def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: P
     name = "phase3_multi_node/ring_allreduce.ipynb"
     (tmp_path / "notebooks" / name).parent.mkdir(parents=True)
     notebook.rename(tmp_path / "notebooks" / name)
-    (tmp_path / "solutions/phase3_multi_node").mkdir(parents=True)
-    (tmp_path / "solutions/phase3_multi_node/ring_allreduce.py").touch()
     own = tmp_path / "workspace" / name
     quiet = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     log = tmp_path / "log"
@@ -230,13 +228,14 @@ def test_start_without_its_notebook(tmp_path: Path) -> None:
 def test_the_learners_copy_has_no_solutions_and_is_never_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from labkit.catalogue import find
     from labkit.start import own_copy
 
     monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path))
-    copy = own_copy("phase3_multi_node/ring_allreduce.ipynb")
+    copy = own_copy(find("ring_allreduce"))
     text = copy.read_text()
     assert "YOUR CODE HERE" in text
     assert "BEGIN SOLUTION" not in text and "shards[(ring.rank" not in text
     assert all(not cell.get("outputs") for cell in nbformat.read(copy, as_version=4).cells)
     copy.write_text(text.replace("YOUR CODE HERE", "my work"))
-    assert own_copy("phase3_multi_node/ring_allreduce.ipynb").read_text().count("my work") > 0
+    assert own_copy(find("ring_allreduce")).read_text().count("my work") > 0

@@ -29,7 +29,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_paths_in_the_map_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
-    paths = re.findall(r"(?<![\w/.])((?:labkit|autograder)/[\w/]*\w(?:\.py)?)", text)
+    paths = re.findall(r"(?<![\w/.])((?:labkit|autograder)/[\w/]*\w(?:\.py|\.toml)?)", text)
     assert len(paths) > 30
     for path in paths:
         assert (ROOT / path).exists(), path

@@ -30,7 +30,7 @@ from labkit.checks.rubric import visible_path
 
 _SILENT = {
     "autograder": {
-        *("batch", "verdicts", "integrity", "intake", "marks", "mutants", "rubrics", "tests"),
+        *("authoring", "batch", "verdicts", "integrity", "intake", "marks", "mutants", "rubrics", "tests"),
         *("course.py", "demo.py", "formgrader.py", "submissions.py"),
     },
     "labkit": {

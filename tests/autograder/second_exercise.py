@@ -151,8 +151,20 @@ def notebook(exercise: str, module: str, points: float) -> NotebookNode:
     )
 
 
+def enter(tree: Path, number: int, name: str, builds_on: str, points: int) -> None:
+    """Add an exercise to the catalogue of a course tree."""
+    path = tree / "labkit" / "catalogue.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(
+            f'\n[[exercise]]\nnumber = {number}\nname = "{name}"\ntitle = "{name.split("/")[1]}"\n'
+            f"builds_on = [{builds_on}]\nminutes = 5\npoints = {points}\n"
+        )
+
+
 def add_third_to(tree: Path) -> None:
     """Write the files of the exercise that builds on the other one, without a notebook."""
+    enter(tree, 102, FAR, '"pass_it_on"', points=2)
     trees = {"solutions": FAR_SOLUTION, "labkit/checks/visible": FAR_CHECKS, "autograder/rubrics": FAR_CHECKS}
     for folder, text in trees.items():
         path = tree / folder / f"{FAR}.py"
@@ -172,6 +184,7 @@ def add_to(tree: Path) -> None:
         path = tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    enter(tree, 101, NAME, "", points=3)
     path = tree / "notebooks" / f"{NAME}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook(NAME, "", points=3), path)

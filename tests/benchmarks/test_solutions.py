@@ -14,8 +14,9 @@ NUMBER = r"[\d.e+-]+"
 
 WORK = {
     "process_group": ["all_reduce of a tensor, 4 ranks", "all_gather_object, 4 ranks", "init_process_group, 4 ranks"],
-    "collectives": ["broadcast, 4 kB, 4 ranks", "all_gather, 4 kB", "all_reduce_tree, 4 kB", "ring_all_reduce, 4 kB"],
-    "samplers": ["epoch of 0.01 million samples begins, rank 0 of 1", "rank 0 of 4", "rank 0 of 64"],
+    "collectives": ["broadcast, 4 kB, 4 ranks", "all_gather, 4 kB", "all_reduce_tree, 4 kB"],
+    "ring_allreduce": ["ring_all_reduce, 4 kB, 4 ranks"],
+    "data_loader": ["epoch of 0.01 million samples begins, rank 0 of 1", "rank 0 of 4", "rank 0 of 64"],
     "activation_checkpointing": ["step, 12 blocks, each a segment", "in 4 segments", "offloaded"],
     "trainer": ["step, flat, 34 kB of gradients; DDP with one bucket", "step, tree, 34 kB"],
     "gradient_accumulation": ["window of 1, 34 kB of gradients; DDP no_sync, one bucket", "window of 4, 34 kB"],

@@ -45,15 +45,27 @@ def time(submission):
 """
 
 
+CATALOGUE = """
+[[exercise]]
+number = 1
+name = "phase1_small/largest"
+title = "The largest"
+builds_on = []
+minutes = 5
+points = 7
+"""
+
+
 def write(root: Path) -> None:
     """Make the course in the folder `root`."""
     left_open = SOLUTION.replace("dist.all_reduce(tensor, dist.ReduceOp.MAX)", "raise NotImplementedError()")
     files = {
+        "labkit/catalogue.toml": CATALOGUE,
         "solutions/phase1_small/largest.py": SOLUTION,
         "templates/phase1_small/largest.py": left_open,
         "labkit/checks/visible/phase1_small/largest.py": RUBRIC,
     }
     for name, text in files.items():
         path = root / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

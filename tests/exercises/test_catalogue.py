@@ -1,4 +1,4 @@
-"""The catalogue: which exercises exist, and whose module is being worked on."""
+"""The catalogue: which exercises exist, what is known of each, and whose module is being worked on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from pathlib import Path
 import pytest
 
 from labkit import catalogue
+
+
+def entry(number: int, name: str, builds_on: str = "") -> str:
+    return (
+        f'[[exercise]]\nnumber = {number}\nname = "{name}"\ntitle = "Title"\n'
+        f"builds_on = [{builds_on}]\nminutes = 45\npoints = 25\n"
+    )
+
+
+DOUBLE, TREBLE = entry(1, "phase1_small/double"), entry(7, "phase2_big/treble", "'double'")
 
 
 @pytest.fixture
@@ -20,23 +30,45 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'__all__ = ["{path.stem}"]\nORIGIN = "{path.parts[-3]}"\n')
+    (folder / "labkit").mkdir()
+    (folder / "labkit/catalogue.toml").write_text(DOUBLE + TREBLE)
     monkeypatch.setenv("LABKIT_ROOT", str(folder))
     return folder
 
 
 @pytest.mark.usefixtures("course")
-def test_an_exercise_exists_when_a_template_or_a_solution_does() -> None:
+def test_an_exercise_exists_when_the_catalogue_lists_it() -> None:
     assert [e.name for e in catalogue.all_exercises()] == ["phase1_small/double", "phase2_big/treble"]
     double = catalogue.find("double")
     assert double == catalogue.find("phase1_small/double")
     assert (double.phase, double.short_name, double.public_names) == ("phase1_small", "double", ("double",))
+    assert (double.entry.number, double.entry.minutes, double.entry.points) == (1, 45, 25)
 
 
-def test_a_phase_has_the_order_in_which_its_guidelines_take_it(course: Path) -> None:
-    for name in ("a_first", "z_last"):
-        (course / f"templates/phase1_small/{name}.py").write_text("")
-    (course / "templates/phase1_small/README.md").write_text("# Small\n\n## `z_last`\n\n## Ways\n\n## `double`\n")
-    assert [e.short_name for e in catalogue.all_exercises()] == ["z_last", "double", "a_first", "treble"]
+def test_a_course_without_a_catalogue_has_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    assert catalogue.find("ring_allreduce").entry.number == 10
+
+
+def test_what_is_built_on_includes_what_that_builds_on(course: Path) -> None:
+    entries = [DOUBLE, entry(2, "phase1_small/other"), TREBLE, entry(8, "phase2_big/more", "'treble'")]
+    (course / "labkit/catalogue.toml").write_text("\n".join(entries))
+    assert [e.short_name for e in catalogue.find("more").builds_on] == ["double", "treble"]
+    assert catalogue.find("double").builds_on == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (TREBLE + DOUBLE, "phase2_big/treble builds on double, which must come before it"),
+        (entry(7, "phase1_small/double") + TREBLE, "number 7 of phase2_big/treble must be above 7"),
+        (DOUBLE + entry(2, "phase2_big/double"), "has the short name of an earlier exercise"),
+    ],
+)
+def test_a_catalogue_that_contradicts_itself_is_refused(course: Path, text: str, problem: str) -> None:
+    (course / "labkit/catalogue.toml").write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        catalogue.all_exercises()
 
 
 @pytest.mark.usefixtures("course")

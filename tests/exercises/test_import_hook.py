@@ -14,6 +14,10 @@ def test_the_module_under_work_can_be_imported(tmp_path: Path, monkeypatch: pyte
     template = tmp_path / "templates/phase1_small/double.py"
     template.parent.mkdir(parents=True)
     template.write_text('ORIGIN = "templates"\n')
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "labkit/catalogue.toml").write_text(
+        '[[exercise]]\nnumber = 1\nname = "phase1_small/double"\ntitle = ""\nbuilds_on = []\nminutes = 5\npoints = 1\n'
+    )
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     from labkit.exercises import double  # type: ignore[attr-defined]
 

@@ -134,12 +134,3 @@ def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
     """It shows what the rubric states, which the tests above compare with a run of each."""
     section = judging.section(HIDDEN[name])
     assert section in (catalogue.root() / "autograder/rubrics/README.md").read_text(), "python -m autograder.mutants"
-
-
-def test_every_exercise_is_complete() -> None:
-    for exercise in catalogue.all_exercises():
-        assert exercise.short_name in HIDDEN, f"{exercise.name} has no hidden rubric"
-        assert exercise.public_names and exercise.paths["solution"].is_file() and exercise.paths["template"].is_file()
-        assert (catalogue.root() / "notebooks" / f"{exercise.name}.ipynb").is_file()
-        guidelines = (catalogue.root() / "templates" / exercise.phase / "README.md").read_text()
-        assert f"\n## `{exercise.short_name}`\n" in guidelines

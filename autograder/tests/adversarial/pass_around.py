@@ -134,9 +134,21 @@ def write(folder: Path, released: NotebookNode, module: str) -> Path:
     return path
 
 
+CATALOGUE = f"""
+[[exercise]]
+number = 1
+name = "{NAME}"
+title = "{NOTEBOOK}"
+builds_on = []
+minutes = 5
+points = {POINTS:g}
+"""
+
+
 def add_to(tree: Path) -> None:
     """Write all files of the exercise into a course tree."""
     files = {
+        "labkit/catalogue.toml": CATALOGUE,
         f"solutions/{NAME}.py": SOLUTION,
         f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
         f"autograder/rubrics/{NAME}.py": RUBRIC,

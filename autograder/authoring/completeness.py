@@ -1,0 +1,162 @@
+"""Whether a course tree is whole: each exercise of the catalogue has all its files, which agree with its entry.
+
+What exists beside the catalogue is reported, too: an exercise's file that belongs to no entry.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+
+from autograder.judge import hidden_rubric
+from labkit.catalogue import Exercise, all_exercises, catalogue_path, root
+from labkit.checks import visible_rubric
+
+UNFILLED = "TODO(author)"
+"""Marks each place that the author of a new exercise has to fill in."""
+
+MODULES = ("solutions", "templates", "labkit/checks/visible", "autograder/rubrics")
+"""Trees with a file `PHASE/NAME.py` for each exercise."""
+
+README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)? \| `(\w+)` \|")
+"""A row of the table in README.md: the phase, in its first row only, and the exercise's short name."""
+
+
+def files(exercise: Exercise) -> list[Path]:
+    """Paths that an exercise must have, below the course's folder. A folder needs at least one module in it."""
+    phase, name = exercise.phase, exercise.short_name
+    rubrics = Path("autograder/rubrics", phase)
+    return [
+        *(Path(tree, exercise.filename) for tree in MODULES),
+        rubrics / "mutants" / f"{name}.py",
+        rubrics / "variants" / name,
+        exercise.notebook.relative_to(root()),
+        Path("benchmarks", f"solutions_{name}.py"),
+        Path("tests/exercises", f"test_{name}.py"),
+    ]
+
+
+def pages(phases: set[str]) -> list[Path]:
+    """Pages on which all exercises stand together, below the course's folder."""
+    guidelines = [Path("templates", phase, "README.md") for phase in sorted(phases)]
+    return [catalogue_path().relative_to(root()), Path("README.md"), Path("autograder/rubrics/README.md"), *guidelines]
+
+
+def faults() -> list[str]:
+    """Return what is missing, belongs to no exercise, or contradicts the catalogue; empty if the tree is whole."""
+    exercises = all_exercises()
+    found = [*_missing(exercises), *_strays(exercises)]
+    if not found:
+        for exercise in exercises:
+            found += _contradictions(exercise)
+        found += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises)]
+    return found
+
+
+def unfilled() -> list[str]:
+    """Return the lines that are still to be filled in: `PATH:LINE: TEXT`."""
+    exercises = all_exercises()
+    paths = [path for exercise in exercises for path in files(exercise)]
+    found = []
+    for path in [*paths, *pages({exercise.phase for exercise in exercises})]:
+        for file in sorted((root() / path).glob("*.py")) if (root() / path).is_dir() else [root() / path]:
+            for number, line in enumerate(file.read_text().splitlines() if file.is_file() else (), 1):
+                if UNFILLED in line:
+                    found.append(f"{file.relative_to(root())}:{number}: {line.strip()}")
+    return found
+
+
+def _missing(exercises: list[Exercise]) -> Iterator[str]:
+    for exercise in exercises:
+        for path in files(exercise):
+            there = root() / path
+            if not (any(there.glob("*.py")) if not path.suffix else there.is_file()):
+                yield f"{path} is missing"
+    for path in pages({exercise.phase for exercise in exercises}):
+        if not (root() / path).is_file():
+            yield f"{path} is missing"
+
+
+def _strays(exercises: list[Exercise]) -> Iterator[str]:
+    known = {path for exercise in exercises for path in files(exercise)}
+    known |= {path.with_suffix("") for path in known if path.parent.name == "mutants"}
+    patterns = [f"{tree}/phase*_*/*.py" for tree in MODULES]
+    patterns += [f"autograder/rubrics/phase*_*/{kind}/*" for kind in ("mutants", "variants")]
+    patterns += ["notebooks/phase*_*/*.ipynb", "benchmarks/solutions_*.py"]
+    for pattern in patterns:
+        for path in sorted(root().glob(pattern)):
+            relative = path.relative_to(root())
+            if relative not in known and path.name != "__pycache__":
+                yield f"{relative} belongs to no exercise of {catalogue_path().name}"
+
+
+def _contradictions(exercise: Exercise) -> Iterator[str]:
+    """Compare an exercise's own files with its entry."""
+    entry = exercise.entry
+    solution = exercise.paths["solution"]
+    imported = sorted(
+        name.name
+        for node in ast.walk(ast.parse(solution.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "labkit.exercises"
+        for name in node.names
+    )
+    if imported != sorted(entry.builds_on):
+        yield f"{exercise.name} builds on {list(entry.builds_on)}, but its solution imports {imported}"
+    if not exercise.public_names:
+        yield f"solutions/{exercise.filename} has no __all__"
+
+    notebook = nbformat.read(exercise.notebook, as_version=4)
+    head = notebook.cells[0].source
+    if not head.startswith(f"# {entry.title}\n"):
+        yield f"{exercise.notebook}: the title is not {entry.title!r}"
+    if f"\n| time | {entry.minutes} minutes for you," not in head:
+        yield f"{exercise.notebook}: the first cell does not give {entry.minutes} minutes as the learner's time"
+    graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    for cell in graded:
+        if f'grade("{exercise.short_name}")' not in cell.source or cell.metadata.nbgrader.points != entry.points:
+            yield f"{exercise.notebook}: its graded cell does not grade it with {entry.points:g} points"
+    if len(graded) != 1:
+        yield f"{exercise.notebook} has {len(graded)} graded cells"
+
+    for rubric in (visible_rubric(exercise), hidden_rubric(exercise)):
+        if rubric.points != entry.points:
+            yield f"{rubric.path}: its checks are worth {rubric.points:g} points, not {entry.points:g}"
+
+    first = (root() / "benchmarks" / f"solutions_{exercise.short_name}.py").read_text().partition("\n")[0]
+    if f"exercise {entry.number:02}'s " not in first:
+        yield f"benchmarks/solutions_{exercise.short_name}.py: its first line does not name exercise {entry.number:02}"
+
+
+def _guidelines(exercises: list[Exercise]) -> Iterator[str]:
+    """The guidelines of a phase have a heading for each of its exercises, in the course's order."""
+    for phase in sorted({exercise.phase for exercise in exercises}):
+        path = root() / "templates" / phase / "README.md"
+        wanted = [exercise.short_name for exercise in exercises if exercise.phase == phase]
+        headings = re.findall(r"^## `(\w+)`$", path.read_text(), re.MULTILINE)
+        if headings != wanted:
+            yield f"{path}: its headings are {headings}, not {wanted}"
+
+
+def _readme(exercises: list[Exercise]) -> Iterator[str]:
+    """The table of README.md has the exercises in the course's order, each beside its phase."""
+    phase, rows = "", []
+    for line in (root() / "README.md").read_text().splitlines():
+        if row := README_ROW.match(line):
+            phase = row[1] or phase
+            rows.append(f"{phase}/{row[2]}")
+    if rows != [exercise.name for exercise in exercises]:
+        yield f"README.md: its table lists {rows}"
+
+
+def _numbers(exercises: list[Exercise]) -> Iterator[str]:
+    """Wherever a page or a notebook gives the number of an exercise with its name, it is the catalogue's."""
+    numbers = {exercise.short_name: exercise.entry.number for exercise in exercises}
+    guidelines = root().glob("templates/*/README.md")
+    for path in (root() / "README.md", *root().glob("docs/*.md"), *guidelines, *(e.notebook for e in exercises)):
+        for number, name in re.findall(r"[Ee]xercise (\d\d), `(\w+)`", path.read_text()):
+            if int(number) != numbers.get(name, int(number)):
+                yield f"{path.relative_to(root())}: exercise {name} has number {numbers[name]:02}, not {number}"
