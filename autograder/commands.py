@@ -65,6 +65,12 @@ def add(commands: Any) -> None:
     mutants.add_argument("name", metavar="NAME", nargs="?", help="the mutant (default: list all)")
     mutants.set_defaults(run=_mutants)
 
+    new = commands.add_parser("new-exercise", help="make every file of a new exercise from skeletons; for authors")
+    new.add_argument("name", metavar="PHASE/NAME", nargs="?", help="such as phase3_multi_node/ddp")
+    new.add_argument("--number", type=_count, metavar="N", help="its place in the course (default: the next)")
+    new.add_argument("--check", action="store_true", help="list what is missing or still to be filled in")
+    new.set_defaults(run=_new_exercise)
+
 
 def _autograde(options: argparse.Namespace) -> int:
     from autograder.batch.launch import WorkerForkServer, begin
@@ -109,6 +115,14 @@ def _mutants(options: argparse.Namespace) -> int:
     from autograder.mutants import command
 
     return command.main(options.what, options.exercise, options.name)
+
+
+def _new_exercise(options: argparse.Namespace) -> int:
+    if options.check == bool(options.name):
+        raise CommandError("give either the name of the new exercise, PHASE/NAME, or --check")
+    from autograder.authoring import new_exercise
+
+    return new_exercise.check() if options.check else new_exercise.main(options.name, options.number)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["calibrate"]:
             return _calibrate(arguments[1:])
         parser, commands, missing = _parser()
-        if missing and arguments and arguments[0].isalpha() and arguments[0] not in commands:
+        if missing and arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
             parser.error(f"unknown command {arguments[0]!r}; available: {', '.join(commands)}; {missing}")
         options, more = parser.parse_known_args(arguments)
         if more and not hasattr(options, "passed_on"):

@@ -1,0 +1,113 @@
+"""`labkit new-exercise` makes a whole exercise that runs, wherever it is put in the course."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import catalogue
+from labkit.cli import main
+
+PARTS = ("labkit", "autograder", "solutions", "templates", "notebooks", "benchmarks", "docs", "tests/exercises")
+
+STEPS = """
+import json, sys
+from pathlib import Path
+
+import labkit
+from autograder.authoring import completeness
+from autograder.mutants import judging
+from labkit import catalogue
+from labkit.checks import Ranks, Submission, run_checks, visible_rubric
+from labkit.cli import main
+
+LATER = "phase4_production"
+assert Path(labkit.__file__).is_relative_to(Path.cwd())
+for words in (["phase3_multi_node/first"], [f"{LATER}/third", "--number", "20"], [f"{LATER}/second", "--number", "15"]):
+    assert main(["new-exercise", *words]) == 0, words
+assert main(["sync", "--check"]) == 0
+assert completeness.faults() == []
+
+exercise = catalogue.find("first")
+marks = {}
+rubric = next(one for one in judging.rubrics() if one.exercise == exercise)
+texts = {"solution": exercise.source("solution")[0], "template": exercise.source("template")[0]}
+texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
+texts |= {name: judging.mutants_of(rubric).text(name) for name in judging.mutants_of(rubric)}
+for name, text in texts.items():
+    reports = [run_checks(checks, Submission(exercise, text), Ranks()) for checks in (visible_rubric(exercise), rubric)]
+    marks[name] = [report.earned for report in reports]
+print("RESULT", json.dumps([[[e.number, e.name] for e in catalogue.entries()], marks, completeness.unfilled()]))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for part in PARTS:
+        shutil.copytree(catalogue.root() / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for page in ("README.md", "pyproject.toml"):
+        shutil.copyfile(catalogue.root() / page, tmp_path / page)
+    return tmp_path
+
+
+def run(tree: Path, *command: str | Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LABKIT_")}
+    environment |= {"PYTHONPATH": str(tree), "LABKIT_WORKSPACE": str(tree / "workspace")}
+    done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
+    output = run(tree, "-c", STEPS)
+    entries, marks, unfilled = json.loads(output.rpartition("RESULT ")[2])
+    assert entries[9:] == [
+        [10, "phase3_multi_node/ring_allreduce"],
+        [11, "phase3_multi_node/first"],
+        [15, "phase4_production/second"],
+        [20, "phase4_production/third"],
+    ]
+    assert marks == {"solution": [3, 3], "template": [0, 0], "gathers": [3, 3], "sends_twice": [3, 2]}
+    places = "\n".join(unfilled)
+    assert places in output.replace("\n  ", "\n")
+    for file in ("labkit/catalogue.toml", "solutions/phase3_multi_node/first.py", "README.md", "notebooks/phase4"):
+        assert file in places
+    readme = (tree / "README.md").read_text()
+    assert (
+        "\n| [phase 4](templates/phase4_production/README.md): TODO(author) | `second` | TODO(author) |\n| | `third` |"
+        in readme
+    )
+
+    tests = ["test_first.py", "test_complete.py::test_every_exercise_is_complete_and_agrees_with_the_catalogue"]
+    run(tree, "-m", "pytest", "-q", *(f"tests/exercises/{test}" for test in tests))
+    run(tree, "-m", "ruff", "check", "--no-cache", ".")
+    run(tree, "-m", "ruff", "format", "--no-cache", "--check", ".")
+    assert "equal" in run(tree, "benchmarks/solutions.py", "first", "--quick")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["first"], "'first' is not PHASE/NAME"),
+        (["phase3_multi_node/trainer"], "there is already phase1_data_parallel/trainer"),
+        (["phase2_advanced/first"], "10 is the number of phase3_multi_node/ring_allreduce"),
+        (["phase2_advanced/first", "--number", "11"], "11 is not a number for phase2_advanced"),
+        ([], "give either the name of the new exercise"),
+    ],
+)
+def test_a_name_or_number_that_does_not_fit_is_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new-exercise", *words]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_the_check_lists_nothing_in_a_finished_course(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-exercise", "--check"]) == 0
+    assert capsys.readouterr().out == "0 faults, 0 places to fill in, in " + f"{len(catalogue.entries())} exercises\n"
