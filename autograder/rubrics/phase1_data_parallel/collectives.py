@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from autograder.rubric_support.messages import made_of_messages, own_messages, summed
 from labkit.checks import (
     Alteration,
     Args,
@@ -57,43 +58,12 @@ FORBIDDEN = {
 """Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
-def own_messages(run: Run) -> None:
-    """Check that no collective of the library was used."""
-    called = sorted({event.operation for event in run.trace.collectives()})
-    expect(called, "library collectives called", look_at="only sends and receives are allowed").equals([])
-
-
-def made_of_messages(run: Run, rank: int, wanted: list[Tensor | None], what: str) -> None:
-    """Check `run.values` against `wanted`, for a run in which the first message from `rank` was altered; None: any.
-
-    The values do not show how they were computed: ranks might have communicated through a file. But whatever was
-    computed from the altered message is larger by 1 in some places, on another rank at least.
-    """
-    carried = [
-        v == w + 1 if isinstance(v, Tensor) and w is not None and v.shape == w.shape else None
-        for v, w in zip(run.values, wanted, strict=True)
-    ]
-    with_it = [w if w is None or c is None else w + c.to(w.dtype) for w, c in zip(wanted, carried, strict=True)]
-    expect(run.values, what).equals(with_it)
-    seen = any(c is not None and bool(c.any()) for r, c in enumerate(carried) if r != rank)
-    hint = "what is returned must be made of what other ranks have sent"
-    expect(seen, f"{what}: a message that was altered on its way shows in it", look_at=hint).equals(True)
-    own_messages(run)
-
-
 def all_reduced(ranks: Ranks, function: Reference, draw: Draw, inputs: list[Tensor]) -> Run:
     """Run an all-reduce on `inputs`, one for each rank; expect on every rank the sum, computed from messages."""
     world_size, rank = len(inputs), draw.randrange(len(inputs))
     run = ranks(world_size, alteration=Alteration(rank, inputs[0].dtype)).call(function, inputs)
     made_of_messages(run, rank, [summed(inputs)] * world_size, function.name)
     return run
-
-
-def summed(inputs: list[Tensor]) -> Tensor:
-    total = inputs[0].clone()
-    for tensor in inputs[1:]:
-        total += tensor
-    return total
 
 
 def depth(world_size: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from autograder.rubric_support.messages import own_messages
 from labkit.checks import (
     Alteration,
     Args,
@@ -318,11 +319,6 @@ def compared(run: Run, whole: Whole, inside: Sequence[int], rel: float) -> None:
         else:
             expect(loss, f"loss on rank {rank}, which has not the last stage").equals(None)
         expect(run.values[rank]["kept"], "microbatches kept afterwards").equals([0] * (len(whole.gradients) // size))
-
-
-def own_messages(run: Run) -> None:
-    called = sorted({event.operation for event in run.trace.collectives()})
-    expect(called, "library collectives", look_at="a pipeline is made of sends and receives").equals([])
 
 
 def in_flight(run: Run, rank: int) -> int:

@@ -6,12 +6,12 @@ only if it was computed from the learner's own messages: in most runs one of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autograder.rubric_support.messages import made_of_messages, own_messages, summed
 from labkit.checks import (
     Alteration,
     Args,
@@ -61,12 +61,6 @@ EASIER = ("reduce_scatter", "all_gather", "values")
 """Checks to look at first when a sum is wrong: the phase that is wrong by itself, else the simplest sum."""
 
 
-def own_messages(run: Run) -> None:
-    """Check that no collective of the library was used."""
-    called = sorted({event.operation for event in run.trace.collectives()})
-    expect(called, "library collectives called", look_at="the ring is made of sends and receives").equals([])
-
-
 def all_reduced(ranks: Ranks, submission: Submission, draw: Draw, inputs: list[Tensor], **hardware: Any) -> Run:
     """Run ring_all_reduce on `inputs`, one for each rank; expect on every rank the sum, computed from messages."""
     world_size, rank = len(inputs), draw.randrange(len(inputs))
@@ -74,33 +68,6 @@ def all_reduced(ranks: Ranks, submission: Submission, draw: Draw, inputs: list[T
     run = ranks(world_size, alteration=alteration, **hardware).call(submission.ring_all_reduce, inputs)
     made_of_messages(run, rank, [summed(inputs)] * world_size, easier=EASIER)
     return run
-
-
-def made_of_messages(
-    run: Run, rank: int, wanted: list[Tensor], what: str = "result", easier: Sequence[str] = ()
-) -> None:
-    """Check `expect(run.values).equals(wanted)` for a run in which the first message from `rank` was altered.
-
-    The values do not show how they were computed: ranks might have communicated through a file. But whatever was
-    computed from the altered message is larger by 1 in some places, on another rank at least.
-    """
-    values = run.values
-    carried = [isinstance(v, Tensor) and v.shape == w.shape and v == w + 1 for v, w in zip(values, wanted, strict=True)]
-    expect(values, what, easier=easier).equals(
-        [w + c if isinstance(c, Tensor) else w for w, c in zip(wanted, carried, strict=True)]
-    )
-    seen = any(isinstance(c, Tensor) and bool(c.any()) for r, c in enumerate(carried) if r != rank)
-    hint = "what is returned must be made of what other ranks have sent"
-    expected = f"{what}: a message that was altered on its way shows in it"
-    expect(seen, expected, look_at=hint, easier=easier).holds("no other rank's result has changed with the message")
-    own_messages(run)
-
-
-def summed(inputs: list[Tensor]) -> Tensor:
-    total = inputs[0].clone()
-    for tensor in inputs[1:]:
-        total += tensor
-    return total
 
 
 def shards(tensor: Tensor, count: int) -> list[Tensor]:
