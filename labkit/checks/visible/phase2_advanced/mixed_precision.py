@@ -274,9 +274,13 @@ HINTS = [
     "an overflow `max(scale * backoff_factor, SMALLEST)` and the counter is 0; else, when the counter has reached "
     "`growth_interval`, the scale grows, if that is at most LARGEST, and the counter is 0.",
     "MasterWeights: `for place, parameter in enumerate(entry['params'])`, and where it is trained and in HALVES: "
-    "`entry['params'][place] = master = nn.Parameter(parameter.detach().float())`, then note `(parameter, master)`.",
+    "`entry['params'][place] = master = nn.Parameter(parameter.detach().float())`, then "
+    "`self.pairs.append((parameter, master))`. take_gradients, for each pair: `parameter.grad.float()` is the master's "
+    "gradient, or None if there is none; then `parameter.grad = None`. step: `self.optimizer.step()`, then "
+    "`parameter.copy_(master)` for each pair.",
     "autocast_step: if samples, with autocast `loss = loss_fn(model(inputs), targets)`, then, outside it, "
-    "`(scaler.scale(loss) * share).backward()`. On all ranks: `_add_up(trained, group)`; `optimizer.take_gradients()` "
-    "if it is MasterWeights; with a scaler `found_inf = scaler.unscale_(updated, group)`, `scaler.update(found_inf)`. "
-    "Unless found_inf: `clip_grad_norm_(updated, max_norm)` if there is a max_norm, and `optimizer.step()`.",
+    "`(scaler.scale(loss) * share).backward()`. On all ranks: `all_reduce_gradients(trained, group)`; "
+    "`masters.take_gradients()` if there are masters; with a scaler `found_inf = scaler.unscale_(updated, group)`, "
+    "`scaler.update(found_inf)`. Unless found_inf: `clip_grad_norm_(updated, max_norm)` if there is a max_norm, and "
+    "`optimizer.step()`.",
 ]

@@ -1,0 +1,71 @@
+"""The factor of the loss in mixed precision: its settings, range and checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+"""Range of a scale: between them it and its reciprocal are above 0 and finite in float32."""
+
+
+class LossScale:
+    """A scale and the settings by which it changes, those of `torch.amp.GradScaler`; how it changes is a subclass's.
+
+    init_scale: from SMALLEST to LARGEST. growth_factor: above 1. backoff_factor: between 0 and 1. growth_interval:
+    steps in a row without overflow after which the scale grows. Raises ValueError for other numbers.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        if not SMALLEST <= init_scale <= LARGEST:
+            raise ValueError(f"init_scale must be above 0 and finite in float32, got {init_scale}")
+        if not 1 < growth_factor < math.inf:
+            raise ValueError(f"growth_factor must be above 1 and finite, got {growth_factor}")
+        if not 0 < backoff_factor < 1:
+            raise ValueError(f"backoff_factor must be between 0 and 1, got {backoff_factor}")
+        if not (isinstance(growth_interval, int) and growth_interval >= 1):
+            raise ValueError(f"growth_interval must be a whole number, 1 or more, got {growth_interval}")
+        self._scale = float(init_scale)
+        self._steps_without_overflow = 0
+        """In a row, since the scale last changed."""
+        self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
+        self.growth_interval = growth_interval
+
+    def get_scale(self) -> float:
+        """The scale of the next step."""
+        return self._scale
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that goes into a checkpoint, under the names that torch's GradScaler has: each can load the other's."""
+        return {
+            "scale": self._scale,
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self._steps_without_overflow,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`. Raises ValueError if a part of it is missing or cannot be used."""
+        if missing := self.state_dict().keys() - state.keys():
+            raise ValueError(f"state must be a scaler's state_dict, got one without {', '.join(sorted(missing))}")
+        *settings, steps = (state[name] for name in self.state_dict())
+        vars(self).update(vars(LossScale(*settings)), _steps_without_overflow=steps)
+
+
+def check_scaled_gradients(parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError if there are no parameters, or one has a gradient in float16, whose range unscaling leaves."""
+    if not parameters:
+        raise ValueError("parameters must be one or more, got none")
+    if any(parameter.grad is not None and parameter.grad.dtype == torch.float16 for parameter in parameters):
+        raise ValueError("parameters must not have gradients in torch.float16: copy them to float32 first")
