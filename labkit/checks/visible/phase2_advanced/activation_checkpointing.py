@@ -309,7 +309,7 @@ HINTS = [
     "is missing, it calls `self.recompute()` first. `pop` gives a tensor and forgets it: what has been asked for is "
     "not asked for again.",
     "recompute: a backward pass runs with gradients disabled, and then operators save nothing. So "
-    "`torch.enable_grad()`, and hooks of its own, `saved_tensors_hooks(keep, _never)`, around "
+    "`torch.enable_grad()`, and hooks of its own, `saved_tensors_hooks(keep, never_unpack)`, around "
     "`self.function(*self.arguments.again())`. Before it, note the random state of now and set that of the call; "
     "afterwards set the one of now, in a `finally`.",
     "checkpoint_sequential: `length, longer = divmod(len(functions), segments)`; the first `longer` segments have "

@@ -1,0 +1,22 @@
+"""Which tensors can be held elsewhere meanwhile, and on which devices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def storage_device(device: torch.device | str) -> torch.device:
+    """Return `device` as a torch.device. Raises ValueError if torch does not know it or it cannot hold values."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be one that torch knows, got {device!r}") from None
+    if found.type == "meta":
+        raise ValueError(f"device must hold values, got {device!r}")
+    return found
+
+
+def is_parameter(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter or a view of one: a linear layer saves its weight transposed."""
+    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
