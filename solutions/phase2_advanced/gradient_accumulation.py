@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from labkit.parallel.accumulation_arguments import check_accumulator, check_loss
+
 __all__ = ["GradientAccumulator"]
 
 
@@ -64,7 +66,7 @@ class GradientAccumulator:
         max_norm: float | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        _check_arguments(model, optimizer, steps, max_norm, group)
+        check_accumulator(model, optimizer, steps, max_norm, group)
         self.model, self.optimizer, self.steps = model, optimizer, steps
         self.max_norm, self.group = max_norm, group
         self.microbatches = 0
@@ -80,7 +82,7 @@ class GradientAccumulator:
         alike. With 0 samples nothing is added, whatever the loss. Returns the loss without its graph, which is freed.
         Raises ValueError for a loss that is not one number with a graph, and for samples below 0.
         """
-        _check_loss(loss, samples)
+        check_loss(loss, samples)
         # TODO 1. Autograd adds to a `grad` that is there already. How does a microbatch count as often as it has
         # samples? The window's end has to know how many there were.
         ### BEGIN SOLUTION
@@ -152,35 +154,3 @@ class GradientAccumulator:
         gradient, present, samples = flat.split([sum(sizes), len(sizes), 1])
         parts = [part.view(p.shape) for part, p in zip(gradient.split(sizes), parameters, strict=True)]
         return Message(flat, parameters, gradient, parts, present, samples)
-
-
-def _check_arguments(
-    model: nn.Module, optimizer: Optimizer, steps: int, max_norm: float | None, group: ProcessGroup | None
-) -> None:
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"max_norm must be above 0, or None, got {max_norm!r}")
-    parameters = list(model.parameters())
-    if not any(parameter.requires_grad for parameter in parameters):
-        raise ValueError(f"model must have a parameter that is trained, got {type(model).__name__} without one")
-    if odd := [parameter.dtype for parameter in parameters if parameter.is_complex()]:
-        raise ValueError(f"model must have real parameters, got {odd[0]}")
-    if len(devices := {str(parameter.device) for parameter in parameters}) > 1:
-        raise ValueError(f"model must be on one device, got {', '.join(sorted(devices))}")
-    known = {id(parameter) for parameter in parameters}
-    foreign = [p for entry in optimizer.param_groups for p in entry["params"] if id(p) not in known]
-    if foreign:
-        raise ValueError(f"optimizer must hold parameters of model only, got {len(foreign)} others")
-
-
-def _check_loss(loss: Tensor, samples: float) -> None:
-    if not 0 <= samples < math.inf:
-        raise ValueError(f"samples must be 0 or more, got {samples!r}")
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        seen = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise ValueError(f"loss must be a tensor of one element, got {seen}")
-    if samples and not loss.requires_grad:
-        raise ValueError(f"loss must have a graph to go back through, got {loss!r}")
