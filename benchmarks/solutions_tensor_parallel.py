@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from labkit.exercises import tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
+from labkit.parallel.tensor_parallel_parts import part_of
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
@@ -45,7 +46,7 @@ def block():
 
 
 def loss():
-    part, targets = tensor_parallel.part_of(vocab), torch.randint(0, vocab, (256,))
+    part, targets = part_of(vocab), torch.randint(0, vocab, (256,))
     logits = torch.randn(256, vocab)[:, part]
     ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
 

@@ -1,1 +1,1 @@
-"""What the exercises' solutions take as given: checks of arguments and other plumbing that is not their subject."""
+"""Parts of the exercises' modules that learners are given: argument checks, transport and other plumbing."""

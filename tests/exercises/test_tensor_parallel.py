@@ -98,6 +98,9 @@ torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
 for name in ("norm_attention", "norm_mlp"):
     torch.testing.assert_close(getattr(block, name).weight.grad, getattr(whole, name).weight.grad)
 torch.testing.assert_close(block.down.bias.grad, whole.mlp.down.bias.grad)
+# whole blocks share no memory with a rank's part
+pointers = {p.data_ptr() for p in tp.TensorParallelTransformer.from_full(whole, None).parameters() if p.numel()}
+assert not pointers & {p.data_ptr() for module in (whole, again) for p in module.parameters()}
 sum(p.untyped_storage().nbytes() for p in block.parameters())
 """
 
@@ -120,6 +123,7 @@ ODD = """
 import torch, torch.distributed as dist
 from torch import nn
 from labkit.exercises import tensor_parallel as tp
+from labkit.parallel.tensor_parallel_parts import part_of
 
 dist.init_process_group()
 rank = dist.get_rank()
@@ -133,7 +137,7 @@ whole.weight.data = embedding.to_full().weight.data
 targets = torch.tensor([6, 0, 3])
 tp.vocab_parallel_cross_entropy(head(embedding(targets)), targets, 7).backward()
 nn.functional.cross_entropy(whole(targets) @ whole.weight.t(), targets).backward()
-part = tp.part_of(7)
+part = part_of(7)
 torch.testing.assert_close(head.weight.grad, whole.weight.grad[part])
 
 # frozen, bfloat16, strided

@@ -274,7 +274,7 @@ class Whole:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@check(points=2, title="copy and reduce: a sum on one of the two ways", look_at="`summed`, and where it belongs")
+@check(points=2, title="copy and reduce: a sum on one of the two ways", look_at="the sum, and where it belongs")
 def copies(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([2, 3, 4])
     alike, gradients = draw.tensor((3, 4), torch.float64), draw.tensors(world_size, (4, 3), torch.float64)

@@ -113,7 +113,7 @@ def part(size: int, rank: int, ranks: int) -> slice:
 @check(
     points=4,
     title="copy_to_group and reduce_from_group: one sums backward, the other forward",
-    look_at="`summed`, and which of the two ways it belongs to",
+    look_at="the sum, and which of the two ways it belongs to",
 )
 def copy_and_reduce(submission: Submission, ranks: Ranks) -> None:
     digits = [torch.tensor([10.0**rank, 2 * 10.0**rank]) for rank in range(3)]
@@ -139,7 +139,7 @@ def copy_and_reduce(submission: Submission, ranks: Ranks) -> None:
 @check(
     points=3,
     title="gather_from_group and scatter_to_group: put together forward, cut backward, and the reverse",
-    look_at="`steps`: what mirrors what",
+    look_at="`_Scatter`, which mirrors `_Gather`",
 )
 def gather_and_scatter(submission: Submission, ranks: Ranks) -> None:
     whole, gradient = torch.arange(5.0), 10 * torch.arange(5.0)
@@ -290,9 +290,10 @@ HINTS = [
     "What a function does backward follows from who uses its result. The result of copy_to_group goes into a "
     "different computation on each rank, so gradients differ and have to be summed. The result of "
     "reduce_from_group goes into the same computation everywhere, so each rank has the same gradient already.",
-    "`summed`: `total = tensor.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(total, "
-    'group=group)`. `steps = {"copy": (same, summed), "reduce": (summed, same), ...}`; gather is `(whole, '
-    "own_part)`, and scatter its mirror.",
+    "`_Reduce.forward`: `total = x.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(total, "
+    "group=group)`; backward returns `gradient, None`. `_Copy` is its mirror: forward keeps the group in `ctx.group` "
+    "and returns x; backward returns `reduce_from_group(gradient, ctx.group), None`. `_Scatter.forward` returns "
+    "`x[..., part_of(x.shape[-1], group)]`, and keeps the size, too, for `gather_from_group` in backward.",
     "RowParallelLinear: `scatter_to_group` unless the input is parallel, `F.linear` without the bias, "
     "`reduce_from_group`, and then the bias.",
     "The loss: `largest = wide.detach().amax(-1)`, all-reduced with `dist.ReduceOp.MAX`; `shifted = wide - "
