@@ -127,10 +127,10 @@ class VocabParallelEmbedding(VocabPart):
 def vocab_parallel_cross_entropy(
     logits: Tensor, targets: Tensor, vocab_size: int, group: ProcessGroup | None = None, *, ignore_index: int = -100
 ) -> Tensor:
-    """Return the mean `F.cross_entropy` of logits (..., part) whose vocabulary is divided over the ranks, in float32.
+    """Return the mean `F.cross_entropy` of logits (..., part) whose vocabulary is divided over the ranks.
 
     targets: (...), of the whole vocabulary, the same on every rank; `ignore_index` is left out of the mean. -inf masks
-    a token. Two all-reduces, of one and of two numbers for each target; none backward.
+    a token. Two all-reduces, of one and of two numbers for each target; none backward. The loss is at least float32.
     """
     parts.check_targets(targets, logits, vocab_size, group, ignore_index)
     part, kept = part_of(vocab_size, group), targets != ignore_index
