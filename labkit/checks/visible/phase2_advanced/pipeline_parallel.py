@@ -272,15 +272,18 @@ HINTS = [
     "that is known. With one more, its first layer may be any: try all, and take the one for which the larger of two "
     "numbers, best[cut] and the cost of what is left, is the least.",
     "1F1B: draw lanes for four ranks. The last one may go back at once: forward 0, backward 0, forward 1, ... The one "
-    "before it has to do one more forward first, else it would idle. How many is that on rank 0? `forwards[:warm_up]`, "
-    "then pairs from `zip(forwards[warm_up:], backwards)`, then the backwards that found no partner.",
-    "The warm-up is `stages - rank - 1` with one chunk. With chunks it is twice that, plus `(chunks - 1) * "
-    "len(groups[0])`. Python's slices do not mind if there are fewer forwards.",
+    "before it has to do one more forward first, else it would idle. How many is that on rank 0? The warm-up "
+    "is `forwards[:ahead]`, the steady state takes pairs from `zip(forwards[ahead:], backwards)`, and the cool-down is "
+    "the backwards that found no partner.",
+    "The warm-up is `stages - rank - 1` forwards with one chunk. With chunks it is twice that, plus `(chunks - 1) * "
+    "len(groups[0])`. Take the smaller of that and `len(forwards)`: as many backwards are left for the cool-down.",
     "PipelineStage.backward: `inputs, edge = self._kept.pop(microbatch)`, and unless `edge` is None "
     "`torch.autograd.backward(edge, gradient)`. The gradient of `inputs` is in `inputs.grad` then.",
-    "forward_backward: a backward is `outgoing = stage.backward(k, gradient)`, with None in place of a gradient on the "
-    "last stage, else what `mail.take` gives. A forward has `inputs[k]` on the first stage, else what `mail.take` "
-    "gives; `outgoing = stage.forward(k, given)`, but on the last stage `losses.append(stage.forward(k, given, "
-    "share).detach())`, where share(output) is `loss_fn(output, targets[k]) * len(targets[k]) / samples`, and "
-    "`output.sum() * 0` for a part without samples. Keep k from changing under it: `def share(output, of=targets[k])`.",
+    "forward_backward: `for slot in self.slots`, set `result = None`. Unless `slot.action` is None, its stage is "
+    "`self.stages[action.chunk]`. A backward is `result = stage.backward(k, messages.receive_gradient(action))`. Every "
+    "slot ends with `messages.exchange(slot, result)`, also an idle one: messages may arrive.",
+    "forward_backward: the input of a forward is `inputs[k]` on the first stage, else "
+    "`messages.receive_activation(action)`. On the last stage pass `loss_of` to `stage.forward`: a function of the "
+    "output that returns `loss_fn(output, targets[k]) * len(targets[k]) / samples`, and `output.sum() * 0` for a part "
+    "without samples; append what `forward` returns, detached, to `losses`.",
 ]
