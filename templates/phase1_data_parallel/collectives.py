@@ -6,11 +6,13 @@ machine, an all-reduce then takes (Thakur, Rabenseifner & Gropp 2005; Bruck et a
     naive                 2 (N-1) (a + bn)           one message after the other through one rank
     tree                  2 ceil(log2 N) (a + bn)    up a tree to one rank, and down again
     recursive doubling    log2 N (a + bn)            two rounds more than floor(log2 N) where N is no power of two
+
+In every function `tensor` is contiguous and has the same shape on all ranks, and `op` is SUM, AVG, MAX, MIN or PRODUCT.
+Each raises ValueError for an argument that cannot be used, before any message is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,17 +20,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
+from labkit.parallel.collective_arguments import combining, contiguous, group_ranks, require_member
+
 __all__ = ["all_gather", "all_reduce_naive", "all_reduce_recursive_doubling", "all_reduce_tree", "broadcast", "reduce"]
 
 
 def all_reduce_naive(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """Reduce `tensor` over the group, in place on every rank, and return that same tensor: through the first rank.
 
-    tensor: any shape, the same on every rank, contiguous. op: SUM, AVG, MAX, MIN or PRODUCT.
-    2(N-1) messages of the tensor's size, one after the other. Nothing is left out here: it shows the parts in use.
-    Raises ValueError, before any message, when an argument cannot be used.
+    2(N-1) messages of the tensor's size, one after the other. This one is complete: it shows the parts in use.
     """
-    row, data, combine = _row(group), _data(tensor), _combining(op, tensor)
+    row, data, combine = _row(group), contiguous("tensor", tensor), combining(op, tensor.dtype)
     if row.place > 0:
         row.send(data, 0)
         row.receive(data, 0)
@@ -37,20 +39,19 @@ def all_reduce_naive(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup
         for place in range(1, row.size):
             row.receive(part, place)
             combine(data, part, out=data)
-        _averaged(data, op, row.size)
+        if op == ReduceOp.AVG:
+            data.div_(row.size)
         for place in range(1, row.size):
             row.send(data, place)
     return tensor
 
 
 def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
-    """Give every rank what `tensor` holds on rank `src`, in place, and return that same tensor.
+    """Copy `tensor` from rank `src`, a global rank of the group, to all others, in place, and return that same tensor.
 
-    tensor: any shape, the same on every rank, contiguous; overwritten but on `src`. src: a global rank of the group.
     N-1 messages of the tensor's size, in ceil(log2 N) rounds: a binomial tree. In a round a rank sends at most once.
-    Raises ValueError, before any message, when an argument cannot be used.
     """
-    row, data = _row(group, "src", src), _data(tensor)
+    row, data = _row(group, "src", src), contiguous("tensor", tensor)
 
     # TODO 1. `src` has place 0 in the row. In every round, each place that has the data sends it `distance` places on,
     # if there is such a place, and `distance` is halved: the last round is between neighbours. Which distance is first?
@@ -64,12 +65,10 @@ def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Te
 def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """Reduce `tensor` over the group on rank `dst`, in place, and return that same tensor.
 
-    tensor: any shape, the same on every rank, contiguous; on other ranks than `dst` it is overwritten, and undefined.
-    dst: a global rank of the group. op: SUM, AVG, MAX, MIN or PRODUCT.
+    dst: a global rank of the group; on other ranks `tensor` is overwritten, and its contents are undefined.
     N-1 messages of the tensor's size, in ceil(log2 N) rounds: the tree of `broadcast`, from its leaves to its root.
-    Raises ValueError, before any message, when an argument cannot be used.
     """
-    row, data, combine = _row(group, "dst", dst), _data(tensor), _combining(op, tensor)
+    row, data, combine = _row(group, "dst", dst), contiguous("tensor", tensor), combining(op, tensor.dtype)
     part = torch.empty_like(data)
 
     # TODO 2. A broadcast played backwards: the last round comes first, and who received then sends now. What arrives in
@@ -77,15 +76,15 @@ def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: ProcessGroup
     # YOUR CODE HERE
     raise NotImplementedError()
 
-    if row.place == 0:
-        _averaged(data, op, row.size)
+    if row.place == 0 and op == ReduceOp.AVG:
+        data.div_(row.size)
     return tensor
 
 
 def all_reduce_tree(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """Reduce `tensor` over the group, in place on every rank, and return that same tensor: up a tree, and down again.
 
-    Arguments as for `all_reduce_naive`. 2(N-1) messages of the tensor's size, in 2 ceil(log2 N) rounds.
+    2(N-1) messages of the tensor's size, in 2 ceil(log2 N) rounds.
     """
     first = _row(group).ranks[0]
     reduce(tensor, first, op, group)
@@ -93,13 +92,11 @@ def all_reduce_tree(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup 
 
 
 def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Put every rank's tensor together, on every rank.
+    """Return the tensors of all ranks, on every rank: shape (N, *shape), row r from the r-th rank of the group.
 
-    tensor: any shape, the same on every rank, contiguous; left as it is. Returns (N, *shape): row r is the r-th rank's.
     Each rank sends N-1 times the tensor's bytes, in ceil(log2 N) messages and rounds (Bruck et al. 1997).
-    Raises ValueError, before any message, when an argument cannot be used.
     """
-    row, data = _row(group), _data(tensor)
+    row, data = _row(group), contiguous("tensor", tensor)
     rows = data.new_empty((row.size, *data.shape))
     rows[0] = data
 
@@ -115,11 +112,10 @@ def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
 def all_reduce_recursive_doubling(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """Reduce `tensor` over the group, in place on every rank, and return that same tensor: all ranks work all the time.
 
-    Arguments as for `all_reduce_naive`. log2 N rounds, in each of which a rank exchanges the whole tensor with another
-    one. Where N is no power of two, ranks beyond the largest one hand their part over before, and get the result after:
-    floor(log2 N) + 2 rounds. Every rank ends with the same bits.
+    log2 N rounds; in each a rank exchanges the whole tensor with another. Unless N is a power of two, the ranks beyond
+    the largest one give their part away before and get the result after. Every rank ends with the same bits.
     """
-    row, data, combine = _row(group), _data(tensor), _combining(op, tensor)
+    row, data, combine = _row(group), contiguous("tensor", tensor), combining(op, tensor.dtype)
     part = torch.empty_like(data)
     core = 1 << (row.size.bit_length() - 1)  # the largest power of two that is not above the size
 
@@ -129,15 +125,13 @@ def all_reduce_recursive_doubling(tensor: Tensor, op: Any = ReduceOp.SUM, group:
     # YOUR CODE HERE
     raise NotImplementedError()
 
-    _averaged(data, op, row.size)
+    if op == ReduceOp.AVG:
+        data.div_(row.size)
     return tensor
 
 
 class _Row(NamedTuple):
-    """The ranks of a group in a row: this one stands at `place` of `size`. Peers are named by their places.
-
-    `ranks[place]` is the global rank there. Empty tensors are not sent.
-    """
+    """The ranks of a group in a row, known by their places; `ranks[place]` is the global rank. Skips empty tensors."""
 
     place: int
     size: int
@@ -145,17 +139,17 @@ class _Row(NamedTuple):
     group: ProcessGroup | None
 
     def send(self, data: Tensor, to: int) -> None:
-        """Back when the data has left."""
+        """Return when the data has left."""
         if data.numel():
             dist.send(data, self.ranks[to], self.group)
 
     def receive(self, data: Tensor, source: int) -> None:
-        """Back when the data is there."""
+        """Return when the data has arrived."""
         if data.numel():
             dist.recv(data, self.ranks[source], self.group)
 
     def exchange(self, outgoing: Tensor, to: int, incoming: Tensor, source: int) -> None:
-        """Send and receive at the same time; back when both are done."""
+        """Send and receive at the same time; return when both are done."""
         messages = [(dist.isend, outgoing, self.ranks[to]), (dist.irecv, incoming, self.ranks[source])]
         batch = [dist.P2POp(post, data, peer, self.group) for post, data, peer in messages if data.numel()]
         for work in dist.batch_isend_irecv(batch) if batch else []:
@@ -163,43 +157,14 @@ class _Row(NamedTuple):
 
 
 def _row(group: ProcessGroup | None, name: str = "", first: int | None = None) -> _Row:
-    """The group in the order of its ranks; where an argument `name` says so, rank `first` stands at place 0."""
-    rank = dist.get_rank()
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"group must contain this rank, {rank}, got {group!r}")
-    ranks = dist.get_process_group_ranks(group)
+    """Return the group in the order of its ranks, or turned so that rank `first`, the argument `name`, has place 0."""
+    ranks = group_ranks(group)
     if first is not None:
-        if first not in ranks:
-            raise ValueError(f"{name} must be one of the group's ranks, {ranks}, got {first!r}")
+        require_member(name, first, ranks)
         ranks = ranks[ranks.index(first) :] + ranks[: ranks.index(first)]
-    return _Row(ranks.index(rank), len(ranks), ranks, group)
+    return _Row(ranks.index(dist.get_rank()), len(ranks), ranks, group)
 
 
 def _distances(size: int) -> list[int]:
-    """1, 2, 4, ... below `size`: ceil(log2 size) of them."""
+    """Return 1, 2, 4, ... below `size`: ceil(log2 size) numbers."""
     return [1 << k for k in range((size - 1).bit_length())]
-
-
-def _data(tensor: Tensor) -> Tensor:
-    """What `tensor` holds, apart from its gradients: what is written there, is written into `tensor`."""
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.is_contiguous():
-        shown = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)[:80]
-        raise ValueError(f"tensor must be a contiguous tensor, got {shown}")
-    return tensor.detach()
-
-
-def _combining(op: Any, tensor: Tensor) -> Callable[..., Tensor]:
-    """The function that puts two tensors together as `op` says; AVG divides at the end, by `_averaged`."""
-    known: dict[Any, Callable[..., Tensor]] = {ReduceOp.SUM: torch.add, ReduceOp.PRODUCT: torch.mul}
-    if tensor.is_floating_point() or tensor.is_complex():
-        known[ReduceOp.AVG] = torch.add
-    if not tensor.is_complex():
-        known |= {ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum}
-    if op not in known:
-        raise ValueError(f"op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {tensor.dtype}; got {op}")
-    return known[op]
-
-
-def _averaged(data: Tensor, op: Any, size: int) -> None:
-    if op == ReduceOp.AVG:
-        data.div_(size)

@@ -58,7 +58,8 @@ MUTANTS = {
         + data.copy_(rows[0])
         + for part in rows[1:]:
         +     combine(data, part, out=data)
-        + _averaged(data, op, row.size)
+        + if op == ReduceOp.AVG:
+        +     data.div_(row.size)
         + return tensor
           core = 1 << (row.size.bit_length() - 1)  # the largest power of two that is not above the size
     """),
@@ -126,7 +127,8 @@ MUTANTS = {
     "ignores_group": Mutant(19, loses={"groups"}).edited("""
         All ranks of the world take part.
 
-        - ranks = dist.get_process_group_ranks(group)
+        - ranks = group_ranks(group)
+        + group_ranks(group)
         + ranks = list(range(dist.get_world_size()))
     """),
     "src_within_group": Mutant(19, loses={"groups"}).edited("""
@@ -143,7 +145,8 @@ MUTANTS = {
           part = torch.empty_like(data)
           core = 1 << (row.size.bit_length() - 1)  # the largest power of two that is not above the size
 
-          _averaged(data, op, row.size)
+          if op == ReduceOp.AVG:
+              data.div_(row.size)
         - return tensor
         + return data
     """),
@@ -154,35 +157,46 @@ MUTANTS = {
           part = torch.empty_like(data)
           core = 1 << (row.size.bit_length() - 1)  # the largest power of two that is not above the size
 
-          _averaged(data, op, row.size)
+          if op == ReduceOp.AVG:
+              data.div_(row.size)
         + original.copy_(data)
           return tensor
     """),
     "always_sums": Mutant(19, loses={"operations"}).edited("""
         op is looked at and forgotten.
 
-        - return known[op]
-        + return torch.add
+        - from labkit.parallel.collective_arguments import combining, contiguous, group_ranks, require_member
+        + from labkit.parallel import collective_arguments
+        + from labkit.parallel.collective_arguments import contiguous, group_ranks, require_member
+        +
+        +
+        + def combining(op: Any, dtype: torch.dtype) -> Any:
+        +     collective_arguments.combining(op, dtype)
+        +     return torch.add
     """),
     "checks_nothing": Mutant(19, loses={"bad_arguments"}).edited("""
         Bad arguments fail somewhere on the way, or not at all.
 
-        - if dist.get_rank(group) < 0:
-        -     raise ValueError(f"group must contain this rank, {rank}, got {group!r}")
+        - from labkit.parallel.collective_arguments import combining, contiguous, group_ranks, require_member
+        + from labkit.parallel import collective_arguments
+        +
+        +
+        + def combining(op: Any, dtype: torch.dtype) -> Any:
+        +     try:
+        +         return collective_arguments.combining(op, dtype)
+        +     except ValueError:
+        +         return torch.add
+        +
+        +
+        + def contiguous(name: str, tensor: Tensor) -> Tensor:
+        +     return tensor.detach()
 
-        - if first not in ranks:
-        -     raise ValueError(f"{name} must be one of the group's ranks, {ranks}, got {first!r}")
+        - ranks = group_ranks(group)
+        + ranks = dist.get_process_group_ranks(group)
+
+        - require_member(name, first, ranks)
         - ranks = ranks[ranks.index(first) :] + ranks[: ranks.index(first)]
         + at = ranks.index(first) if first in ranks else 0
         + ranks = ranks[at:] + ranks[:at]
-
-        - if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.is_contiguous():
-        -     shown = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)[:80]
-        -     raise ValueError(f"tensor must be a contiguous tensor, got {shown}")
-
-        - if op not in known:
-        -     raise ValueError(f"op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {tensor.dtype}; got {op}")
-        - return known[op]
-        + return known.get(op, torch.add)
     """),
 }

@@ -1,0 +1,50 @@
+"""Arguments of a collective, checked before any message is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp
+
+
+def group_ranks(group: ProcessGroup | None) -> list[int]:
+    """Return the global ranks of `group` in their order. Raises `ValueError` unless this rank is one of them."""
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
+    return dist.get_process_group_ranks(group)
+
+
+def require_member(name: str, rank: int, ranks: list[int]) -> None:
+    """Raise `ValueError` unless `rank`, the argument called `name`, is one of `ranks`."""
+    if rank not in ranks:
+        raise ValueError(f"{name} must be one of the group's ranks, {ranks}, got {rank!r}")
+
+
+def contiguous(name: str, tensor: Tensor) -> Tensor:
+    """Return `tensor` detached: the same memory, written without a trace in the autograd graph.
+
+    Raises `ValueError`, which calls the argument `name`, unless it is a contiguous tensor.
+    """
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.is_contiguous():
+        shown = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)[:80]
+        raise ValueError(f"{name} must be a contiguous tensor, got {shown}")
+    return tensor.detach()
+
+
+def combining(op: Any, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return the function that combines two tensors by `op`; for AVG it adds, and the caller divides at the end.
+
+    Raises `ValueError` unless `op` is SUM, AVG, MAX, MIN or PRODUCT and is defined for `dtype`.
+    """
+    known: dict[Any, Callable[..., Tensor]] = {ReduceOp.SUM: torch.add, ReduceOp.PRODUCT: torch.mul}
+    if dtype.is_floating_point or dtype.is_complex:
+        known[ReduceOp.AVG] = torch.add
+    if not dtype.is_complex:
+        known |= {ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum}
+    if op not in known:
+        raise ValueError(f"op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}; got {op}")
+    return known[op]
