@@ -23,7 +23,7 @@ MUTANTS = {
         + library.set_epoch(self.epoch)
         + for index in list(library)[self._begin // self.num_replicas :]:
 
-          copies = _Copies(self.device)
+          copies = DeviceCopies(self.device)
         + for batch in batches:
         +     yield copies.make(batch)
         + return
@@ -137,19 +137,20 @@ MUTANTS = {
         -     if state.get(name) != value:
         -         raise ValueError(f"state must have {name}={value} as this sampler has, got {state.get(name)!r}")
 
-        - if not isinstance(loader, Iterable):
-        -     raise ValueError(f"loader must be something to iterate over, got {loader!r}"[:200])
+        - require_iterable("loader", loader)
 
-        - if type(value) is not int or value < at_least or (below is not None and value >= below):
-        -     limits = f"an integer from {at_least}" + ("" if below is None else f" to {below - 1}")
-        -     raise ValueError(f"{name} must be {limits}, got {value!r}")
-        + pass
+        - from labkit.data.loader_arguments import known_device, require_integer, require_iterable
+        + from labkit.data.loader_arguments import known_device
+        +
+        +
+        + def require_integer(name: str, value: Any, *, at_least: int, below: int | None = None) -> None:
+        +     pass
     """),
     # what is in its buffer when the loader breaks is lost
     "reads_ahead_without_a_thread": Mutant(22, loses={"ahead", "errors"}).edited("""
         A buffer is filled before a batch is handed over: the reader still waits for the loader.
 
-          copies = _Copies(self.device)
+          copies = DeviceCopies(self.device)
         + buffer: list[Batch] = []
         + for batch in batches:
         +     buffer.append(copies.make(batch))
@@ -183,8 +184,19 @@ MUTANTS = {
     "forgets_dicts": Mutant(23, loses={"batches"}).edited("""
         Copies tensors, and lists and tuples of them; those in a dict stay where they are.
 
-        - if isinstance(batch, Mapping):
-        -     return {key: _mapped(function, value) for key, value in batch.items()}
+        - from labkit.data.device_copies import DeviceCopies
+        + from labkit.data import device_copies
+
+        + class DeviceCopies(device_copies.DeviceCopies):
+        +     def make(self, batch: Any) -> Any:
+        +         if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        +             return type(batch)(*map(self.make, batch))
+        +         if isinstance(batch, (tuple, list)):
+        +             return type(batch)(map(self.make, batch))
+        +         return super().make(batch) if isinstance(batch, Tensor) else batch
+        +
+        +
+          class PrefetchLoader(Generic[Batch]):
     """),
     "swallows_errors": Mutant(23, loses={"errors"}).edited("""
         An error in the thread looks like the end of the epoch.

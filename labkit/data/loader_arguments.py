@@ -1,0 +1,29 @@
+"""Arguments of samplers and loaders; each that cannot be used is named in a `ValueError`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def require_integer(name: str, value: Any, *, at_least: int, below: int | None = None) -> None:
+    """Raise `ValueError` unless `value`, the argument called `name`, is an int, not a bool, within the limits."""
+    if type(value) is not int or value < at_least or (below is not None and value >= below):
+        limits = f"an integer from {at_least}" + ("" if below is None else f" to {below - 1}")
+        raise ValueError(f"{name} must be {limits}, got {value!r}")
+
+
+def require_iterable(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value`, the argument called `name`, can be iterated over."""
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{name} must be something to iterate over, got {value!r}"[:200])
+
+
+def known_device(device: torch.device | str) -> torch.device:
+    """Return the device. Raises `ValueError` unless torch knows it."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be one that torch knows, got {device!r}") from None
