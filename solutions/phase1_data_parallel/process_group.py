@@ -1,9 +1,9 @@
-"""Start a program on many ranks: who is who, how they meet, and the few things that every training loop asks of them.
+"""Start a program on many ranks: who is who, how they meet, and the few things that every training loop needs of them.
 
-Each rank is a process of its own that runs the same program. torchrun starts them and tells each, in environment
-variables, its number and where to meet the others (pytorch.org/docs/stable/elastic/run.html). Together they make a
-process group (pytorch.org/docs/stable/distributed.html); in it they wait for each other and add up numbers. Without a
-group, in a program that was started plainly, every function here does what is right for a single process.
+Each rank is a process of its own that runs the same program. torchrun starts them and gives each, in environment
+variables, its number and the address where all meet (pytorch.org/docs/stable/elastic/run.html). Together they make a
+process group (pytorch.org/docs/stable/distributed.html); in it they wait for each other and sum numbers. Without a
+group, in a program started by `python` alone, every function here does what is right for a single process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from labkit.parallel.process_group_arguments import metric_value, require_process_group
+
 __all__ = [
     "DDPConfig", "all_reduce_metrics", "barrier", "cleanup", "is_main_process", "rank_zero_first", "setup_distributed",
 ]  # fmt: skip
@@ -29,63 +31,50 @@ _OPEN_MPI = {
     "world_size": "OMPI_COMM_WORLD_SIZE",
     "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
 }
-"""The variable that each field of `DDPConfig` stands in, under torchrun and under mpirun."""
+"""The variable that holds each field of `DDPConfig`, under torchrun and under mpirun."""
 
 
 @dataclass(frozen=True)
 class DDPConfig:
     """Who this process is, how it meets the others, and options of data-parallel training.
 
-    Raises ValueError, with the field's name and value, for what cannot be.
+    Raises ValueError, with the field's name and value, for a field that cannot be used.
     """
 
     backend: str = "gloo"
-    """What carries the messages: `gloo` (CPU), `nccl` (GPU), `mpi` where torch was built with it."""
+    """Library that carries the messages: `gloo` (CPU), `nccl` (GPU), `mpi` if torch was built with it."""
     init_method: str = "env://"
-    """Where ranks meet: `env://` (MASTER_ADDR and MASTER_PORT say it), `tcp://host:port`, `file:///shared/path`."""
+    """Where ranks meet: `env://` (at MASTER_ADDR and MASTER_PORT), `tcp://host:port`, `file:///shared/path`."""
     world_size: int = 1
-    """How many ranks there are."""
+    """Number of ranks."""
     rank: int = 0
-    """This one's number among all, from 0."""
+    """Number of this one among all, from 0."""
     local_rank: int = 0
-    """Its number among those of its own machine: which GPU it takes."""
+    """Its number among those of its machine, from 0: the GPU that it uses."""
     gradient_as_bucket_view: bool = False
     find_unused_parameters: bool = False
     broadcast_buffers: bool = True
-    """The last three go to `DistributedDataParallel` as they are."""
+    """The last three are arguments of `DistributedDataParallel`."""
 
     def __post_init__(self) -> None:
-        for name, least in (("world_size", 1), ("rank", 0), ("local_rank", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        for name in ("rank", "local_rank"):
-            if getattr(self, name) >= self.world_size:
-                raise ValueError(f"{name} must be below world_size={self.world_size}, got {getattr(self, name)}")
-        if self.backend not in dist.Backend.backend_list or self.backend == dist.Backend.UNDEFINED:
-            raise ValueError(f"backend must be one that torch knows, such as gloo or nccl, got {self.backend!r}")
-        if self.backend == "mpi" and not dist.is_mpi_available():
-            raise ValueError("backend must be one that this torch was built with, got 'mpi'")
-        if not self.init_method.startswith(("env://", "tcp://", "file://")):
-            raise ValueError(f"init_method must begin with env://, tcp:// or file://, got {self.init_method!r}")
+        require_process_group(self.backend, self.init_method, self.world_size, self.rank, self.local_rank)
 
     @classmethod
     def from_env(cls, **options: Any) -> DDPConfig:
-        """What torchrun's environment variables say: RANK, WORLD_SIZE and LOCAL_RANK. Under mpirun, Open MPI's.
+        """Read the environment variables of torchrun, RANK, WORLD_SIZE and LOCAL_RANK; under mpirun, Open MPI's.
 
-        options: other fields. The backend, if it is not among them, is nccl where each rank of this machine can have
-        a GPU of its own, else gloo. With `env://` MASTER_ADDR and MASTER_PORT must be there, too.
-        Raises ValueError that names all variables that are missing, and no others, or the one that is no number, with
-        its value.
+        options: other fields. Without `backend` it is nccl if each rank of this machine can have a GPU of its own, else
+        gloo. With `env://` MASTER_ADDR and MASTER_PORT must be set, too.
+        Raises ValueError that names all missing variables and no others, or the one that is no number, with its value.
         """
         numbers = _OPEN_MPI if "RANK" not in os.environ and _OPEN_MPI["rank"] in os.environ else _TORCHRUN
         meets_by_env = options.get("init_method", "env://") == "env://" and options.get("backend") != "mpi"
         address = ["MASTER_ADDR", "MASTER_PORT"] if meets_by_env else []
 
-        # TODO 1. `numbers` says which variable each field stands in. First look which variables of `numbers` and
+        # TODO 1. `numbers` gives the variable that holds each field. First look which variables of `numbers` and
         # `address` are not in os.environ, and raise one ValueError that names them all. Then make `fields`, a dict of
-        # rank, world_size and local_rank as whole numbers. Where a text is no number (int() raises ValueError), say
-        # which variable it stands in, and what it is.
+        # rank, world_size and local_rank as whole numbers. Where a text is no number (int() raises ValueError), raise
+        # one that names the variable and its text.
         ### BEGIN SOLUTION
         missing = [name for name in (*numbers.values(), *address) if name not in os.environ]
         if missing:
@@ -106,18 +95,18 @@ class DDPConfig:
 def setup_distributed(config: DDPConfig) -> torch.device:
     """Join the process group that `config` describes, and return the device for this rank's tensors.
 
-    Returns when all ranks have called it. A GPU, made the current one, where the backend is nccl; else the CPU. Where
-    a group of this shape stands already, it is kept: a notebook's cell may run twice.
-    Raises ValueError when the group that stands is another one.
+    Returns when all ranks have called it. The device is a GPU, made the current one, if the backend is nccl; else the
+    CPU. A group of this shape that exists already is kept: a notebook's cell may run twice.
+    Raises ValueError if the existing group is another one.
     """
     gpu = config.backend == "nccl" and torch.cuda.is_available()
     device = torch.device("cuda", config.local_rank) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
 
-    # TODO 2. Where no group stands (dist.is_initialized), make it: dist.init_process_group takes the backend, and by
-    # name init_method, rank and world_size. For mpi give the backend alone: MPI itself knows who is who. Where a group
-    # stands, compare its rank and size with the config's.
+    # TODO 2. If there is no group (dist.is_initialized), make it: dist.init_process_group takes the backend, and by
+    # name init_method, rank and world_size. For mpi give the backend alone: MPI itself knows who is who. If there is
+    # one, compare its rank and size with the config's.
     ### BEGIN SOLUTION
     if not dist.is_initialized() and config.backend == "mpi":
         dist.init_process_group("mpi")
@@ -134,28 +123,28 @@ def setup_distributed(config: DDPConfig) -> torch.device:
 
 
 def cleanup() -> None:
-    """Leave the process group and end it. Does nothing where there is none, so it may be called twice."""
+    """Leave the process group and end it. Does nothing if there is none, so it may be called twice."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def is_main_process(group: ProcessGroup | None = None) -> bool:
-    """Is this rank 0 of the group, the one that prints and saves? True, too, where there is no group at all."""
+    """Return whether this is rank 0 of the group, which prints and saves; True, too, if there is no group at all."""
     return not dist.is_initialized() or dist.get_rank(group) == 0
 
 
 def barrier(group: ProcessGroup | None = None) -> None:
-    """Return when all ranks of the group have called it. Does nothing where there is no group."""
+    """Return when all ranks of the group have called it. Does nothing if there is no group."""
     if dist.is_initialized():
         dist.barrier(group)
 
 
 @contextmanager
 def rank_zero_first(group: ProcessGroup | None = None) -> Iterator[None]:
-    """The block under `with rank_zero_first():` runs on rank 0 of the group; when that has ended, on the others.
+    """Run the block under `with rank_zero_first():` on rank 0 of the group and, when that has ended, on the others.
 
-    For a download or a cache that the others then find. When the block fails on rank 0, the others still get their
-    turn: nobody waits for ever. Where there is no group it runs at once.
+    For a download or a cache that the others then find. If the block fails on rank 0, the others still get their turn:
+    no rank waits forever. If there is no group, it runs at once.
     """
     # TODO 3. `yield` is where the block runs; before it and after it you can `barrier(group)`. Every rank must come to
     # the barrier once: rank 0 on which side of its yield, the others on which? Does rank 0 come there, too, when the
@@ -175,20 +164,20 @@ def rank_zero_first(group: ProcessGroup | None = None) -> Iterator[None]:
 def all_reduce_metrics(
     metrics: Mapping[str, float | Tensor], group: ProcessGroup | None = None, *, weight: float = 1.0
 ) -> dict[str, float]:
-    """Mean of each metric over the ranks of the group, the same on all of them, in one collective.
+    """Return the mean of each metric over the ranks of the group, the same on all of them, in one collective.
 
     metrics: by name, numbers or tensors of one element; the same names on every rank, in any order.
-    weight: how much this rank counts, such as the number of samples that its means were taken over. A rank of weight 0
-    adds nothing, whatever its metrics are; where all are 0 the means are nan.
-    Computed in float64. Raises ValueError, before any message, when an argument cannot be used.
+    weight: how much this rank counts, such as the number of samples behind its means. A rank of weight 0 adds nothing,
+    whatever its metrics are; if all weights are 0, the means are nan.
+    Computed in float64. Raises ValueError, before any message is sent, when an argument cannot be used.
     """
     if not (isinstance(weight, (int, float)) and 0 <= weight < float("inf")):
         raise ValueError(f"weight must be a finite number, 0 or more, got {weight!r}")
-    values = {name: _number(name, metrics[name]) for name in sorted(metrics)}  # sorted: the same order on every rank
+    values = {name: metric_value(name, metrics[name]) for name in sorted(metrics)}  # sorted: one order on all ranks
 
     # TODO 4. The mean is sum(weight * value) / sum(weight) over the ranks: two kinds of sums, but one collective. Put
-    # all that is to be added up into one float64 tensor on `_device(group)`, all_reduce it where a group stands, and
-    # make `means`, by name, of what comes out. Mind nan * 0.
+    # all that is to be summed into one float64 tensor on `_device(group)`, all_reduce it if there is a group, and make
+    # `means`, by name, of the result. Mind nan * 0.
     ### BEGIN SOLUTION
     weighted = [weight * value if weight else 0.0 for value in values.values()]
     sums = torch.tensor([*weighted, weight], dtype=torch.float64, device=_device(group))
@@ -200,16 +189,7 @@ def all_reduce_metrics(
     return {name: means[name] for name in metrics}
 
 
-def _number(name: str, value: float | Tensor) -> float:
-    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-        return float(value.detach())
-    if isinstance(value, (int, float)):
-        return float(value)
-    shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:80]
-    raise ValueError(f"metrics[{name!r}] must be a number or a tensor of one element, got {shown}")
-
-
 def _device(group: ProcessGroup | None) -> torch.device:
-    """Where the group's tensors have to be: nccl sends what is on the current GPU, the others what is on the CPU."""
+    """Return the device for the group's tensors: the current GPU with nccl, the CPU with other backends."""
     nccl = dist.is_initialized() and dist.get_backend(group) == "nccl" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")

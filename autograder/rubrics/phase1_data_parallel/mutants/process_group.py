@@ -135,8 +135,8 @@ MUTANTS = {
     "keeps_its_order": Mutant(24, loses={"names_in_any_order"}).edited("""
         Each rank sends its metrics in the order in which it has them.
 
-        - values = {name: _number(name, metrics[name]) for name in sorted(metrics)}  # sorted: the same order on every rank
-        + values = {name: _number(name, metrics[name]) for name in metrics}
+        - values = {name: metric_value(name, metrics[name]) for name in sorted(metrics)}  # sorted: one order on all ranks
+        + values = {name: metric_value(name, metrics[name]) for name in metrics}
     """),
     "even_world_sizes_only": Mutant(20, loses=METRICS).edited("""
         Takes half the number of ranks, rounded down, for half of it: wrong at odd world sizes.
