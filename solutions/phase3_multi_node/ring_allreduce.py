@@ -8,7 +8,6 @@ sends N-1 of the N shards, so a whole all-reduce costs it 2(N-1)/N of the tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
+from labkit.parallel.collective_arguments import combining, contiguous, group_ranks
+
 __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
+
+
+class _Ring(NamedTuple):
+    """Where this rank stands. `rank` and `size` count within the group; `left` and `right` are global ranks."""
+
+    rank: int
+    size: int
+    left: int
+    right: int
+    group: ProcessGroup | None
+
+
+def _exchange(outgoing: Tensor, incoming: Tensor, ring: _Ring) -> None:
+    """Send `outgoing` to the right and receive `incoming` from the left; return when both are done. Skip empty ones."""
+    # TODO 1. Post both at once, and then wait for both: if each rank's send had to end first, all would wait for each
+    # other, around the ring. `dist.batch_isend_irecv` posts a list of `dist.P2POp(dist.isend, tensor, peer, group)` and
+    # `dist.P2POp(dist.irecv, ...)`, which must not be empty, and returns what to wait for: a list of `work.wait()`.
+    ### BEGIN SOLUTION
+    messages = [(dist.isend, outgoing, ring.right), (dist.irecv, incoming, ring.left)]
+    batch = [dist.P2POp(post, tensor, peer, ring.group) for post, tensor, peer in messages if tensor.numel()]
+    for work in dist.batch_isend_irecv(batch) if batch else []:
+        work.wait()
+    ### END SOLUTION
 
 
 def ring_reduce_scatter(tensor: Tensor, group: ProcessGroup | None = None, *, op: Any = ReduceOp.SUM) -> Tensor:
@@ -29,10 +53,10 @@ def ring_reduce_scatter(tensor: Tensor, group: ProcessGroup | None = None, *, op
     """
     ring = _ring(group)
     shards = _shards("tensor", tensor, ring.size)
-    combine = _combining(op, tensor.dtype)
+    combine = combining(op, tensor.dtype)
     buffer = torch.empty_like(shards[0])  # shard 0 is never shorter than another one
 
-    # TODO 1. In each round: send one shard (`_exchange`), receive another into the front of `buffer`, and combine it
+    # TODO 2. In each round: send one shard (`_exchange`), receive another into the front of `buffer`, and combine it
     # into your own: `combine(mine, received, out=mine)`. What you receive now is what you send in the next round.
     # Which shard first? Reason backwards: after the last round, shard `ring.rank` must be complete here.
     ### BEGIN SOLUTION
@@ -65,7 +89,7 @@ def ring_all_gather(shard: Tensor, group: ProcessGroup | None = None, *, out: Te
     if (room, out.dtype) != (own.numel(), own.dtype):
         raise ValueError(f"out must take {own.numel()} x {own.dtype} from rank {ring.rank}, got {room} x {out.dtype}")
 
-    # TODO 2. Your own shard goes to its place. Then, in each round, pass on the shard that came last and receive the
+    # TODO 3. Your own shard goes to its place. Then, in each round, pass on the shard that came last and receive the
     # one before it, straight into its place in `shards`.
     ### BEGIN SOLUTION
     shards[ring.rank].copy_(own)
@@ -83,7 +107,7 @@ def ring_all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup 
     2(N-1) rounds, in which each rank sends 2(N-1)/N of the tensor's bytes to its right neighbour and to nobody else.
     Every rank ends with the same bits. Raises ValueError, before any message, when an argument cannot be used.
     """
-    # TODO 3. Both functions above work inside the tensor that they are given: nothing needs to be copied here.
+    # TODO 4. Both functions above work inside the tensor that they are given: nothing needs to be copied here.
     ### BEGIN SOLUTION
     shard = ring_reduce_scatter(tensor, group, op=op)
     ring_all_gather(shard, group, out=tensor)
@@ -91,52 +115,14 @@ def ring_all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup 
     return tensor
 
 
-class _Ring(NamedTuple):
-    """Where this rank stands. `rank` and `size` count within the group; `left` and `right` are global ranks."""
-
-    rank: int
-    size: int
-    left: int
-    right: int
-    group: ProcessGroup | None
-
-
 def _ring(group: ProcessGroup | None) -> _Ring:
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    if rank < 0:
-        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
-    ranks = dist.get_process_group_ranks(group)
+    ranks = group_ranks(group)
+    rank, size = dist.get_rank(group), len(ranks)
     return _Ring(rank, size, ranks[(rank - 1) % size], ranks[(rank + 1) % size], group)
 
 
 def _shards(name: str, tensor: Tensor, count: int) -> list[Tensor]:
-    """`count` flat views into `tensor`: ceil(numel / count) elements each, the last fewer or none."""
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.is_contiguous():
-        shown = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)[:80]
-        raise ValueError(f"{name} must be a contiguous tensor, got {shown}")
-    flat = tensor.detach().view(-1)
+    """Return `count` flat views into `tensor`: ceil(numel / count) elements each, the last fewer or none."""
+    flat = contiguous(name, tensor).view(-1)
     length = -(-flat.numel() // count)
     return [flat[index * length : (index + 1) * length] for index in range(count)]
-
-
-def _combining(op: Any, dtype: torch.dtype) -> Callable[..., Tensor]:
-    """The function that puts two tensors together as `op` says."""
-    known: dict[Any, Callable[..., Tensor]] = {ReduceOp.SUM: torch.add, ReduceOp.PRODUCT: torch.mul}
-    if dtype.is_floating_point or dtype.is_complex:
-        known[ReduceOp.AVG] = torch.add
-    if not dtype.is_complex:
-        known |= {ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum}
-    if op not in known:
-        raise ValueError(f"op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}; got {op}")
-    return known[op]
-
-
-def _exchange(outgoing: Tensor, incoming: Tensor, ring: _Ring) -> None:
-    """Send to the right while receiving from the left; back when both are done. Empty tensors are not sent.
-
-    Both are posted at once: if each rank's send had to end first, all would wait for each other, around the ring.
-    """
-    messages = [(dist.isend, outgoing, ring.right), (dist.irecv, incoming, ring.left)]
-    batch = [dist.P2POp(post, tensor, peer, ring.group) for post, tensor, peer in messages if tensor.numel()]
-    for work in dist.batch_isend_irecv(batch) if batch else []:
-        work.wait()

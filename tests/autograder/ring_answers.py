@@ -1,6 +1,7 @@
 """Ring all-reduce as ten people might write it independently, and eight ways to disguise a copy.
 
-Nine fill in the three blanks of the template; `freely` starts from scratch. They are read, never run.
+Nine fill in all blanks of the template but the first, `_exchange`; `freely` starts from scratch. They are read, never
+run.
 """
 
 from __future__ import annotations
@@ -334,10 +335,11 @@ def answers() -> dict[str, str]:
 
 
 def filled(template: str, blanks: tuple[str, str, str]) -> str:
-    """Fill in the template's three blanks."""
+    """Fill in the template's blanks but the first: most answers to `_exchange` would be alike."""
+    first, rest = template.split(BLANK, 1)
     for blank in blanks:
-        template = template.replace(BLANK, indent(blank.strip("\n") + "\n", "    "), 1)
-    return template
+        rest = rest.replace(BLANK, indent(blank.strip("\n") + "\n", "    "), 1)
+    return f"{first}{BLANK}{rest}"
 
 
 # Disguises ------------------------------------------------------------------------------------------------------------

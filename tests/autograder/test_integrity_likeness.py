@@ -80,7 +80,7 @@ def test_no_pair_is_found_among_independent_answers_even_where_the_course_knows_
 
 
 def test_the_longest_blank_alone_is_enough(people: Class) -> None:
-    """A learner copies one of three blanks and writes two."""
+    """A learner copies one of the three long blanks and writes two."""
     found = 0
     pairs = list(itertools.pairwise(BLANKS))
     for taken, own in pairs:

@@ -87,8 +87,8 @@ def test_check_shows_how_far_it_is_and_takes_that_away(kernel):
 
 def test_hints_come_one_at_a_time_and_are_remembered(kernel):
     first, second = kernel.run("%hint ring_allreduce").stdout, kernel.run("%hint ring_allreduce").stdout
-    assert "hint 1 of 4" in first and "hint 2 of 4" not in first
-    assert "hint 2 of 4" in second
+    assert "hint 1 of 5" in first and "hint 2 of 5" not in first
+    assert "hint 2 of 5" in second
 
 
 def test_reset_keeps_what_was_written_and_offers_the_template(kernel):

@@ -110,6 +110,9 @@ def operations_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> N
 
 
 HINTS = [
+    "_exchange: one `dist.P2POp(dist.isend, outgoing, ring.right, ring.group)` and one `dist.P2POp(dist.irecv, "
+    "incoming, ring.left, ring.group)`, each only if its tensor has elements. Give both to `dist.batch_isend_irecv` "
+    "together, unless there is none, and call `wait()` of each work that it returns.",
     "Take three ranks and shards A, B, C. Write down, round by round, what each rank holds: A0 for rank 0's own part "
     "of A, A01 once rank 1's part is in it. After two rounds rank 0 holds A012. Which shard arrived there in the last "
     "round, and which in the round before?",
