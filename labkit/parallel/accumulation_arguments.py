@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from labkit.parallel.trainer_arguments import require_trainable
+
 
 def check_accumulator(
     model: nn.Module, optimizer: Optimizer, steps: int, max_norm: float | None, group: ProcessGroup | None
@@ -20,17 +22,7 @@ def check_accumulator(
         raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
     if max_norm is not None and not max_norm > 0:
         raise ValueError(f"max_norm must be above 0, or None, got {max_norm!r}")
-    parameters = list(model.parameters())
-    if not any(parameter.requires_grad for parameter in parameters):
-        raise ValueError(f"model must have a parameter that is trained, got {type(model).__name__} without one")
-    if odd := [parameter.dtype for parameter in parameters if parameter.is_complex()]:
-        raise ValueError(f"model must have real parameters, got {odd[0]}")
-    if len(devices := {str(parameter.device) for parameter in parameters}) > 1:
-        raise ValueError(f"model must be on one device, got {', '.join(sorted(devices))}")
-    known = {id(parameter) for parameter in parameters}
-    foreign = [p for entry in optimizer.param_groups for p in entry["params"] if id(p) not in known]
-    if foreign:
-        raise ValueError(f"optimizer must hold parameters of model only, got {len(foreign)} others")
+    require_trainable(model, optimizer)
 
 
 def check_loss(loss: Tensor, samples: float) -> None:

@@ -77,11 +77,11 @@ def layer_parameters(model: Transformer, plan: Plan) -> float:
 def held_parameters(model: Transformer, plan: Plan, layers: list[int]) -> float:
     """Parameters on a rank of the fullest stage, before ZeRO shards them; `layers`: number of layers of each stage.
 
-    The head counts only without a pipeline: of the last of several stages the layers alone count.
+    With a pipeline, a head tied to the embedding is a second copy of its matrix, on the last stage.
     """
     per_layer = layer_parameters(model, plan)
-    embedding = model.embedding_parameters / plan.tensor
+    first = layers[0] * per_layer + model.embedding_parameters / plan.tensor
     if plan.pipeline == 1:
-        ends = (model.embedding_parameters + model.head_parameters) / plan.tensor
-        return max(max(layers) * per_layer + ends, layers[0] * per_layer + embedding)
-    return max(max(layers) * per_layer, layers[0] * per_layer + embedding)
+        return first + model.head_parameters / plan.tensor
+    head = model.head_parameters + (model.vocab * model.width if model.tied else 0)
+    return max(max(layers) * per_layer, first, layers[-1] * per_layer + head / plan.tensor)
