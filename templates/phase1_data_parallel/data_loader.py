@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from labkit.data.device_copies import DeviceCopies
-from labkit.data.loader_arguments import known_device, require_integer, require_iterable
+from labkit.parallel.device_copies import DeviceCopies
+from labkit.parallel.loader_arguments import known_device, require_integer, require_iterable
 
 __all__ = ["PrefetchLoader", "ShardedSampler"]
 
