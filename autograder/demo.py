@@ -141,13 +141,14 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
         console.print(escape(f"{full.left_out}. The other points count for them."), style="yellow", soft_wrap=True)
     with _step(console, "nbgrader generate_assignment: the release, without solutions"):
         course.release(exercise.phase)
-    released = course.released(exercise.phase, EXERCISE)
+    notebook = exercise.notebook.stem
+    released = course.released(exercise.phase, notebook)
     submissions = {
         "right": (exercise.source("solution")[0], full.marks),
         "wrong": (mutants.text(WRONG), wrong.marks),
     }
     for student, (module, _) in submissions.items():
-        course.submit(student, exercise.phase, EXERCISE, with_module(released, exercise.name, module))
+        course.submit(student, exercise.phase, notebook, with_module(released, exercise.name, module))
         with _step(console, f"nbgrader autograde: the submission of {student!r}"):
             course.autograde(exercise.phase, student)
     with _step(console, "nbgrader generate_feedback"):
@@ -156,7 +157,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     console.print(_gradebook(exercise.phase, marks))
     for student in submissions:
         page = results / f"feedback-{student}.html"
-        shutil.copyfile(folder / "feedback" / student / exercise.phase / f"{EXERCISE}.html", page)
+        shutil.copyfile(folder / "feedback" / student / exercise.phase / f"{notebook}.html", page)
         console.print(f"feedback: {page}")
     wanted = {student: points for student, (_, points) in submissions.items()}
     seen = {mark.student: mark.score for mark in marks}

@@ -88,6 +88,8 @@ class Assignment:
     tree: Path
     """`LABKIT_ROOT` during grading."""
     exercise: str
+    notebook: str
+    """Name of its file, without `.ipynb`."""
     ours: NotebookNode
     """The instructor's version for the lab's grader."""
     stock: NotebookNode
@@ -98,10 +100,6 @@ class Assignment:
     @property
     def phase(self) -> str:
         return self.exercise.split("/")[0]
-
-    @property
-    def name(self) -> str:
-        return self.exercise.split("/")[1]
 
     @property
     def module(self) -> str:
@@ -131,7 +129,9 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
     if only_needed:
         needed = [exercise_cell(stock, exercise.name), graded]
         stock.cells = [cell for cell in stock.cells if cell in needed or cell.source.startswith("%load_ext")]
-    return Assignment(_with_notebook(tree, exercise.name, ours), exercise.name, ours, stock, stock_has_magic=True)
+    notebook = exercise.notebook.stem
+    tree = _with_notebook(tree, f"{exercise.phase}/{notebook}", ours)
+    return Assignment(tree, exercise.name, notebook, ours, stock, stock_has_magic=True)
 
 
 def imports_torch(folder: Path) -> Assignment:
@@ -145,7 +145,9 @@ def imports_torch(folder: Path) -> Assignment:
     (tree / "labkit" / "catalogue.toml").write_text(IMPORT_CATALOGUE)
     ours = _notebook(f"%%exercise {IMPORT}\n{IMPORT_MODULE}", f'grade("{IMPORT.split("/")[1]}")')
     stock = _notebook(IMPORT_MODULE, IMPORT_IN_A_KERNEL)
-    return Assignment(_with_notebook(tree, IMPORT, ours), IMPORT, ours, stock, stock_has_magic=False)
+    notebook = "01_imports_torch"
+    tree = _with_notebook(tree, f"{IMPORT.split('/')[0]}/{notebook}", ours)
+    return Assignment(tree, IMPORT, notebook, ours, stock, stock_has_magic=False)
 
 
 def our_course(assignment: Assignment, folder: Path, count: int) -> Path:
@@ -155,11 +157,11 @@ def our_course(assignment: Assignment, folder: Path, count: int) -> Path:
     try:
         course = Course(folder)
         course.release(assignment.phase)
-        released = course.released(assignment.phase, assignment.name)
+        released = course.released(assignment.phase, assignment.notebook)
         for number in range(count):
             module = f"{assignment.module}\n# {number}\n"
             notebook = with_module(released, assignment.exercise, module)
-            course.submit(f"learner{number}", assignment.phase, assignment.name, notebook)
+            course.submit(f"learner{number}", assignment.phase, assignment.notebook, notebook)
     finally:
         if before is None:
             del os.environ["LABKIT_ROOT"]
@@ -172,10 +174,10 @@ def stock_course(assignment: Assignment, folder: Path, count: int) -> Path:
     """Create the same course for unmodified nbgrader."""
     source = folder / "source" / assignment.phase
     source.mkdir(parents=True)
-    nbformat.write(assignment.stock, source / f"{assignment.name}.ipynb")
+    nbformat.write(assignment.stock, source / f"{assignment.notebook}.ipynb")
     (folder / "nbgrader_config.py").write_text(STOCK_CONFIG.format(root=str(folder)))
     run([sys.executable, "-m", "nbgrader", "generate_assignment", assignment.phase], folder, assignment.environment)
-    release = folder / "release" / assignment.phase / f"{assignment.name}.ipynb"
+    release = folder / "release" / assignment.phase / f"{assignment.notebook}.ipynb"
     for number in range(count):
         module = f"{assignment.module}\n# {number}\n"
         notebook: NotebookNode = nbformat.read(release, as_version=4)
@@ -185,7 +187,7 @@ def stock_course(assignment: Assignment, folder: Path, count: int) -> Path:
             notebook.cells[0].source = module
         handed_in = folder / "submitted" / f"learner{number}" / assignment.phase
         handed_in.mkdir(parents=True)
-        nbformat.write(notebook, handed_in / f"{assignment.name}.ipynb")
+        nbformat.write(notebook, handed_in / f"{assignment.notebook}.ipynb")
     return folder
 
 

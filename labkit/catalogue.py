@@ -92,8 +92,8 @@ class Exercise:
 
     @property
     def notebook(self) -> Path:
-        """Path of the solved notebook."""
-        return root() / "notebooks" / f"{self.name}.ipynb"
+        """Path of the solved notebook; its file name begins with the exercise's number. Raises `UnknownExercise`."""
+        return root() / "notebooks" / self.phase / f"{self.entry.number:02}_{self.short_name}.ipynb"
 
     @property
     def entry(self) -> Entry:

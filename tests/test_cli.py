@@ -190,7 +190,7 @@ def test_edit_without_an_editor(notebook: Path) -> None:
 
 
 def test_start_serves_the_notebook_without_a_display(notebook: Path, tmp_path: Path) -> None:
-    name = "phase3_multi_node/ring_allreduce.ipynb"
+    name = "phase3_multi_node/10_ring_allreduce.ipynb"
     (tmp_path / "notebooks" / name).parent.mkdir(parents=True)
     notebook.rename(tmp_path / "notebooks" / name)
     own = tmp_path / "workspace" / name

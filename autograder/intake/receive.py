@@ -128,9 +128,13 @@ def _choose(found: list[FolderEntry], release: Release, notes: list[str]) -> dic
 
 
 def _names(one: FolderEntry, release: Release) -> str:
-    """Return the longest name of a released notebook that a file's name contains; empty when there is none."""
-    names = (name for name in release.notebooks if name.casefold() in one.name.casefold())
-    return max(names, key=len, default="")
+    """Return the released notebook whose name a file's name contains, with or without the exercise's number.
+
+    Of several the longest; empty when there is none.
+    """
+    plain = {name: re.sub(r"^\d+_", "", name) for name in release.notebooks}
+    names = (name for name in plain if plain[name].casefold() in one.name.casefold())
+    return max(names, key=lambda name: len(plain[name]), default="")
 
 
 def _listed(paths: list[str]) -> str:

@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.mutants.edits import edited, parsed
 
 NAME = "phase1_data_parallel/pass_it_on"
+PHASE, NOTEBOOK = "phase1_data_parallel", "101_pass_it_on"
 
 SOLUTION = '''"""Each rank hands its tensor to its right neighbour."""
 
@@ -185,6 +186,6 @@ def add_to(tree: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     enter(tree, 101, NAME, "", points=3)
-    path = tree / "notebooks" / f"{NAME}.ipynb"
+    path = tree / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook(NAME, "", points=3), path)

@@ -31,7 +31,7 @@ from labkit.checks import NoRubric
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 RIGHT = second_exercise.SOLUTION
 SLOW = RIGHT + "\nimport time\ntime.sleep(2)\n"
 MARKS = {"right": 3.0, "twice": 2.0, "untouched": 0.0, "nothing": 0.0}
@@ -41,7 +41,7 @@ MARKS = {"right": 3.0, "twice": 2.0, "untouched": 0.0, "nothing": 0.0}
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tree"
     second_exercise.add_to(folder)
-    source = folder / "notebooks" / f"{NAME}.ipynb"
+    source = folder / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, RIGHT, points=3), source)
     monkeypatch.setenv("LABKIT_ROOT", str(folder))
     return folder
@@ -255,10 +255,10 @@ def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
 
 def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) -> None:
     second_exercise.add_third_to(tree)
-    far, name = second_exercise.FAR, second_exercise.FAR.split("/")[1]
+    far, name = second_exercise.FAR, "102_pass_it_far"
     # correct only with this learner's module in place of the solution
     uses = second_exercise.FAR_SOLUTION.replace("return tensor", "return tensor if hasattr(pass_it_on, 'MINE') else 0")
-    nbformat.write(second_exercise.notebook(far, uses, points=2), tree / "notebooks" / f"{far}.ipynb")
+    nbformat.write(second_exercise.notebook(far, uses, points=2), tree / "notebooks" / PHASE / f"{name}.ipynb")
     course = Course(tree / "course")
     course.release(PHASE)
 

@@ -25,7 +25,7 @@ from autograder.submissions import with_module
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 DUE = datetime(2026, 3, 1, 12)
 
 
@@ -33,7 +33,7 @@ DUE = datetime(2026, 3, 1, 12)
 def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
     tree = tmp_path / "tree"
     second_exercise.add_to(tree)
-    source = tree / "notebooks" / f"{NAME}.ipynb"
+    source = tree / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
     monkeypatch.setenv("LABKIT_ROOT", str(tree))
     (tree / "course").mkdir()
@@ -85,7 +85,7 @@ def test_lateness_extensions_and_changes_by_hand(course: Course) -> None:
     until = (DUE + timedelta(hours=24)).replace(tzinfo=UTC).isoformat(" ")
     (course.folder / "extensions.csv").write_text(f"student,assignment,until\nlate,{PHASE},{until}\n")
     with gradebook(course) as open_book:
-        mark = open_book.find_grade(f"grade_{NOTEBOOK}", NOTEBOOK, PHASE, "in_time")
+        mark = open_book.find_grade("grade_pass_it_on", NOTEBOOK, PHASE, "in_time")
         mark.manual_score = 1.5
         open_book.db.commit()
     lines = {line.work.student: line for line in grade(course, PHASE)}

@@ -18,7 +18,7 @@ from autograder.course import Course
 from autograder.sandbox import Sandbox
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
 
 def test_settings_are_read_as_in_the_configuration_file() -> None:
@@ -56,7 +56,7 @@ def test_what_is_no_setting_is_refused_with_what_to_write_instead(argument: str,
 def test_the_command_judges_with_the_settings_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    source = tmp_path / "notebooks" / f"{NAME}.ipynb"
+    source = tmp_path / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
     course = Course(tmp_path / "course")
     course.release(PHASE)

@@ -22,7 +22,7 @@ from labkit.checks import CheckResult, Report
 from labkit.cli import main
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 ADA = GradingTask("ada", PHASE, NOTEBOOK)
 
 
@@ -31,7 +31,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tree"
     second_exercise.add_to(folder)
     nbformat.write(
-        second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), folder / "notebooks" / f"{NAME}.ipynb"
+        second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3),
+        folder / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb",
     )
     monkeypatch.setenv("LABKIT_ROOT", str(folder))
     return folder

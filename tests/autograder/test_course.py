@@ -26,7 +26,7 @@ from autograder.submissions import with_module
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 SCRIPT = "<script>document.title = 'taken over'</script>"
 
 
@@ -34,7 +34,7 @@ SCRIPT = "<script>document.title = 'taken over'</script>"
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("tree")
     second_exercise.add_to(folder)
-    source = folder / "notebooks" / f"{NAME}.ipynb"
+    source = folder / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_ROOT", str(folder))

@@ -17,7 +17,7 @@ import second_exercise
 from playwright.sync_api import expect, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PHASE, NOTEBOOK = second_exercise.NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Pa
     lab = tmp_path / "lab"
     course = lab / "course"
     second_exercise.add_to(lab)
-    source = lab / "notebooks" / f"{second_exercise.NAME}.ipynb"
+    source = lab / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(second_exercise.NAME, second_exercise.SOLUTION, points=3), source)
     course.mkdir()
     places = {

@@ -228,7 +228,7 @@ def test_a_notebook_of_format_3_is_read_as_one_of_format_4() -> None:
 
 
 def test_every_cell_of_a_real_notebook_comes_through_format_3_and_its_locked_cells_count_as_unchanged() -> None:
-    path = catalogue.root() / "notebooks/phase3_multi_node/ring_allreduce.ipynb"
+    path = catalogue.find("ring_allreduce").notebook
     released: nbformat.NotebookNode = nbformat.read(path, as_version=4)
     submitted = read_cells(in_format_3(released))
     assert [(cell.cell_type, cell.source.strip()) for cell in submitted.cells] == [

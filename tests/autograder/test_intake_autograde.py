@@ -24,7 +24,7 @@ from autograder.submissions import with_module
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 OURS = {f"{NOTEBOOK}.ipynb", "timestamp.txt", "submission_secret.txt"}
 
 
@@ -32,7 +32,7 @@ OURS = {f"{NOTEBOOK}.ipynb", "timestamp.txt", "submission_secret.txt"}
 def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     folder = tmp_path_factory.mktemp("course")
     second_exercise.add_to(folder / "tree")
-    source = folder / "tree" / "notebooks" / f"{NAME}.ipynb"
+    source = folder / "tree" / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_ROOT", str(folder / "tree"))

@@ -29,7 +29,7 @@ from autograder.intake.collect import ExchangeCollect
 from autograder.intake.stamps import FORMAT, current_record
 from autograder.submissions import with_module
 
-ASSIGNMENT, NOTEBOOK = second_exercise.NAME.split("/")
+ASSIGNMENT, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 COURSE = "distributed-training"
 RELEASED = second_exercise.notebook(second_exercise.NAME, "x = 'template'\n", points=3)
 

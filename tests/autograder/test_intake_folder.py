@@ -23,7 +23,7 @@ from autograder.intake.limits import EntryRefused, FilesChanged
 from autograder.intake.stamps import FORMAT, Record, told_time
 from autograder.submissions import with_module
 
-NAME = second_exercise.NAME.split("/")[1]
+NAME = second_exercise.NOTEBOOK
 FILE = f"{NAME}.ipynb"
 RELEASED = second_exercise.notebook(second_exercise.NAME, "x = 'template'\n", points=3)
 RELEASE = Release({NAME: RELEASED}, frozenset({FILE, "data/text.csv"}))
@@ -159,6 +159,18 @@ def test_a_copy_is_of_the_notebook_whose_whole_name_it_has(folder: Path) -> None
     (folder / f"{NAME}-Copy1.ipynb").write_text(WORK)
     intake = receive(folder, release)
     assert taken(intake, release) == "x = 'mine'" and "There is no `pass.ipynb`." in intake.notes
+
+
+def test_the_exercise_s_number_may_be_missing_or_another(folder: Path) -> None:
+    release = Release({NAME: RELEASED, "102_pass_it_far": RELEASED})
+    for name in ("pass_it_on", "99_pass_it_far"):
+        (folder / f"{name}.ipynb").write_text(WORK)
+    intake = receive(folder, release)
+    assert taken(intake, release) == "x = 'mine'"
+    assert intake.notes == (
+        f"There is no `{FILE}`; `pass_it_on.ipynb` was read in its place.",
+        "There is no `102_pass_it_far.ipynb`; `99_pass_it_far.ipynb` was read in its place.",
+    )
 
 
 def test_files_that_would_shadow_modules_are_left_out_and_noted(folder: Path) -> None:

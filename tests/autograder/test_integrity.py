@@ -36,14 +36,14 @@ def hand_in(course: Path, student: str, source: str, change: Change = lambda not
     change(notebook)
     folder = course / "submitted" / student / PHASE
     folder.mkdir(parents=True)
-    (folder / f"{RING.short_name}.ipynb").write_text(json.dumps(notebook))
+    (folder / RING.notebook.name).write_text(json.dumps(notebook))
 
 
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     folder = tmp_path / "course"
     (folder / "release" / PHASE).mkdir(parents=True)
-    nbformat.write(RELEASED, folder / "release" / PHASE / f"{RING.short_name}.ipynb")
+    nbformat.write(RELEASED, folder / "release" / PHASE / RING.notebook.name)
     return folder
 
 
@@ -281,7 +281,7 @@ def test_links_and_pipes_in_a_submission_are_not_followed(course: Path, tmp_path
     (course / "submitted" / "bob").symlink_to(tmp_path / "else" / "submitted" / "bob")
     folder = course / "submitted" / "cid" / PHASE
     folder.mkdir(parents=True)
-    (folder / f"{RING.short_name}.ipynb").symlink_to(course / "submitted" / "ann" / PHASE / f"{RING.short_name}.ipynb")
+    (folder / RING.notebook.name).symlink_to(course / "submitted" / "ann" / PHASE / RING.notebook.name)
     report = make_report(course, PHASE)
     assert report.submissions == 2
     assert [(f.student, f.kind) for f in report.findings] == [("cid", "file")]

@@ -20,7 +20,7 @@ from labkit import catalogue
 from labkit.checks import CannotJudge
 
 NAME = second_exercise.NAME
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 MEASURED = """
 
 @check(points=2, title="no more bytes than the tensors", needs={"network"})
@@ -36,7 +36,7 @@ RUBRIC = second_exercise.RUBRIC + MEASURED
 def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exercise:
     second_exercise.add_to(tmp_path)
     notebook = second_exercise.notebook(NAME, second_exercise.SOLUTION, points=5)
-    nbformat.write(notebook, tmp_path / "notebooks" / f"{NAME}.ipynb")
+    nbformat.write(notebook, tmp_path / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb")
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     exercise = catalogue.find(NAME)
     rubric_of(exercise).write_text(RUBRIC)

@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
 
-PHASE, NOTEBOOK = "phase3_multi_node", "ring_allreduce"
-EXERCISE = catalogue.find(NOTEBOOK)
+PHASE, NOTEBOOK = "phase3_multi_node", "10_ring_allreduce"
+EXERCISE = catalogue.find("ring_allreduce")
 RUBRIC = hidden_rubric(EXERCISE)
 MUTANTS = Mutants(EXERCISE, RUBRIC.path)
 SOLUTION = EXERCISE.source("solution")[0]
@@ -104,8 +104,8 @@ def test_a_release_holds_no_solution_no_output_and_no_hidden_check(graded: Grade
 
 
 def test_a_release_has_a_locked_graded_cell_worth_the_rubric(graded: Graded) -> None:
-    cells = [cell for cell in graded.released.cells if graded_exercise(cell) == NOTEBOOK]
-    assert [cell.source.splitlines()[-1] for cell in cells] == [f'grade("{NOTEBOOK}")']
+    cells = [cell for cell in graded.released.cells if graded_exercise(cell) == EXERCISE.short_name]
+    assert [cell.source.splitlines()[-1] for cell in cells] == ['grade("ring_allreduce")']
     told = cells[0].metadata
     assert (told.nbgrader.points, told.nbgrader.locked, told.editable) == (RUBRIC.points, True, False)
     exercise = exercise_cell(graded.released, EXERCISE.name)

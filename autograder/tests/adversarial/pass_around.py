@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.submissions import with_module
 
 NAME = "phase1_data_parallel/pass_around"
-PHASE, NOTEBOOK = NAME.split("/")
+PHASE, NOTEBOOK = "phase1_data_parallel", "01_pass_around"
 POINTS = 6.0
 
 SOLUTION = '''"""The sum over all ranks: each passes on to its right neighbour what came from the left."""
@@ -112,17 +112,17 @@ def time(submission, ranks, draw):
 def notebook(module: str) -> NotebookNode:
     """Return the exercise's notebook, with `module` in its cell."""
     plain = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
-    solution = {"nbgrader": {**plain, "grade_id": NOTEBOOK, "solution": True}}
-    graded = {"nbgrader": {**plain, "grade_id": f"grade_{NOTEBOOK}", "grade": True, "locked": True, "points": POINTS}}
+    solution = {"nbgrader": {**plain, "grade_id": "pass_around", "solution": True}}
+    graded = {"nbgrader": {**plain, "grade_id": "grade_pass_around", "grade": True, "locked": True, "points": POINTS}}
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
     return new_notebook(
         metadata={"kernelspec": kernel},
         cells=[
-            new_markdown_cell(f"# {NOTEBOOK}", id="title"),
+            new_markdown_cell("# pass_around", id="title"),
             new_code_cell("%load_ext labkit\n%cluster virtual --nnodes 4", id="head"),
             new_code_cell(f"%%exercise {NAME}\n{module}", id="exercise", metadata=solution),
-            new_code_cell(f"%check {NOTEBOOK}", id="check"),
-            new_code_cell(f'grade("{NOTEBOOK}")', id="grade", metadata=graded),
+            new_code_cell("%check pass_around", id="check"),
+            new_code_cell('grade("pass_around")', id="grade", metadata=graded),
         ],
     )
 
@@ -138,7 +138,7 @@ CATALOGUE = f"""
 [[exercise]]
 number = 1
 name = "{NAME}"
-title = "{NOTEBOOK}"
+title = "pass_around"
 builds_on = []
 minutes = 5
 points = {POINTS:g}
@@ -157,6 +157,6 @@ def add_to(tree: Path) -> None:
         path = tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    path = tree / "notebooks" / f"{NAME}.ipynb"
+    path = tree / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook(SOLUTION), path)

@@ -198,7 +198,7 @@ def test_each_gets_what_they_deserve_with_its_reason(one: Classmate, together: G
 def test_nobody_else_is_in_the_gradebook(together: Graded) -> None:
     assert {mark.student for mark in together.course.marks(PHASE)} == {one.name for one in CLASS} | set(FIRST)
     for mark in together.course.marks(PHASE):
-        assert (mark.notebook, mark.cell, mark.max_score) == (NOTEBOOK, f"grade_{NOTEBOOK}", pass_around.POINTS)
+        assert (mark.notebook, mark.cell, mark.max_score) == (NOTEBOOK, "grade_pass_around", pass_around.POINTS)
     with sqlite3.connect(together.course.folder / "gradebook.db") as gradebook:
         assert gradebook.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -8,4 +8,4 @@ from nbformat import NotebookNode
 
 
 def hand_in(folder: Path, released: NotebookNode) -> None:
-    nbformat.write(released, folder / "pass_around.ipynb")
+    nbformat.write(released, folder / "01_pass_around.ipynb")

@@ -8,5 +8,5 @@ from nbformat import NotebookNode
 
 def hand_in(folder: Path, released: NotebookNode) -> None:
     elsewhere = folder.parents[2] / "elsewhere.ipynb"
-    elsewhere.write_bytes((folder.parents[1] / "batch" / folder.name / "pass_around.ipynb").read_bytes())
-    (folder / "pass_around.ipynb").hardlink_to(elsewhere)
+    elsewhere.write_bytes((folder.parents[1] / "batch" / folder.name / "01_pass_around.ipynb").read_bytes())
+    (folder / "01_pass_around.ipynb").hardlink_to(elsewhere)

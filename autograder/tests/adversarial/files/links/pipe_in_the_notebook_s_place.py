@@ -8,4 +8,4 @@ from nbformat import NotebookNode
 
 
 def hand_in(folder: Path, released: NotebookNode) -> None:
-    os.mkfifo(folder / "pass_around.ipynb")
+    os.mkfifo(folder / "01_pass_around.ipynb")

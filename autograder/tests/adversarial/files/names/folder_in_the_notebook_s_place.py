@@ -8,6 +8,6 @@ from nbformat import NotebookNode
 
 
 def hand_in(folder: Path, released: NotebookNode) -> None:
-    inner = folder / "pass_around.ipynb"
+    inner = folder / "01_pass_around.ipynb"
     inner.mkdir()
     pass_around.write(inner, released, pass_around.SOLUTION)

@@ -17,8 +17,8 @@ NAMES = (
     b"..\\..\\gradebook.db",
     b"...ipynb",
     b"x" * 250,
-    b"pass_around.ipynb ",
-    b"PASS_AROUND.IPYNB",
+    b"01_pass_around.ipynb ",
+    b"01_PASS_AROUND.IPYNB",
 )
 
 

@@ -13,4 +13,4 @@ def hand_in(folder: Path, released: NotebookNode) -> None:
     cell.source = "1000.0"
     cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "1000.0"}, execution_count=1)]
     released.cells.append(nbformat.from_dict({**cell, "id": "more"}))
-    nbformat.write(released, folder / "pass_around.ipynb")
+    nbformat.write(released, folder / "01_pass_around.ipynb")

@@ -11,4 +11,4 @@ from nbformat import NotebookNode
 def hand_in(folder: Path, released: NotebookNode) -> None:
     cell = {"cell_type": "code", "input": f"%%exercise {pass_around.NAME}\n{pass_around.SOLUTION}"}
     notebook = {"nbformat": 3, "nbformat_minor": 10**9, "worksheets": [{"cells": [cell]}]}
-    (folder / "pass_around.ipynb").write_text(json.dumps(notebook))
+    (folder / "01_pass_around.ipynb").write_text(json.dumps(notebook))
