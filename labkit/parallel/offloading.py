@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from labkit.torch_versions.tensors import view_base
+
 
 def storage_device(device: torch.device | str) -> torch.device:
     """Return `device` as a torch.device. Raises ValueError if torch does not know it or it cannot hold values."""
@@ -19,4 +21,5 @@ def storage_device(device: torch.device | str) -> torch.device:
 
 def is_parameter(tensor: Tensor) -> bool:
     """Return whether a tensor is a parameter or a view of one: a linear layer saves its weight transposed."""
-    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
+    base = view_base(tensor)
+    return isinstance(tensor if base is None else base, nn.Parameter)

@@ -21,10 +21,14 @@ from labkit.torch_versions.groups import replace_function
 __all__ = [
     "IS_PARAMETER", "all_ddp", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart", "objects_without_modes",
     "plain_tensors", "post_accumulate_grad_hooks", "shapes_of_dtensors_apart", "storage_key", "tree_leaves",
+    "view_base",
 ]  # fmt: skip
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Address of a storage's C++ object: the same for all Python objects of one storage, also on `meta`."""
+
+view_base: Callable[[Tensor], Tensor | None] = attrgetter("_base")
+"""The tensor that a tensor is a view of; None if it is none."""
 
 IS_PARAMETER = "_is_param"
 """Attribute by which torch marks a tensor of a subclass, such as a fake one, as a parameter."""
