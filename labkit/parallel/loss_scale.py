@@ -14,7 +14,7 @@ SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).
 
 
 class LossScale:
-    """A scale and the settings by which it changes, those of `torch.amp.GradScaler`; how it changes is a subclass's.
+    """A scale, and settings as in `torch.amp.GradScaler`; a subclass defines how the scale changes.
 
     init_scale: from SMALLEST to LARGEST. growth_factor: above 1. backoff_factor: between 0 and 1. growth_interval:
     steps in a row without overflow after which the scale grows. Raises ValueError for other numbers.
@@ -42,7 +42,7 @@ class LossScale:
         self.growth_interval = growth_interval
 
     def get_scale(self) -> float:
-        """The scale of the next step."""
+        """Return the scale of the next step."""
         return self._scale
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LossScale:
 
 
 def check_scaled_gradients(parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError if there are no parameters, or one has a gradient in float16, whose range unscaling leaves."""
+    """Raise ValueError if there is no parameter, or a gradient in float16, where unscaled values may be too small."""
     if not parameters:
         raise ValueError("parameters must be one or more, got none")
     if any(parameter.grad is not None and parameter.grad.dtype == torch.float16 for parameter in parameters):

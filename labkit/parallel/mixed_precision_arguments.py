@@ -23,7 +23,7 @@ def check_step(
 ) -> None:
     """Raise ValueError with name and value of an argument that cannot be used. Sends nothing.
 
-    scaled: whether the loss is, so that gradients have to be unscaled, which takes float32.
+    scaled: whether there is a scaler; unscaling takes gradients in float32.
     """
     if dist.get_rank(group) < 0:
         raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")

@@ -1,4 +1,4 @@
-"""Which tensors can be held elsewhere meanwhile, and on which devices."""
+"""Offloading: which tensors stay where they are, and which devices can hold the others."""
 
 from __future__ import annotations
 

@@ -119,7 +119,10 @@ class PipelineMessages:
         return activation
 
     def receive_gradient(self, action: Action) -> Tensor | None:
-        """Return the gradient for a backward, as soon as it has arrived; None for the last stage and untrained ones."""
+        """Return the gradient for a backward, as soon as it has arrived.
+
+        None for the last stage, and for a stage whose output requires none.
+        """
         message = self._message_for(action)
         return self._wait_for(message) if message in self._received else None
 

@@ -1,4 +1,4 @@
-"""What it takes to call a function again as it was called before: its arguments, autocast and random numbers."""
+"""State of a call that is to be repeated: its arguments, autocast and random numbers."""
 
 from __future__ import annotations
 

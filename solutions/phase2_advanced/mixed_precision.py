@@ -42,7 +42,8 @@ class DynamicLossScaler(LossScale):
         """Divide every gradient by the scale, in place; return whether any, on any rank of the group, was not finite.
 
         parameters: at least one; ranks may have different ones. Those without `grad` are skipped. One collective of one
-        number in any case. Raises ValueError, before it, for float16 gradients: small ones would fall below 2**-24.
+        number in any case, so every rank must call this. Raises ValueError, before it, for float16 gradients: small
+        ones would fall below 2**-24.
         """
         parameters = list(parameters)
         check_scaled_gradients(parameters)
@@ -84,10 +85,11 @@ class DynamicLossScaler(LossScale):
 class MasterWeights(PairedOptimizer):
     """An optimizer that works on float32 copies, the masters, of the 16-bit weights that it was made for.
 
-    optimizer: of a model's parameters, before its first step; afterwards its `param_groups` hold a master in the place
-    of each trained parameter in 16 bits, and what it keeps for them, such as Adam's moments, is float32, too. With Adam
-    that is 2 + 2 + 4 + 4 + 4 bytes for a parameter: weight, gradient, master, two moments. `pairs` lists the parameters
-    with their masters. Weights of the model that are loaded later are overwritten by the next step.
+    optimizer: of a model's parameters, before its first step, else ValueError; afterwards its `param_groups` hold a
+    master in the place of each trained parameter in 16 bits, and what it keeps for them, such as Adam's moments, is
+    float32, too. With Adam that is 2 + 2 + 4 + 4 + 4 bytes for a parameter: weight, gradient, master, two moments.
+    `pairs` lists the parameters with their masters. Weights of the model that are loaded later are overwritten by the
+    next step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -164,10 +166,10 @@ def autocast_step(
     model.zero_grad()
 
     # TODO 4. Unless there is no sample here: forward and loss under `torch.autocast(device.type, dtype, enabled=...)`;
-    # outside it, the backward pass of the scaled loss times `share`. Then, on every rank: `all_reduce_gradients`; let
-    # `masters`, if any, take them; unscale, which finds out whether any rank had an overflow; clip; step. Which of
-    # these does a skipped step leave out? Update the scaler after each step, skipped or not. Without a scaler nothing
-    # is scaled, and nothing skipped.
+    # outside it, the backward pass of the scaled loss times `share`. Then, on every rank: `all_reduce_gradients` of
+    # `trained`; let `masters`, if any, take them; unscale those of `updated`, which the optimizer works on, and set
+    # `found_inf`: whether any rank had an overflow; clip `updated`; step. Which of these does a skipped step leave out?
+    # Update the scaler after each step, skipped or not. Without a scaler nothing is scaled, and nothing skipped.
     ### BEGIN SOLUTION
     if samples:
         with torch.autocast(device.type, dtype, enabled=dtype in HALVES):

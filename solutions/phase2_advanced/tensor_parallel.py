@@ -41,14 +41,14 @@ def reduce_from_group(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
 
 
 def gather_from_group(x: Tensor, group: ProcessGroup | None = None, *, size: int | None = None) -> Tensor:
-    """Return (..., size), the parts (..., part) of all ranks; by default they are equal. Backward: this rank's part."""
+    """Return all ranks' parts x, (..., part), as one (..., size), equal ones by default. Backward: this rank's part."""
     size = x.shape[-1] * dist.get_world_size(group) if size is None else size
     parts.check_own_part(x, size, group)
     return apply_in_group(_Gather, x, size, group)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return this rank's part of x, (..., size), the same on every rank. Backward: the gradients of all parts."""
+    """Return this rank's part of x, which is (..., size) and the same on all ranks. Backward: all parts' gradients."""
     return apply_in_group(_Scatter, x, group)
 
 
@@ -125,7 +125,7 @@ class RowParallelLinear(RowPart):
         x: (..., this rank's inputs); unless `input_is_parallel`, all inputs, the same on every rank.
         """
         parts.check_last_dimension(x, self.weight.shape[1] if self.input_is_parallel else self.whole_shape[1])
-        # TODO 2. Each rank's product is one term of a sum. How often may the bias be in that sum?
+        # TODO 2. Each rank's product is one term of a sum. How often may the bias be in that sum? It may also be None.
         ### BEGIN SOLUTION
         own = x if self.input_is_parallel else scatter_to_group(x, self.group)
         out = reduce_from_group(F.linear(own, self.weight), self.group)
@@ -149,10 +149,11 @@ class VocabParallelEmbedding(VocabPart):
 def vocab_parallel_cross_entropy(
     logits: Tensor, targets: Tensor, vocab_size: int, group: ProcessGroup | None = None, *, ignore_index: int = -100
 ) -> Tensor:
-    """Return the mean `F.cross_entropy` of logits (..., part) whose vocabulary is divided over the ranks.
+    """Return the mean `F.cross_entropy` of logits whose vocabulary is divided over the ranks, the same on every rank.
 
-    targets: (...), of the whole vocabulary, the same on every rank; `ignore_index` is left out of the mean. -inf masks
-    a token. Two all-reduces, of one and of two numbers for each target; none backward. The loss is at least float32.
+    logits: (..., part), this rank's part of `vocab_size`; -inf masks a token, or a whole part. targets: (...), of the
+    whole vocabulary, the same on every rank; `ignore_index` is left out of the mean. Two all-reduces, of one and of two
+    numbers for each target; none backward. Returns a scalar, at least float32. Raises ValueError if sizes do not fit.
     """
     parts.check_targets(targets, logits, vocab_size, group, ignore_index)
     part, kept = part_of(vocab_size, group), targets != ignore_index
@@ -186,7 +187,8 @@ class TensorParallelTransformer(BlockPart):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, hidden_size) in and out, the same on every rank. Two all-reduces, and two backward."""
         parts.check_last_dimension(x, self.hidden_size)
-        # TODO 4. As in `Block`, `Attention` and `MLP` of `labkit.models.gpt`. `self.qkv` returns this rank's heads, one
+        # TODO 4. As in `Block`, `Attention` and `MLP` of `labkit.models.gpt`. This block itself has `norm_attention`,
+        # `qkv`, `out`, `norm_mlp`, `up`, `down`, `head_width` and `causal`. `self.qkv` returns this rank's heads, one
         # after the other, each with its query, key and value: how many heads is that? An empty batch is valid, too.
         ### BEGIN SOLUTION
         heads = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, 3, self.head_width))

@@ -41,7 +41,8 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
     afterwards is what would be drawn without it. What `function` sends, it sends twice: all ranks of a group must
     checkpoint alike. Calls may be nested. If gradients are disabled, it is a plain call.
     Raises ValueError if `function` cannot be called; RuntimeError in the backward pass if the second call saved fewer
-    tensors than the first, or an argument has been changed in place. Values are not compared.
+    tensors than the first, or an argument has been changed in place. Values are not compared: the backward pass uses
+    those of the second call.
     """
     if not callable(function):
         raise ValueError(f"function must be something to call, got {function!r}")
@@ -71,7 +72,7 @@ class _Call:
 
     def pack(self, tensor: Tensor) -> int:
         """Return what is held in place of `tensor`."""
-        # TODO 1. A number tells which one it was: the first tensor that the function saves is 0, the next one is 1.
+        # TODO 1. A number identifies it: the first tensor that the function saves is 0, the next one is 1.
         # The tensor itself must not stay anywhere. `unpack` returns it to the backward pass, which asks once for each,
         # last ones first as a rule. The first time none of them is there. Hold none longer than it is needed.
         # YOUR CODE HERE
@@ -138,7 +139,7 @@ def _in_turn(functions: Sequence[Callable[..., Any]]) -> Callable[[Any], Any]:
 
 @contextmanager
 def offload_activations(device: torch.device | str = "cpu") -> Iterator[None]:
-    """Hold tensors that operators save for the backward pass on `device`; "cpu" is the host's memory.
+    """Within the `with` block, hold what operators save for the backward pass on `device`; "cpu" is the host's memory.
 
     They come back when the backward pass needs them: with the same bits, dtype and (unless elements overlap or have
     gaps between them) strides, on the device where they were. Parameters and views of them, which are held anyway,

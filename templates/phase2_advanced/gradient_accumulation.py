@@ -52,9 +52,9 @@ class GradientAccumulator:
             accumulator.step()
         accumulator.flush()
 
-    model: its weights must be equal on all ranks already; nothing is sent but at the end of a window. optimizer: of
+    model: its weights must be equal on all ranks already; nothing is sent except at the end of a window. optimizer: of
     parameters of `model`, made in the same way on every rank; its learning rate stays yours. max_norm: the largest norm
-    that the gradient of a window may have, all parameters together; None for any.
+    that the gradient of a window may have, all parameters together; None: no limit.
     Raises ValueError when an argument cannot be used.
     """
 
@@ -91,9 +91,9 @@ class GradientAccumulator:
     def step(self) -> bool:
         """End a microbatch, and the window with it if it is the last of `steps`. Returns True if the optimizer stepped.
 
-        Call it on every rank as often, also where a microbatch had no sample and `backward` was not called.
+        Call it equally often on every rank, even where a microbatch had no sample and `backward` was not called.
         """
-        # TODO 2. Who ends a window is there already: `flush`.
+        # TODO 2. Count this microbatch in `self.microbatches`. `flush`, which ends a window, is the next method.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -101,7 +101,7 @@ class GradientAccumulator:
         """End the window now, however many microbatches it has. Returns True if the optimizer stepped.
 
         The optimizer sees the gradient of the mean over the window's samples, of all ranks, clipped to `max_norm`. A
-        parameter without a gradient on all ranks keeps `grad` None, so that the optimizer leaves it alone. Where the
+        parameter that has a gradient on no rank keeps `grad` None, so that the optimizer leaves it alone. Where the
         gradient is not finite, or no rank had a sample, nothing is updated, on any rank. Afterwards the next window
         begins, without gradients. If `step` was not called since the last one ended, nothing is done and nothing sent.
         """
@@ -114,14 +114,14 @@ class GradientAccumulator:
         # YOUR CODE HERE
         raise NotImplementedError()
 
-        # TODO 4. Where the norm is finite: clip (scale all of it by at most 1, so that the norm becomes `max_norm`),
-        # hand each parameter its gradient, in its own dtype, or None if no rank had one, and let the optimizer step.
-        # Then, in any case, begin the next window. All ranks know the same here, so none has to ask another.
+        # TODO 4. If the norm is finite: clip (scale `message.gradient` so that its norm is at most `max_norm`), hand
+        # each parameter its gradient, in its own dtype, or None if no rank had one, and let the optimizer step. Then,
+        # in any case, begin the next window. All ranks have the same numbers here, so no rank has to ask another.
         # YOUR CODE HERE
         raise NotImplementedError()
 
     def _message(self) -> Message:
-        """An empty one. Its views are part of `flat`: what is written into them is in the sum."""
+        """Return an empty message: what is written into the views becomes part of `flat`, and of the sum."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         dtype = reduce(torch.promote_types, (parameter.dtype for parameter in parameters), torch.float32)
         sizes = [parameter.numel() for parameter in parameters]

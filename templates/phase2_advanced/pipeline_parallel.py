@@ -105,7 +105,7 @@ class PipelineStage:
         return len(self._kept)
 
     def forward(self, microbatch: int, inputs: Tensor, loss_of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return the module's output, or `loss_of` it, detached; `requires_grad` says whether it wants a gradient."""
+        """Return the module's output, or `loss_of(output)`, detached; it requires grad if it wants a gradient back."""
         inputs = inputs.detach().requires_grad_(inputs.requires_grad)
         output: Tensor = self.module(inputs)
         if loss_of is not None:
@@ -156,11 +156,11 @@ class PipelineParallel:
         messages = PipelineMessages(self.stages, self.microbatches, sum(map(len, inputs)), self.group)
         samples, losses = sum(map(len, targets)), list[Tensor]()
 
-        # TODO 4. Run the `action` of each of `self.slots`; it is None if this rank is idle. Then, idle or not, call
-        # `messages.exchange(slot, result)`. At the end call `messages.wait_for_sends()`. A forward takes its part of
-        # `inputs` on the first stage, else `messages.receive_activation(action)`; a backward always takes
-        # `messages.receive_gradient(action)`. The last stage makes a loss of its output and appends it to `losses`,
-        # weighted so that these add up to the mean over all `samples`; a part may have no sample, and then no mean.
+        # TODO 4. For each slot of `self.slots`: run its `action`, unless it is None, on `self.stages[action.chunk]`;
+        # then, idle or not, call `messages.exchange(slot, result)`. At the end `messages.wait_for_sends()`. A forward
+        # takes its part of `inputs` on the first stage, else `messages.receive_activation(action)`; a backward always
+        # takes `messages.receive_gradient(action)`. The last stage gets `loss_of`: `loss_fn` with its part of
+        # `targets`, weighted so that its results, `losses`, add up to the mean over all `samples`; parts may be empty.
         # YOUR CODE HERE
         raise NotImplementedError()
         return torch.stack(losses).sum() if losses else None

@@ -70,7 +70,7 @@ def test_schedules_are_as_short_as_they_can_be(stages: int, chunks: int, microba
 
 @given(costs=st.lists(st.integers(0, 20), min_size=1, max_size=8), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_other_cut_has_a_cheaper_dearest_stage(costs: list[int], data: st.DataObject) -> None:
+def test_in_no_other_split_does_the_most_expensive_stage_cost_less(costs: list[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(costs)))
     layers = [nn.Identity() for _ in costs]
     price = {id(layer): cost for layer, cost in zip(layers, costs, strict=True)}

@@ -486,7 +486,7 @@ def counted(
 @check(
     points=3,
     title="several arguments and results, tensors and others",
-    look_at="arguments of the second call: which are cut off, which need gradients",
+    look_at="recompute: are the arguments `self.arguments.again()`; which number has which tensor",
 )
 def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_plain_calls(submission, ranks, draw, "several", {"outer": 1})
@@ -526,7 +526,7 @@ def nested(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(
     points=1,
     title="what cannot be right is an error; without gradients it is a plain call",
-    look_at="arguments that have changed; a graph that is gone; torch.is_grad_enabled()",
+    look_at="recompute: errors must get through; unpack: each tensor is given once",
 )
 def misuse(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     x = tensor(draw, 100)

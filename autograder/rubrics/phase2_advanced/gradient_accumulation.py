@@ -441,7 +441,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         compared(run, Whole(weights, [[one[rank] for rank in part]]).state, part)
 
 
-@check(points=1, title="bad arguments raise ValueError", look_at="what is tested at the very beginning")
+@check(points=1, title="bad arguments raise ValueError", look_at="the given lines at the beginning must stay")
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, [[[3, 3]] * 2], 2)
     cases = ["steps", "max_norm", "optimizer", "samples", "loss"]

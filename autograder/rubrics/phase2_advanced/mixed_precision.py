@@ -402,7 +402,11 @@ def scale_history(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         )
 
 
-@check(points=2, title="unscale_: gradients, and what is not finite", look_at="the test for finite gradients")
+@check(
+    points=2,
+    title="unscale_: gradients, and what is not finite",
+    look_at="unscale_: each gradient over the scale; True if `finite` is False",
+)
 def unscale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     scale = 2.0 ** draw.randrange(1, 12)
     call = submission.used_by(unscaled)
@@ -410,7 +414,7 @@ def unscale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     plain = [None, *(draw.tensor((3, draw.randrange(2, 6)), kind) for kind in kinds), torch.full((4,), 1e30), None]
     plain.append(torch.full((5,), -2e38))
     (found,) = ranks(1).call(call, [Args(scale, plain)]).values
-    expect(found[0], "what it says of finite gradients, some of them above 1e30").equals(False)
+    expect(found[0], "what it returns for finite gradients, some of them above 1e30").equals(False)
     for seen, before in zip(found[1], plain, strict=True):
         if before is None:
             expect(seen is None, "None stays None").holds("a parameter without gradient has one now")
@@ -420,7 +424,7 @@ def unscale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         values = [draw.tensor((3, 4), kind) for kind in kinds]
         values[draw.randrange(3)][draw.randrange(3), draw.randrange(4)] = odd
         (found,) = ranks(1).call(call, [Args(scale, values)]).values
-        expect(found[0], f"what it says when there is {odd}").equals(True)
+        expect(found[0], f"what it returns when there is {odd}").equals(True)
 
 
 @check(points=2, title="an overflow on one rank is one on all", look_at="what goes to the other ranks")
@@ -462,7 +466,11 @@ def one_message(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(events[0].nbytes, "bytes of that collective").at_most(16)
 
 
-@check(points=2, title="masters: many small updates", look_at="MasterWeights: what the optimizer works on")
+@check(
+    points=2,
+    title="masters: many small updates",
+    look_at="MasterWeights: what is in param_groups, what take_gradients gives each master, what step copies back",
+)
 def masters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for optimizer, low in (("sgd", torch.float16), ("adam", torch.bfloat16)):
         kinds = [low, low, torch.float32, low]
@@ -489,7 +497,11 @@ def masters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(kept, "dtypes of the optimizer's state").equals({"torch.float32"})
 
 
-@check(points=1, title="a restored run goes on as it was", look_at="what a checkpoint has of the scaler")
+@check(
+    points=1,
+    title="a restored run goes on as it was",
+    look_at="`update` counts in `_steps_without_overflow`; all masters are in `self.pairs`",
+)
 def restored(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     interval = draw.choice([3, 4])
     overflows = [False] * (2 * interval)
@@ -590,7 +602,11 @@ def clip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         like_one_process(submission, ranks(2), draw, [[3, 3], [4, 2]], scale=64.0, max_norm=max_norm)
 
 
-@check(points=1, title="gradients travel in 16 bits, all in one message", look_at="the dtype of what is added up")
+@check(
+    points=1,
+    title="gradients travel in 16 bits, all in one message",
+    look_at="autocast_step: `all_reduce_gradients` once, before masters take the gradients",
+)
 def travel(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     hidden = draw.randrange(40, 60)
     for dtype, size in (("float16", 2), ("bfloat16", 2)):

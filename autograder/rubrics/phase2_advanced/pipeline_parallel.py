@@ -366,7 +366,11 @@ def slots(rows: list[list[Any]]) -> int:
 # Stages and schedules -------------------------------------------------------------------------------------------------
 
 
-@check(points=3, title="stages: no cut has a cheaper dearest stage", look_at="split_into_stages: all places for a cut")
+@check(
+    points=3,
+    title="stages: in no other split does the most expensive stage cost less",
+    look_at="split_into_stages: all places for a cut",
+)
 def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # in the first case, neither stages of equal length nor filling up from the left is optimal
     given = [[1.0, 1.0, 1.0, 1.0, 9.0, 5.0], [float(draw.choice([0, 1, 2, 5, 9])) for _ in range(8)]]
@@ -380,8 +384,8 @@ def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect([bool(stage) for stage in stages], "stages with layers").equals([True] * num_stages)
         ends = ([0, *places, len(costs)] for places in combinations(range(1, len(costs)), num_stages - 1))
         best = min(max(sum(costs[a:b]) for a, b in pairwise(cuts)) for cuts in ends)
-        dearest = max(sum(costs[number] for number in stage) for stage in stages)
-        expect(dearest, "cost of the dearest stage").close_to(best)
+        highest = max(sum(costs[number] for number in stage) for stage in stages)
+        expect(highest, "cost of the most expensive stage").close_to(best)
 
 
 @check(
@@ -438,13 +442,21 @@ def few(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 4, draw.choice([2, 3]), 6)
 
 
-@check(points=1, title="several stages on each rank", look_at="which stage a message is for, and which comes next")
+@check(
+    points=1,
+    title="several stages on each rank",
+    look_at="forward_backward: `self.stages[action.chunk]`; first and last are stages, not ranks",
+)
 def chunks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 2, 4, 8, "interleaved", draw.choice([2, 3]))
     like_one_process(submission, ranks, draw, 3, 3, 6, "interleaved", 2)
 
 
-@check(points=1, title="any schedule that is possible", look_at="what the executor takes from the schedule")
+@check(
+    points=1,
+    title="any schedule that is possible",
+    look_at="forward_backward: run `self.slots` in order, and assume nothing else",
+)
 def any_schedule(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for p, v, m in ((3, 1, 4), (2, 2, 3)):
         rows = at_random(draw, p, v, m)
@@ -465,19 +477,31 @@ def frozen(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 2, 2, 4, frozen=[0, 1])
 
 
-@check(points=1, title="whole numbers go in, and every dtype is kept", look_at="the dtype of what is received")
+@check(
+    points=1,
+    title="whole numbers go in, and every dtype is kept",
+    look_at="forward_backward: pass on what `messages` returns as it is",
+)
 def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 3, 3, 6, tokens=True)
     like_one_process(submission, ranks, draw, 2, 3, 6, dtype=torch.float64, rel=1e-12)
     like_one_process(submission, ranks, draw, 2, 2, 4, dtype=torch.bfloat16, rel=0.05)
 
 
-@check(points=1, title="a group of some of the ranks", look_at="a peer is named by its rank in the world")
+@check(
+    points=1,
+    title="a group of some of the ranks",
+    look_at="forward_backward: stages and `messages` know the group; ask for no other rank",
+)
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 4, 3, 6, members=draw.choice([[1, 2, 3], [0, 2, 3]]))
 
 
-@check(points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the beginning")
+@check(
+    points=1,
+    title="bad arguments raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
+)
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 2, 2, 4)
     cases = ["name", "microbatches", "num_stages", "costs", "stages", "schedule", "batch"]
@@ -538,7 +562,11 @@ def bubble(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(run.trace.seconds, what).at_most(1.03 * (computing + idle))
 
 
-@check(points=1, title="activations forth, gradients back, between neighbours", look_at="what is sent, and to whom")
+@check(
+    points=1,
+    title="activations forth, gradients back, between neighbours",
+    look_at="what you give to `messages.exchange`",
+)
 def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     p, m, rows, width = 4, draw.choice([4, 5]), draw.choice([2, 3]), 64
     run = like_one_process(submission, ranks, draw, p, m, m * rows, width=width)
@@ -556,7 +584,7 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(
     points=1,
     title="real processes: the same values, and no more bytes",
-    look_at="what may be different with gloo: sends that all wait for each other",
+    look_at="one `messages.exchange` in every slot, `wait_for_sends` at the end",
     needs={"network"},
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:

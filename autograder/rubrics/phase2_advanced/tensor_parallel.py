@@ -365,7 +365,9 @@ def rows(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_linear(submission, ranks, draw, "RowParallelLinear", 2, draw.choice([5, 7]), whole=True, bias=True)
 
 
-@check(points=1, title="an embedding whose vocabulary does not divide", look_at="which tokens are this rank's")
+@check(
+    points=1, title="an embedding whose vocabulary does not divide", look_at="`_Reduce`: the embedding itself is given"
+)
 def embedding(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     vocab = draw.choice([7, 8, 10])
     weight = real(draw, vocab, 4).requires_grad_()
@@ -452,7 +454,11 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         whole.compared(run, pair)
 
 
-@check(points=1, title="the same weights on any number of ranks", look_at="which random numbers each rank draws")
+@check(
+    points=1,
+    title="the same weights on any number of ranks",
+    look_at="RowParallelLinear.forward: initialization is given",
+)
 def beginnings(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     seed, vocab, heads = draw.randrange(10_000), draw.choice([7, 8]), draw.choice([3, 6])
     width = 2 * heads
@@ -468,7 +474,11 @@ def beginnings(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_linear(submission, ranks, draw, "RowParallelLinear", 2, 4, whole=False, bias=False)
 
 
-@check(points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the beginning")
+@check(
+    points=1,
+    title="bad arguments raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
+)
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_cross_entropy(submission, ranks, draw.tensor((3, 8)) / 4, torch.tensor([7, 0, 3]), 2)
     for case in ("num_heads", "out_features", "targets", "logits"):
@@ -482,7 +492,11 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 # Communication and memory ---------------------------------------------------------------------------------------------
 
 
-@check(points=3, title="a block: two all-reduces forward, two backward", look_at="what a column-parallel layer sends")
+@check(
+    points=3,
+    title="a block: two all-reduces forward, two backward",
+    look_at="TODO 4: a row-parallel layer takes this rank's part; `_Copy` and `_Reduce` each send one way only",
+)
 def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     length = draw.choice([5, 6, 7])
     width = draw.choice([16, draw.choice(WIDE)])
@@ -498,7 +512,7 @@ def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(
     points=2,
     title="a block: 1/N of the parameters on each rank",
-    look_at="what a rank keeps of the whole layer",
+    look_at="what your `forward` keeps; the cutting is given",
     needs={"memory"},
 )
 def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:

@@ -273,8 +273,8 @@ HINTS = [
     "and by what do you divide at the end? Nothing changes when they are on two ranks.",
     "`steps` is not what you divide by: the last window of an epoch may be shorter, and microbatches unequal. Let each "
     "rank count its own samples; their sum over the ranks travels as the last element of the message.",
-    "backward: `(loss * samples).backward()`, add `samples` to `self.samples`, return `loss.detach()`; nothing of it "
-    "when there are no samples. step: one more microbatch; if they are `self.steps` now, return what `flush` returns.",
+    "backward: with samples `(loss * samples).backward()`, and add `samples` to `self.samples`; with or without, "
+    "return `loss.detach()`. step: one more microbatch; if they are `self.steps` now, return what `flush` returns.",
     "flush, first half: for each `part` and `parameter.grad` that is not None `part.copy_(gradient)`; `present` is 1 "
     "for these; `message.samples.fill_(self.samples)`; `dist.all_reduce(message.flat, group=self.group)`; "
     "`message.gradient.div_(message.samples)`; `norm = message.gradient.norm().item()`.",

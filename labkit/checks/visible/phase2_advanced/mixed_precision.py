@@ -150,20 +150,24 @@ def scale_history(submission: Submission, ranks: Ranks) -> None:
         expect(scales, f"scale from {start:.3g} on, when it would leave float32").equals([start] * 3)
 
 
-@check(points=3, title="unscale_: gradients over the scale, and what it says", look_at="the test for finite gradients")
+@check(
+    points=3,
+    title="unscale_: gradients over the scale, and what it says",
+    look_at="unscale_: each gradient over the scale; True if `finite` is False",
+)
 def unscale(submission: Submission, ranks: Ranks) -> None:
     plain = [torch.tensor([64.0, -16.0]), None, torch.tensor([4.0])]
     (found,) = ranks(1).call(submission.used_by(unscaled), [Args(16.0, plain)]).values
-    expect(found[0], "what it says of 64, -16 and 4").equals(False)
+    expect(found[0], "what it returns for 64, -16 and 4").equals(False)
     for seen, wanted in ((found[1][0], [4.0, -1.0]), (found[1][2], [0.25])):
         expect(seen, "a gradient, scaled by 16").equals(torch.tensor(wanted))
     expect(found[1][1] is None, "None stays None").holds("a parameter without gradient has one now")
     for odd in (math.inf, -math.inf, math.nan):
         given = [Args(16.0, [torch.ones(2), torch.tensor([1.0, odd])])]
         (found,) = ranks(1).call(submission.used_by(unscaled), given).values
-        expect(found[0], f"what it says when there is {odd}").equals(True)
+        expect(found[0], f"what it returns when there is {odd}").equals(True)
     (found,) = ranks(1).call(submission.used_by(unscaled), [Args(2.0, [torch.full((3,), 1e30)])]).values
-    expect(found[0], "what it says of 1e30, which is finite").equals(False)
+    expect(found[0], "what it returns for 1e30, which is finite").equals(False)
 
 
 @check(
@@ -189,7 +193,7 @@ def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(
     points=4,
     title="masters are float32, and small updates add up in them",
-    look_at="MasterWeights: what stands in the optimizer's param_groups",
+    look_at="MasterWeights: what is in param_groups, what take_gradients gives each master, what step copies back",
 )
 def masters(submission: Submission, ranks: Ranks) -> None:
     for dtype, step in (("float16", 2.0**-13), ("bfloat16", 2.0**-10)):

@@ -248,7 +248,7 @@ def in_flight(submission: Submission, ranks: Ranks) -> None:
 @check(
     points=3,
     title="messages between neighbours, forth and back, and no others",
-    look_at="what is sent: one activation, one gradient; none for stages that are not trained",
+    look_at="what you give to `messages.exchange`: the action's result; None if it has none",
 )
 def messages(submission: Submission, ranks: Ranks) -> None:
     width, announced = 1000, 1000

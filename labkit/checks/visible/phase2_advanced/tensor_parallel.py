@@ -166,7 +166,9 @@ def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, 
     wanted = whole_layers(up, down, x, gradient)
     hints = {
         "hidden": "ColumnParallelLinear.forward is given: what does copy_to_group, what gather_from_group do?",
-        "hidden.grad": "what RowParallelLinear gives back to its input: what does scatter_to_group do backward?",
+        "hidden.grad": (
+            "the gradient of RowParallelLinear's input: `_Reduce` backward; with all inputs, `_Scatter` backward, too"
+        ),
         "out": "the sum of the ranks' products, and the bias once",
         "x": "each rank has a part of x's gradient: copy_to_group, backward",
         "down.bias": "the bias comes after the sum: its gradient is the output's",
