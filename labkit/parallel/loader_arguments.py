@@ -1,4 +1,4 @@
-"""Arguments of samplers and loaders; each that cannot be used is named in a `ValueError`."""
+"""Argument checks of samplers and loaders. Each raises ValueError with the argument's name and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments with which a process group is made, and of the metrics that its ranks average."""
+"""Argument checks of `process_group`: how a group is made, and the metrics that its ranks average."""
 
 from __future__ import annotations
 

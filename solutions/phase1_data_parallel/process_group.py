@@ -65,7 +65,7 @@ class DDPConfig:
 
         options: other fields. Without `backend` it is nccl if each rank of this machine can have a GPU of its own, else
         gloo. With `env://` MASTER_ADDR and MASTER_PORT must be set, too.
-        Raises ValueError that names all missing variables and no others, or the one that is no number, with its value.
+        Raises ValueError, which names all missing variables and no others, or the one that is no number and its value.
         """
         numbers = _OPEN_MPI if "RANK" not in os.environ and _OPEN_MPI["rank"] in os.environ else _TORCHRUN
         meets_by_env = options.get("init_method", "env://") == "env://" and options.get("backend") != "mpi"
@@ -106,7 +106,7 @@ def setup_distributed(config: DDPConfig) -> torch.device:
 
     # TODO 2. If there is no group (dist.is_initialized), make it: dist.init_process_group takes the backend, and by
     # name init_method, rank and world_size. For mpi give the backend alone: MPI itself knows who is who. If there is
-    # one, compare its rank and size with the config's.
+    # one, raise ValueError unless its rank and size are the config's.
     ### BEGIN SOLUTION
     if not dist.is_initialized() and config.backend == "mpi":
         dist.init_process_group("mpi")
@@ -115,8 +115,8 @@ def setup_distributed(config: DDPConfig) -> torch.device:
             config.backend, init_method=config.init_method, rank=config.rank, world_size=config.world_size
         )
     elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):
-        stands = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-        raise ValueError(f"config must suit the group that stands, {stands}, got {config!r}; call cleanup() first")
+        existing = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+        raise ValueError(f"config must suit the existing group, {existing}, got {config!r}; call cleanup() first")
     ### END SOLUTION
 
     return device

@@ -127,7 +127,7 @@ class DataParallelTrainer:
         """Take one optimizer step: the same on every rank, and the one that a single process would take.
 
         batch: this rank's inputs and targets, the samples along their first dimension; any number of them, or none.
-        A parameter without a gradient on any rank keeps `grad` None; if no rank has a sample, nothing is updated.
+        A parameter that has a gradient on no rank keeps `grad` None; if no rank has a sample, nothing is updated.
         Raises ValueError, before any message is sent, for any other batch.
         """
         inputs, targets = inputs_and_targets(batch)
@@ -193,7 +193,7 @@ def scaled_learning_rate(
     to k times that at step `warmup_steps`. Raises ValueError when a size is not above 0, or a number of steps below 0.
     """
     require_schedule(global_batch_size, base_batch_size, step, warmup_steps)
-    # TODO 4. Which factor at step 0, and which from step `warmup_steps` on? Without a warm-up it is there at once.
+    # TODO 4. Which factor at step 0, and which from step `warmup_steps` on? Without a warm-up, the latter at once.
     ### BEGIN SOLUTION
     warm = min(1.0, step / warmup_steps) if warmup_steps else 1.0
     return learning_rate * (1 + warm * (global_batch_size / base_batch_size - 1))

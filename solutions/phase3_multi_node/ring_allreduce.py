@@ -21,7 +21,7 @@ __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 
 
 class _Ring(NamedTuple):
-    """Where this rank stands. `rank` and `size` count within the group; `left` and `right` are global ranks."""
+    """This rank's place in the ring. `rank` and `size` count within the group; `left` and `right` are global ranks."""
 
     rank: int
     size: int
@@ -31,10 +31,10 @@ class _Ring(NamedTuple):
 
 
 def _exchange(outgoing: Tensor, incoming: Tensor, ring: _Ring) -> None:
-    """Send `outgoing` to the right and receive `incoming` from the left; return when both are done. Skip empty ones."""
+    """Send `outgoing` to the right and receive `incoming` from the left; return after both. Skips empty tensors."""
     # TODO 1. Post both at once, and then wait for both: if each rank's send had to end first, all would wait for each
-    # other, around the ring. `dist.batch_isend_irecv` posts a list of `dist.P2POp(dist.isend, tensor, peer, group)` and
-    # `dist.P2POp(dist.irecv, ...)`, which must not be empty, and returns what to wait for: a list of `work.wait()`.
+    # other, around the ring. `dist.batch_isend_irecv` posts a list, which must not be empty, of `dist.P2POp(dist.isend,
+    # tensor, peer, group)` and `dist.P2POp(dist.irecv, ...)`. It returns a list of works: call `wait()` on each.
     ### BEGIN SOLUTION
     messages = [(dist.isend, outgoing, ring.right), (dist.irecv, incoming, ring.left)]
     batch = [dist.P2POp(post, tensor, peer, ring.group) for post, tensor, peer in messages if tensor.numel()]
@@ -116,6 +116,7 @@ def ring_all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup 
 
 
 def _ring(group: ProcessGroup | None) -> _Ring:
+    """Return this rank's place in the ring of the group's ranks."""
     ranks = group_ranks(group)
     rank, size = dist.get_rank(group), len(ranks)
     return _Ring(rank, size, ranks[(rank - 1) % size], ranks[(rank + 1) % size], group)

@@ -55,7 +55,7 @@ def broadcast(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> Te
 
     # TODO 1. `src` has place 0 in the row. In every round, each place that has the data sends it `distance` places on,
     # if there is such a place, and `distance` is halved: the last round is between neighbours. Which distance is first?
-    # In a round with `distance`, which places have the data already, and which receive it?
+    # In a round with `distance`, which places have the data already, and which receive it? `_distances` may help.
     # YOUR CODE HERE
     raise NotImplementedError()
 
@@ -92,7 +92,7 @@ def all_reduce_tree(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup 
 
 
 def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return the tensors of all ranks, on every rank: shape (N, *shape), row r from the r-th rank of the group.
+    """Return all ranks' tensors, on every rank: shape (N, *shape), row r from the r-th rank. `tensor` stays unchanged.
 
     Each rank sends N-1 times the tensor's bytes, in ceil(log2 N) messages and rounds (Bruck et al. 1997).
     """
@@ -100,7 +100,7 @@ def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
     rows = data.new_empty((row.size, *data.shape))
     rows[0] = data
 
-    # TODO 3. Let `rows[i]` be the tensor of the rank that stands i places after yours. While you hold `held` rows (1,
+    # TODO 3. Let `rows[i]` be the tensor of the rank i places after yours. While you hold `held` rows (1,
     # 2, 4, ...), the rank `held` places after you holds just those that come next. `row.exchange` them, but no more
     # than are missing: in the last round there may be fewer. Then turn the rows: the first rank's belongs into row 0.
     # YOUR CODE HERE
@@ -112,8 +112,8 @@ def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
 def all_reduce_recursive_doubling(tensor: Tensor, op: Any = ReduceOp.SUM, group: ProcessGroup | None = None) -> Tensor:
     """Reduce `tensor` over the group, in place on every rank, and return that same tensor: all ranks work all the time.
 
-    log2 N rounds; in each a rank exchanges the whole tensor with another. Unless N is a power of two, the ranks beyond
-    the largest one give their part away before and get the result after. Every rank ends with the same bits.
+    log2 N rounds; in each a rank exchanges the whole tensor with another. If N is no power of two, the places from
+    `core` on send first and get the result last: floor(log2 N) + 2 rounds. Every rank ends with the same bits.
     """
     row, data, combine = _row(group), contiguous("tensor", tensor), combining(op, tensor.dtype)
     part = torch.empty_like(data)
@@ -131,7 +131,7 @@ def all_reduce_recursive_doubling(tensor: Tensor, op: Any = ReduceOp.SUM, group:
 
 
 class _Row(NamedTuple):
-    """The ranks of a group in a row, known by their places; `ranks[place]` is the global rank. Skips empty tensors."""
+    """A group's ranks in a row: `place` is this rank's, `ranks[place]` its global rank. Empty tensors are not sent."""
 
     place: int
     size: int

@@ -28,11 +28,11 @@ Batch = TypeVar("Batch")
 class ShardedSampler(Sampler[int]):
     """Indices of one rank's samples: the `sampler` of a DataLoader.
 
-    dataset_size: all samples, 0 or more. num_replicas, rank: how many ranks share them, and which one this is.
+    dataset_size: number of samples, 0 or more. num_replicas, rank: how many ranks share them, and which one this is.
     shuffle: draw a new order in every epoch; else it is 0, 1, 2, ... seed: another one gives other orders.
     drop_last: leave out the last few samples of the order, so that all ranks have equally many: training needs that, or
-    some ranks wait for others that have no batch left. Else each sample is dealt out once, and the first ranks may have
-    one more: right for evaluation. Raises ValueError when an argument cannot be used. Nothing is ever sent.
+    some ranks wait for others that have no batch left. If False, each sample is dealt out once, and the first ranks may
+    have one more: right for evaluation. Raises ValueError when an argument cannot be used. Nothing is ever sent.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ShardedSampler(Sampler[int]):
             self._begin = self._given = self._resume_at = 0
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return the position in the epoch as plain data, equal on ranks that have had equally many samples: save one.
+        """Return the position in the epoch, plain data, the same on ranks that have had equally many samples: save one.
 
         taken: samples of this iteration that this rank has used so far; None: all that it was given, which are more if
         a loader reads ahead.
@@ -152,7 +152,7 @@ class PrefetchLoader(Generic[Batch]):
         room = threading.Semaphore(self.prefetch_factor)
         leaving = threading.Event()
 
-        # TODO 4. `read` runs in the thread. Each time that there is `room`, and unless the reader is `leaving`, it puts
+        # TODO 4. `read` runs in the thread. Each time that there is `room`, and unless `leaving` is set, it puts
         # `(copies.make(the next batch), None)` into `ready`. Whatever it catches, StopIteration too, is its last item:
         # `(None, error)`. Outside, take items from `ready`, make room again, yield `copies.hand_over(batch)` or raise
         # the error. However you leave, by the end, an error or `break`, let the thread end and wait for it.

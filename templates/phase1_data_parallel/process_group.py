@@ -65,7 +65,7 @@ class DDPConfig:
 
         options: other fields. Without `backend` it is nccl if each rank of this machine can have a GPU of its own, else
         gloo. With `env://` MASTER_ADDR and MASTER_PORT must be set, too.
-        Raises ValueError that names all missing variables and no others, or the one that is no number, with its value.
+        Raises ValueError, which names all missing variables and no others, or the one that is no number and its value.
         """
         numbers = _OPEN_MPI if "RANK" not in os.environ and _OPEN_MPI["rank"] in os.environ else _TORCHRUN
         meets_by_env = options.get("init_method", "env://") == "env://" and options.get("backend") != "mpi"
@@ -97,7 +97,7 @@ def setup_distributed(config: DDPConfig) -> torch.device:
 
     # TODO 2. If there is no group (dist.is_initialized), make it: dist.init_process_group takes the backend, and by
     # name init_method, rank and world_size. For mpi give the backend alone: MPI itself knows who is who. If there is
-    # one, compare its rank and size with the config's.
+    # one, raise ValueError unless its rank and size are the config's.
     # YOUR CODE HERE
     raise NotImplementedError()
 

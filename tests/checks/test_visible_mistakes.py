@@ -40,7 +40,7 @@ MISTAKES = {
         FILLS_FROM_THE_LEFT,
     ),
     "activation_checkpointing: offloaded tensors stay on the host": ("offload", "to_device(*packed)", "packed[0]"),
-    "process_group: a group that stands is not compared with the config": (
+    "process_group: an existing group is not compared with the config": (
         "setup",
         "elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):",
         "elif False:",

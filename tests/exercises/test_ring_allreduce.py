@@ -58,7 +58,7 @@ def test_the_solution_equals_the_library(
 def test_a_visible_check_shows_which_chunk_is_wrong() -> None:
     source = SOLUTION.replace("shards[ring.rank].copy_(own)", "shards[ring.rank].copy_(own * (ring.rank != 1))")
     report = run_checks(visible_rubric(EXERCISE), Submission(EXERCISE, source), Ranks())
-    gathered = report.results[2]
+    gathered = report.results[1]
     assert gathered.picture is not None
     assert gathered.picture.wrong == [[False, True, False, False]] * 4
     assert "on rank 0: 2 at element 2 of 8" in gathered.expected

@@ -67,7 +67,7 @@ def test_what_a_learner_sees(page: Page) -> None:
     assert all(boxes)
     assert [box["x"] for box in boxes if box] == sorted(box["x"] for box in boxes if box)
     assert boxes[0] and boxes[1] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
-    expect(item).to_contain_text("every rank ends with the sum of all ranks")
+    expect(item).to_contain_text("reduce-scatter leaves shard r on rank r")
 
     # sliders over a prediction: a new picture; for invalid values a message above the previous picture
     cell = run(page, 5)

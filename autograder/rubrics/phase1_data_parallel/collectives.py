@@ -145,7 +145,7 @@ def tiny(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(
     points=1,
     title="every dtype keeps its precision, and all ranks get the same bits",
-    look_at="the dtype of the buffer that receives",
+    look_at="use the given buffer: it has the tensor's dtype",
 )
 def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for dtype in (torch.int64, draw.choice([torch.float64, torch.bfloat16, torch.float16, torch.uint8])):
@@ -164,7 +164,7 @@ def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(values, f"{name}: all ranks, beside rank 0").equals([values[0]] * 6)
 
 
-@check(points=1, title="AVG, MAX, MIN and PRODUCT", look_at="how two tensors are combined, and when AVG divides")
+@check(points=1, title="AVG, MAX, MIN and PRODUCT", look_at="`combine`, once for each arrival; the division is given")
 def operations(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for operation in ("AVG", "MAX", "MIN", "PRODUCT"):
         world_size = draw.choice([3, 5])
@@ -219,7 +219,9 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the very beginning"
+    points=1,
+    title="bad arguments raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
 )
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     good = draw.tensors(3, 12)

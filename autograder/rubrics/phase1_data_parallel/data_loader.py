@@ -169,7 +169,11 @@ def undisturbed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(len(samples) > 0 and same, "random numbers after an epoch are those without it").equals(True)
 
 
-@check(points=2, title="each epoch and each seed has an order of its own", look_at="set_epoch, and what it changes")
+@check(
+    points=2,
+    title="each epoch and each seed has an order of its own",
+    look_at="_order: what the generator is seeded with",
+)
 def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, count, seed = 3 * draw.randrange(20, 30) + 1, 3, draw.randrange(100)
     numbers = [0, *draw.sample(range(1, 50), 3)]
@@ -473,7 +477,7 @@ def prefetched(numbers: list[int], fails_after: int | None, factor: int) -> dict
 @check(
     points=1,
     title="prefetch: every batch, in order, on the device, in each epoch",
-    look_at="tensors within lists and dicts; the second epoch",
+    look_at="`copies.make` and `copies.hand_over` for each batch; the second epoch",
 )
 def batches(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     numbers = draw.sample(range(100), 9)

@@ -175,7 +175,7 @@ def comes_and_goes() -> Any:
 def cleanup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([2, 3])
     run = ranks(size).call(submission.used_by(comes_and_goes, joined=False), lambda rank: Args())
-    expect(run.values, "sum of ones, group stands, twice").equals([[float(size), 0.0] * 2] * size)
+    expect(run.values, "sum of ones, group exists, twice").equals([[float(size), 0.0] * 2] * size)
     in_groups(run, ["gloo", "gloo"], left=True)
 
 
@@ -201,7 +201,7 @@ def joins_again(changes: list[dict[str, int]], number: float) -> Any:
     return [*found, float(total)]
 
 
-@check(points=1, title="a group that stands is kept, another one refused", look_at="what is compared with the config")
+@check(points=1, title="a group that exists is kept, another one refused", look_at="what is compared with the config")
 def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([2, 3])
     numbers = [float(draw.randrange(100)) for _ in range(size)]
@@ -211,7 +211,7 @@ def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         lambda rank: Args([{"world_size": size + draw.randrange(1, 9)}, {"rank": (rank + turn) % size}], numbers[rank]),
     )
     wanted = ["no error", "no error", "ValueError", "ValueError", sum(numbers)]
-    what = "setup, the same again, another world size, another rank; sum over the group that stands"
+    what = "setup, the same again, another world size, another rank; sum over the existing group"
     expect(run.values, what).equals([wanted] * size)
     in_groups(run, ["gloo"])
 
@@ -255,7 +255,7 @@ def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = ranks(size).call(
         submission.used_by(takes_turns), lambda rank: Args(work("turn", draw.uniform(0.1, 0.2)), False)
     )
-    expect(run.values, "what became of the block").equals(["fine"] * size)
+    expect(run.values, "result of the block").equals(["fine"] * size)
     in_order(run, list(range(size)))
 
 
@@ -269,7 +269,7 @@ def failing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for fails in (0, draw.randrange(1, size)):
         turns_of = [Args(work("turn", 0.1), rank == fails) for rank in range(size)]
         run = ranks(size).call(submission.used_by(takes_turns), turns_of)
-        expect(run.values, "what became of the block").equals(
+        expect(run.values, "result of the block").equals(
             ["failed" if rank == fails else "fine" for rank in range(size)]
         )
         in_order(run, list(range(size)))
@@ -324,7 +324,7 @@ def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     agree(run, ["tokens", "small"], [[sum(tokens) / 3, sum(small) / 3]] * 3)
 
 
-@check(points=1, title="metrics: names in another order on each rank", look_at="which number stands at which place")
+@check(points=1, title="metrics: names in another order on each rank", look_at="which number is at which place")
 def names_in_any_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     names = ["loss", "accuracy", "seconds", "tokens"]
     orders = [names, names[::-1], draw.sample(names, 4)]
@@ -356,7 +356,11 @@ def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(run.trace.messages_sent(rank), f"messages from rank {rank}").equals(0)
 
 
-@check(points=1, title="bad metrics raise ValueError before any message", look_at="what is tested at the beginning")
+@check(
+    points=1,
+    title="bad metrics raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
+)
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     agree(ranks(2).call(submission.all_reduce_metrics, lambda rank: Args({"loss": rank})), ["loss"], [[0.5]] * 2)
     cases = [

@@ -414,7 +414,9 @@ def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the very beginning"
+    points=1,
+    title="bad arguments raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
 )
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, [[3, 3]])
@@ -451,7 +453,11 @@ def learning_rate(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 # Communication pattern ------------------------------------------------------------------------------------------------
 
 
-@check(points=3, title="flat: one collective in each step, no larger than it must be", look_at="what travels beside it")
+@check(
+    points=3,
+    title="flat: one collective in each step, no larger than it must be",
+    look_at="what is sent besides `message.flat`",
+)
 def flat(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     hidden, world_size = draw.randrange(20, 40), draw.choice([3, 5])
     run, whole = like_one_process(submission, ranks, draw, [unequal(draw, world_size)] * 3, hidden=hidden)
@@ -464,7 +470,11 @@ def flat(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(events[0].nbytes, "bytes that are added up").at_most(gradients + 128)
 
 
-@check(points=1, title="per_parameter: an all-reduce for each parameter", look_at="add_up: how often it is called")
+@check(
+    points=1,
+    title="per_parameter: an all-reduce for each parameter",
+    look_at="add_up: one all-reduce for each of `message.pieces`",
+)
 def per_parameter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run, whole = like_one_process(submission, ranks, draw, [unequal(draw, 3)] * 2, reduction="per_parameter")
     wanted = Counter(4 * tensor.numel() for tensor in whole.state[:-1])
@@ -483,9 +493,7 @@ def gather_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect([event.operation for event in events], "collectives of a step").equals(["gather", "scatter"])
 
 
-@check(
-    points=2, title="tree: messages up a tree and down again", look_at="add_up: the exercise that it takes them from"
-)
+@check(points=2, title="tree: messages up a tree and down again", look_at="add_up: `all_reduce_tree` of exercise 02")
 def tree(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, hidden = draw.choice([5, 6, 7]), 60
     shares = [unequal(draw, world_size)]

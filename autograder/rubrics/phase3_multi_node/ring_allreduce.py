@@ -142,7 +142,7 @@ def tiny(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         own_messages(run)
 
 
-@check(points=1, title="every dtype keeps its precision", look_at="the dtype of the buffer that receives")
+@check(points=1, title="every dtype keeps its precision", look_at="use the given buffer: it has the tensor's dtype")
 def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for dtype in (torch.int64, torch.float64, draw.choice([torch.bfloat16, torch.float16, torch.int32, torch.uint8])):
         world_size = draw.choice([3, 5])
@@ -153,7 +153,7 @@ def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         all_reduced(ranks, submission, draw, inputs)
 
 
-@check(points=1, title="AVG, MAX, MIN and PRODUCT", look_at="how two shards are combined, and when AVG divides")
+@check(points=1, title="AVG, MAX, MIN and PRODUCT", look_at="`combine`, once for each arrival; the division is given")
 def operations(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for name in ("AVG", "MAX", "MIN", "PRODUCT"):
         world_size = draw.choice([3, 5, 6])
@@ -168,7 +168,7 @@ def operations(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         own_messages(run)
 
 
-@check(points=2, title="works in place and returns the same tensor", look_at="the object that is returned")
+@check(points=2, title="works in place and returns the same tensor", look_at="ring_all_reduce: `out=tensor`")
 def in_place(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 5])
     inputs = draw.tensors(world_size, shape(draw, world_size))
@@ -186,7 +186,9 @@ def large(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=1, title="a group of some of the ranks", look_at="rank, size and neighbours: of the group, not of the world"
+    points=1,
+    title="a group of some of the ranks",
+    look_at="`ring.group` in each P2POp; `group` for both functions in ring_all_reduce",
 )
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([5, 7, 8])
@@ -203,7 +205,9 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=1, title="bad arguments raise ValueError before any message", look_at="what is tested at the very beginning"
+    points=1,
+    title="bad arguments raise ValueError before any message",
+    look_at="the given lines at the beginning must stay",
 )
 def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     three = ranks(3)

@@ -58,11 +58,11 @@ MUTANTS = {
         + elif (_done[0].rank, _done[0].world_size) != (config.rank, config.world_size):
     """),
     "keeps_any_group": Mutant(24, loses={"kept"}).edited("""
-        A group that stands is kept without a look at the config.
+        An existing group is kept without a look at the config.
 
         - elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):
-        -     stands = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-        -     raise ValueError(f"config must suit the group that stands, {stands}, got {config!r}; call cleanup() first")
+        -     existing = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+        -     raise ValueError(f"config must suit the existing group, {existing}, got {config!r}; call cleanup() first")
     """),
     "cleans_up_once": Mutant(21, loses={"cleanup", "alone", "real_processes"}).edited("""
         A second cleanup fails.
@@ -171,8 +171,8 @@ MUTANTS = {
         -         config.backend, init_method=config.init_method, rank=config.rank, world_size=config.world_size
         -     )
         - elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):
-        -     stands = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-        -     raise ValueError(f"config must suit the group that stands, {stands}, got {config!r}; call cleanup() first")
+        -     existing = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+        -     raise ValueError(f"config must suit the existing group, {existing}, got {config!r}; call cleanup() first")
 
         - first = is_main_process(group)
         - if not first:

@@ -132,7 +132,7 @@ def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> 
 @check(
     points=3,
     title="a run that stopped goes on where it was",
-    look_at="where the iteration begins after load_state_dict, and what set_epoch leaves alone",
+    look_at="`_begin` in the slice, `_given` at each yield, and `position` when the epoch is over",
 )
 def resume(submission: Submission, ranks: Ranks) -> None:
     before = ranks(2).call(submission.used_by(stopped), lambda rank: Args(10, 2, rank, 2, 3)).values

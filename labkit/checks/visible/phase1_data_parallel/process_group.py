@@ -82,7 +82,7 @@ def joins(another: dict[str, int]) -> Any:
 @check(
     points=3,
     title="setup_distributed makes one group of all ranks",
-    look_at="what init_process_group is given; where a group stands already, its rank and size beside the config's",
+    look_at="what init_process_group is given; if a group exists, its rank and size beside the config's",
 )
 def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     field, by = draw.choice(["rank", "world_size"]), draw.randrange(1, 4)
@@ -91,7 +91,7 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     what = "device, backend, rank, world size, and the sum of 1 to 4"
     expect([value[:-1] for value in run.values], what).equals([["cpu", "gloo", rank, 4, 10.0] for rank in range(4)])
     for rank, another in enumerate(given):
-        what = f"rank {rank} of 4: setup_distributed raises, where a group stands, for a config with {another}"
+        what = f"rank {rank} of 4: setup_distributed raises, where a group exists, for a config with {another}"
         expect(run.values[rank][-1], what).equals("ValueError")
 
 
@@ -118,7 +118,7 @@ def joins_again() -> Any:
 )
 def cleanup(submission: Submission, ranks: Ranks) -> None:
     run = ranks(2).call(submission.used_by(joins_again, joined=False), lambda rank: Args())
-    expect(run.values, "a group stands: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
+    expect(run.values, "a group exists: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
 
 
 def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
@@ -167,9 +167,7 @@ def order(submission: Submission, ranks: Ranks) -> None:
 )
 def failing(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(rank == 0))
-    expect([value[-1] for value in run.values], "what became of the block").equals(
-        ["the download failed", "fine", "fine"]
-    )
+    expect([value[-1] for value in run.values], "result of the block").equals(["the download failed", "fine", "fine"])
 
 
 @check(
@@ -221,18 +219,19 @@ def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 HINTS = [
     "from_env: the names that you look for are `[*numbers.values(), *address]`. Collect those that are `not in "
     "os.environ` in a list first; an error that names one variable at a time has to be met three times. int() says "
-    "\"invalid literal for int(): 'four'\", which does not say where that stood: catch it, and say so.",
+    "\"invalid literal for int(): 'four'\", which does not name the variable: catch it and raise one that does.",
     "setup_distributed: `if not dist.is_initialized():` is the whole memory that it needs. A variable of your own that "
     "remembers the group would still remember it after cleanup().",
     "rank_zero_first: a barrier opens when every rank has come to it once. Rank 0 comes after its block, so the others "
     "must come before theirs: they wait there until rank 0 is done. A block that raises does so at the `yield`, and "
-    "what has to happen all the same stands under `finally`.",
+    "what has to happen all the same belongs under `finally`.",
     "all_reduce_metrics: let every rank send `weight * value` for each metric and, as one more element at the end, its "
     "`weight`. After one all_reduce all ranks have the sums; divide all but the last by the last. nan * 0 is nan, so "
     "a rank of weight 0 sends 0.",
     "TODO 1: `missing = [name for name in (*numbers.values(), *address) if name not in os.environ]`. TODO 2: "
     "`dist.init_process_group(config.backend, init_method=config.init_method, rank=config.rank, "
     "world_size=config.world_size)`. TODO 3: `if not first: barrier(group)`, then `try: yield`, then `finally:` and "
-    "`if first: barrier(group)`. TODO 4: `sums = torch.tensor([*weighted, weight], dtype=torch.float64, "
-    "device=_device(group))`, `dist.all_reduce(sums, group=group)`, and `(sums[:-1] / sums[-1]).tolist()`.",
+    "`if first: barrier(group)`. TODO 4: `weighted = [weight * value if weight else 0.0 for value in "
+    "values.values()]`, `sums = torch.tensor([*weighted, weight], dtype=torch.float64, device=_device(group))`, "
+    "`dist.all_reduce(sums, group=group)`, and `(sums[:-1] / sums[-1]).tolist()`.",
 ]

@@ -21,17 +21,6 @@ def total(world_size: int, numel: int) -> Tensor:
 
 
 @check(
-    points=3,
-    title="every rank ends with the sum of all ranks",
-    look_at="which shard leaves and which arrives in each round",
-)
-def sums(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    for n in (4, 1, draw.choice([2, 3, 5])):
-        run = ranks(n).call(submission.ring_all_reduce, [digits(rank, 2 * n) for rank in range(n)])
-        expect(run.values, f"sum over {n} ranks", chunks=n).equals([total(n, 2 * n)] * n)
-
-
-@check(
     points=2, title="reduce-scatter leaves shard r on rank r", look_at="the shard that is complete after the last round"
 )
 def reduce_scatter(submission: Submission, ranks: Ranks) -> None:
@@ -46,7 +35,22 @@ def all_gather(submission: Submission, ranks: Ranks) -> None:
     expect(run.values, "arange(8)", chunks=4).equals([torch.arange(8.0)] * 4)
 
 
-@check(points=3, title="sizes that do not divide by the number of ranks", look_at="the last shards: shorter, or empty")
+@check(
+    points=3,
+    title="every rank ends with the sum of all ranks",
+    look_at="which shard leaves and which arrives in each round",
+)
+def sums(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for n in (4, 1, draw.choice([2, 3, 5])):
+        run = ranks(n).call(submission.ring_all_reduce, [digits(rank, 2 * n) for rank in range(n)])
+        expect(run.values, f"sum over {n} ranks", chunks=n).equals([total(n, 2 * n)] * n)
+
+
+@check(
+    points=3,
+    title="sizes that do not divide by the number of ranks",
+    look_at="`_exchange` skips empty tensors; what arrives is as long as `mine`",
+)
 def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for numel in (draw.choice([5, 9, 10, 11]), 1):
         run = ranks(4).call(submission.ring_all_reduce, [digits(rank, numel) for rank in range(4)])
@@ -55,7 +59,7 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         )
 
 
-@check(points=3, title="works in place and returns the same tensor", look_at="the object that is returned")
+@check(points=3, title="works in place and returns the same tensor", look_at="ring_all_reduce: `out=tensor`")
 def in_place(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.ring_all_reduce, lambda rank: digits(rank, 6))
     given = [result.arguments[0] for result in run.ranks]
@@ -94,7 +98,7 @@ def neighbours(submission: Submission, ranks: Ranks) -> None:
 @check(
     points=2,
     title="other operations, and a group of some ranks",
-    look_at="rank, size and neighbours: the group's, not the world's",
+    look_at="`ring.group` in each P2POp; `group` for both functions in ring_all_reduce",
 )
 def operations_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     operation, value = draw.choice([("MAX", 100.0), ("MIN", 1.0), ("AVG", 37.0), ("PRODUCT", 1000.0)])
