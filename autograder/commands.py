@@ -40,11 +40,11 @@ def add(commands: Any) -> None:
     autograde.add_argument("--json", action="store_true", help="print the results as JSON")
     autograde.set_defaults(run=_autograde, passed_on=[])
 
-    formgrader = commands.add_parser(
-        "formgrader", help="open the course's formgrader in JupyterLab; further options are passed on to it"
+    teach = commands.add_parser(
+        "teach", help="open JupyterLab on the course's formgrader; further options are passed on to JupyterLab"
     )
-    formgrader.add_argument("--course", type=Path, metavar="DIR", help=course)
-    formgrader.set_defaults(run=_formgrader, passed_on=[])
+    teach.add_argument("--course", type=Path, metavar="DIR", help=course)
+    teach.set_defaults(run=_teach, passed_on=[])
 
     verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
     verdict.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
@@ -93,10 +93,10 @@ def _autograde(options: argparse.Namespace) -> int:
     )
 
 
-def _formgrader(options: argparse.Namespace) -> NoReturn:
-    from autograder import formgrader
+def _teach(options: argparse.Namespace) -> NoReturn:
+    from autograder import teach
 
-    formgrader.main(options.course, options.passed_on)
+    teach.main(options.course, options.passed_on)
 
 
 def _verdict(options: argparse.Namespace) -> int:

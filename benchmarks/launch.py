@@ -3,11 +3,14 @@
 - start: from running a cell to every rank's first line, and to the end of the job; a gloo program with one all-reduce,
   alternately on fresh ranks of `local` and under `torchrun --standalone`. `local` forks its ranks from a forkserver
   that has imported torch: it starts once per notebook, and its time is given separately.
+- first: a new notebook, from `%load_ext labkit` to the end of its first `%%torchrun` cell, alternately with a torchrun
+  of the same program.
 - cell: one all-reduce on existing ranks, alternately with `%%ranks` and with ipyparallel's `%%px`.
 - memory: of a rank after a step of DistributedDataParallel, and of the whole job per rank.
 - tail: the slowest of many starts.
 
-    python benchmarks/launch.py [start] [cell] [memory] [tail] [--ranks 1,4,8,16] [--repetitions 5] [--starts 200]
+    python benchmarks/launch.py [start] [first] [cell] [memory] [tail] [--ranks 1,4,8,16] [--repetitions 5]
+                                [--starts 200]
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from first_cell import seconds_to_first_output
 from live_cells import cells
 from rich.console import Console
 from rich.progress import track
@@ -36,7 +40,7 @@ from starts import (
 
 from labkit.clusters.forkserver import ForkServer
 
-PARTS = ("start", "cell", "memory", "tail")
+PARTS = ("start", "first", "cell", "memory", "tail")
 OURS_PER_TURN = 5
 """Starts of `local` per start of torchrun, which takes much longer."""
 CELLS_PER_TURN = 5
@@ -57,7 +61,7 @@ def main() -> None:
     console = Console()
     console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for part in options.parts or PARTS:
-        table = {"start": starts, "cell": live, "memory": memory, "tail": tail}[part](options)
+        table = {"start": starts, "first": first, "cell": live, "memory": memory, "tail": tail}[part](options)
         console.print(table)
 
 
@@ -82,6 +86,22 @@ def starts(options: argparse.Namespace) -> Table:
                 _compare(table, (str(ranks), what), [pair[index] for pair in ours], [pair[index] for pair in theirs])
     forkserver.close()
     table.caption = f"The first start of all, which imports torch, took {warming:.1f} s."
+    return table
+
+
+def first(options: argparse.Namespace) -> Table:
+    """Time the first cell of a new notebook, for each number of ranks."""
+    table = _table(
+        f"First cell of a notebook, milliseconds: median (99th percentile) of {options.repetitions}",
+        ("ranks", "%load_ext and %%torchrun", "torchrun", "ratio"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text(PROGRAM)
+        for ranks in options.ranks:
+            turns = track(range(options.repetitions), f"{ranks} ranks", console=PROGRESS, transient=True)
+            times = [(seconds_to_first_output(ranks), seconds_with_torchrun(program, ranks)[1]) for _ in turns]
+            _compare(table, (str(ranks),), [ours for ours, _ in times], [theirs for _, theirs in times])
     return table
 
 

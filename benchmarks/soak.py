@@ -97,6 +97,7 @@ def soak(cells: int, ranks: int) -> list[str]:
     servers = set(_children())
     _wait_until_only(servers)
     before = _everything(servers)
+    threads = threading.active_count()
     problems: list[str] = []
     interrupted, slowest = 0, 0.0
     for number in track(range(cells), "interrupted cells", console=Console(stderr=True), transient=True):
@@ -113,6 +114,10 @@ def soak(cells: int, ranks: int) -> list[str]:
         if left := _wait_until_only(servers):
             problems.append(f"cell {number}: processes {sorted(left)} are left after {LIMIT_SECONDS:g} s")
         slowest = max(slowest, time.monotonic() - returned)
+    # the timer of the last interrupt may still be ending; an interrupted `join` takes it for ended
+    limit = time.monotonic() + LIMIT_SECONDS
+    while threading.active_count() > threads and time.monotonic() < limit:
+        time.sleep(0.002)
     after = _everything(servers)
     for what, seen in after.items():
         if seen != before[what]:

@@ -74,6 +74,10 @@ views.register("viewer", _viewer)
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext labkit`: the magics of labkit.notebook."""
+    from labkit import forkserver_process
+
+    # first of all: it imports torch while this process does
+    forkserver_process.begin()
     from labkit.notebook import load_ipython_extension as load
 
     load(shell)

@@ -91,9 +91,19 @@ class Exercise:
         return ()
 
     @property
+    def label(self) -> str:
+        """Number and title, as links and its notebook's heading show them: `04 · A data-parallel trainer`."""
+        return f"{self.entry.number:02} · {self.entry.title}"
+
+    @property
+    def notebook_name(self) -> str:
+        """Path of its notebook below `notebooks/` or the workspace; the file name begins with the number."""
+        return f"{self.phase}/{self.entry.number:02}_{self.short_name}.ipynb"
+
+    @property
     def notebook(self) -> Path:
-        """Path of the solved notebook; its file name begins with the exercise's number. Raises `UnknownExercise`."""
-        return root() / "notebooks" / self.phase / f"{self.entry.number:02}_{self.short_name}.ipynb"
+        """Path of the solved notebook. Raises `UnknownExercise`."""
+        return root() / "notebooks" / self.notebook_name
 
     @property
     def entry(self) -> Entry:
@@ -112,6 +122,11 @@ class Exercise:
             if exercise.short_name in needed:
                 needed.update(exercise.entry.builds_on)
         return tuple(exercise for exercise in earlier if exercise.short_name in needed)
+
+    @property
+    def following(self) -> Exercise | None:
+        """The next exercise in the course's order; None after the last one."""
+        return next((other for other in all_exercises() if other.entry.number > self.entry.number), None)
 
     def source(self, *origins: Origin) -> tuple[str, Origin]:
         """Return the current module's text and origin: the first of `origins` that exists (yours, else template)."""
@@ -171,6 +186,11 @@ def _entries(text: str, path: str) -> tuple[Entry, ...]:
 def all_exercises() -> list[Exercise]:
     """Return all exercises, in the course's order."""
     return [Exercise(entry.name) for entry in entries()]
+
+
+def of_phase(name: str) -> list[Exercise]:
+    """Return the exercises of phase `name`, in the course's order; empty if no phase has that name."""
+    return [exercise for exercise in all_exercises() if exercise.phase == name.rstrip("/")]
 
 
 def find(name: str) -> Exercise:

@@ -59,8 +59,15 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     check.add_argument("--seed", type=int, help="repeat the inputs of an earlier report")
     check.set_defaults(run=_check)
 
-    hint = commands.add_parser("hint", help="show the next hint for an exercise, one at a time")
+    progress = commands.add_parser("progress", help="show your points so far, and where to continue")
+    progress.set_defaults(run=_progress)
+
+    hint = commands.add_parser("hint", help="show the next hint for a TODO of an exercise, one at a time")
     hint.add_argument("name", metavar="EXERCISE")
+    hint.add_argument(
+        "todo", type=int, nargs="?", metavar="TODO", help="its number (default: the first that is not written)"
+    )
+    hint.add_argument("--all", action="store_true", help="show the hints that you have taken, and no new one")
     hint.set_defaults(run=_hint)
 
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
@@ -115,15 +122,29 @@ def _calibrate(arguments: list[str]) -> int:
 def _check(options: argparse.Namespace) -> int:
     if options.file is not None:
         require_file(options.file)
+    from labkit.catalogue import find, of_phase
+
+    if not of_phase(options.name):
+        find(options.name)  # a wrong name is refused before torch is imported, which takes a second
     from labkit.checks import command
 
     return command.main(options.name, options.file, options.cluster, options.seed)
 
 
-def _hint(options: argparse.Namespace) -> int:
-    from labkit.checks import hints
+def _progress(options: argparse.Namespace) -> int:
+    from labkit.progress.table import show
 
-    return hints.main(options.name)
+    show()
+    return 0
+
+
+def _hint(options: argparse.Namespace) -> int:
+    from labkit.catalogue import find
+
+    find(options.name)
+    from labkit.checks.guidance import hints
+
+    return hints.main(options.name, options.todo, options.all)
 
 
 def _sync(options: argparse.Namespace) -> int:

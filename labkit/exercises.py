@@ -83,6 +83,15 @@ def renew(sources: Mapping[str, str]) -> list[tuple[ModuleType, dict[str, Any]]]
     return renewed
 
 
+def shipped_names() -> dict[str, str]:
+    """On a rank: return the public names of the modules shipped with its job, each with its module's short name."""
+    names = {}
+    for full, source in (_shipped.sources or {}).items():
+        exercise = Exercise(full)
+        names.update(dict.fromkeys(catalogue.declared_names(source, exercise.filename), exercise.short_name))
+    return names
+
+
 def hand_on() -> Callable[[], None]:
     """Return a function that a thread started by this one must call first, to get the same modules."""
     mine = _shipped.__dict__.copy()

@@ -1,4 +1,4 @@
-"""`labkit start`: JupyterLab on the learner's own copies of the notebooks, opened on the first one.
+"""`labkit start`: JupyterLab on the learner's own copies of the notebooks, opened on the course home.
 
 `notebooks/` contains the solved notebooks. A learner gets copies in the workspace, with the solutions removed as in an
 nbgrader release. They are made once and never overwritten.
@@ -16,41 +16,44 @@ from urllib.parse import quote
 
 from labkit.catalogue import Exercise, all_exercises, root, workspace
 from labkit.commands import CommandError
+from labkit.jupyterlab import Role, config_path
+from labkit.progress import LAB_EXTENSIONS, write_home
 
 
 def start(arguments: Sequence[str]) -> NoReturn:
-    """Become JupyterLab, opened on the notebook named in `arguments`, else the learner's first.
+    """Become JupyterLab, opened on the notebook named in `arguments`, else on the course home.
 
     All other arguments are passed on. Raises `CommandError` when JupyterLab or the notebook is missing.
     """
     named = [argument for argument in arguments if argument.endswith(".ipynb")]
     course = root().resolve()
     copies = [own_copy(exercise) for exercise in all_exercises()]
-    notebooks = [Path(named[0])] if named else [copy for copy in copies if copy.is_file()]
-    if not notebooks:
+    if not named and not any(copy.is_file() for copy in copies):
         raise CommandError(f"there is no notebook in {root() / 'notebooks'}; name one: labkit start NOTEBOOK.ipynb")
-    notebook = notebooks[0].resolve()
-    if not notebook.is_file():
-        raise CommandError(f"there is no notebook {notebook}")
-    folder = course if notebook.is_relative_to(course) else notebook.parent
-    url = f"/lab/tree/{quote(notebook.relative_to(folder).as_posix())}"
+    opened = Path(named[0]).resolve() if named else write_home().resolve()
+    if not opened.is_file():
+        raise CommandError(f"there is no notebook {opened}")
+    folder = course if opened.is_relative_to(course) else opened.parent
+    url = f"/lab/tree/{quote(opened.relative_to(folder).as_posix())}"
     become_jupyterlab(folder, url, [argument for argument in arguments if argument not in named])
 
 
-def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str]) -> NoReturn:
+def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str], role: Role = "learning") -> NoReturn:
     """Replace this process with JupyterLab on the files of `folder`, opened at `url`. `arguments` are passed on.
 
     Raises `CommandError` when it is not installed.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed here: ./lab start installs it")
-    # the address that Jupyter prints leads there, too, for users without a display
+    os.environ["JUPYTER_CONFIG_PATH"] = config_path(role, folder)
+    # the address that is printed leads there, too, for users without a display
     options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={url}"]
+    options.append(f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}")  # shows the course home
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         options.append("--no-browser")
     if os.geteuid() == 0:
         options.append("--allow-root")
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *options, *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "labkit.jupyterlab", *options, *arguments])
 
 
 def own_copy(exercise: Exercise) -> Path:

@@ -1,7 +1,9 @@
-"""`labkit sync`: generate templates and the notebooks' exercise cells from `solutions/`, the single source.
+"""`labkit sync`: generate templates and parts of the notebooks from `solutions/` and the catalogue.
 
     solutions/phaseN_*/NAME.py  ->  templates/phaseN_*/NAME.py, solutions removed as nbgrader does
                                 ->  notebooks/phaseN_*/*.ipynb, cells whose first line is `%%exercise phaseN_*/NAME`
+    labkit/catalogue.toml       ->  notebooks/phaseN_*/*.ipynb, title and links: previous, home, next
+                                ->  notebooks/HOME.md, the course home before one begins
 
 `labkit sync --check` changes nothing and fails when a file is out of date.
 """
@@ -17,7 +19,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.catalogue import Exercise, root
+from labkit.catalogue import Exercise, all_exercises, root
+from labkit.progress import HOME, page, untouched_course
+from labkit.progress.navigation import navigate
 
 _DIFF_LINES = 12
 
@@ -28,7 +32,7 @@ class SyncError(ValueError):
 
 @dataclass(frozen=True)
 class Drift:
-    """A file that differs from what `solutions/` generates."""
+    """A file that differs from what is generated."""
 
     path: Path
     """Relative to the course."""
@@ -45,14 +49,14 @@ def main(check: bool = False) -> int:
         return 2
     for drift in drifts:
         if check:
-            print(f"{drift.path} differs from solutions/:\n{drift.diff}")
+            print(f"{drift.path} differs from its source:\n{drift.diff}")
         else:
             path = root() / drift.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(drift.new_text)
             print(f"wrote {drift.path}")
     if not drifts:
-        print("templates/ and notebooks/ are in sync with solutions/")
+        print("templates/ and notebooks/ are in sync with solutions/ and the catalogue")
     elif check:
         print(f"{len(drifts)} file{'s' * (len(drifts) > 1)} to write: run `labkit sync`")
     return int(check and bool(drifts))
@@ -72,6 +76,7 @@ def find_drifts() -> Iterator[Drift]:
             raise SyncError(f"templates/{name}.py has no solution: remove it, or write solutions/{name}.py")
     for path in sorted((root() / "notebooks").glob("phase*_*/*.ipynb")):
         yield from _notebook_drift(path, solutions)
+    yield from _drift(root() / "notebooks" / HOME, page(untouched_course()))
 
 
 def template(exercise: Exercise, solution: str) -> str:
@@ -123,14 +128,15 @@ def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
             diffs.append(_diff(cell.source, source))
             cell.source = source
             cell.outputs, cell.execution_count = [], None  # outputs of the old text: run the notebook again
+    for exercise in all_exercises():
+        if exercise.notebook == path:
+            diffs += [_diff(old, new) for old, new in navigate(notebook, exercise)]
     if diffs:
         yield Drift(path.relative_to(root()), "\n".join(diffs), nbformat.writes(notebook) + "\n")
 
 
 def _diff(old: str, new: str) -> str:
     """The first changed lines, as a unified diff without its file names."""
-    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "now", "from solutions", n=1, lineterm=""))[
-        2:
-    ]
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "now", "generated", n=1, lineterm=""))[2:]
     more = [f"... {len(lines) - _DIFF_LINES} more lines"] if len(lines) > _DIFF_LINES else []
     return "\n".join("    " + line for line in [*lines[:_DIFF_LINES], *more])

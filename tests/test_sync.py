@@ -56,10 +56,10 @@ def test_writes_the_template_and_the_cell(course: Path, capsys: pytest.CaptureFi
     assert sync.main(check=True) == 1
     assert not (course / "templates/phase1_small/double.py").exists()
     said = capsys.readouterr().out
-    assert "templates/phase1_small/double.py differs from solutions/" in said
+    assert "templates/phase1_small/double.py differs from its source" in said
     assert "    -an older text" in said
     assert '    +"""Doubling."""' in said
-    assert "2 files to write: run `labkit sync`" in said
+    assert "3 files to write: run `labkit sync`" in said
 
     assert sync.main() == 0
     assert (course / "templates/phase1_small/double.py").read_text() == TEMPLATE
@@ -118,6 +118,35 @@ def test_a_solution_that_cannot_be_stripped(
     (course / "solutions/phase1_small/double.py").write_text(text)
     assert sync.main() == 2
     assert message in capsys.readouterr().err
+
+
+def test_titles_and_links_come_from_the_catalogue(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (course / "labkit").mkdir()
+    names = ("phase1_small/double", "phase1_small/other", "phase2_big/more")
+    entry = '[[exercise]]\nnumber = {}\nname = "{}"\ntitle = "{}"\nbuilds_on = []\nminutes = 5\npoints = 2\n'
+    text = "".join(entry.format(at, name, name[-4:].title()) for at, name in enumerate(names, 3))
+    (course / "labkit/catalogue.toml").write_text(text)
+    source = write_notebook(course, CELL)
+    paths = [course / "notebooks" / name for name in ("phase1_small/03_double", "phase1_small/04_other")]
+    double, other = (source.with_name(f"{path.name}.ipynb") for path in paths)
+    nbformat.write(nbformat.read(source, as_version=4), other)
+    source.rename(double)
+    sync.main()
+    home, following = "[course home](../HOME.md)", "[05 · More →](../phase2_big/05_more.ipynb)"
+    links = f"[← 03 · Uble](03_double.ipynb) · {home} · {following}"
+    first, *_, last = nbformat.read(other, as_version=4).cells
+    assert (first.source, last.source) == (f"# 04 · Ther\n\n{links}", links)
+    first, *_, last = nbformat.read(double, as_version=4).cells
+    assert last.source == f"{home} · [04 · Ther →](04_other.ipynb)"
+    assert sync.main(check=True) == 0
+
+    # another order: titles and links are written again, and nothing is added twice
+    (course / "labkit/catalogue.toml").write_text(text.replace("Ther", "Another"))
+    assert sync.main(check=True) == 1
+    assert "04_other.ipynb differs from its source" in capsys.readouterr().out
+    sync.main()
+    cells = nbformat.read(other, as_version=4).cells
+    assert (cells[0].source, len(cells)) == (f"# 04 · Another\n\n{links}", 4)
 
 
 def test_an_exercise_without_solution(course: Path, capsys: pytest.CaptureFixture[str]) -> None:

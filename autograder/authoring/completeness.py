@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
 
 from autograder.judge import hidden_rubric
 from labkit.catalogue import Exercise, all_exercises, catalogue_path, root
 from labkit.checks import visible_rubric
+from labkit.checks.guidance import todos
+from labkit.questions import questions_of, questions_path
 
 UNFILLED = "TODO(author)"
 """Marks each place that the author of a new exercise has to fill in."""
 
-MODULES = ("solutions", "templates", "labkit/checks/visible", "autograder/rubrics")
+MODULES = ("solutions", "templates", "labkit/checks/visible", "labkit/questions", "autograder/rubrics")
 """Trees with a file `PHASE/NAME.py` for each exercise."""
 
 README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)? \| `(\w+)` \|")
@@ -53,7 +56,7 @@ def faults() -> list[str]:
     if not found:
         for exercise in exercises:
             found += _contradictions(exercise)
-        found += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises)]
+        found += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises), *_question_names(exercises)]
     return found
 
 
@@ -111,8 +114,8 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
 
     notebook = nbformat.read(exercise.notebook, as_version=4)
     head = notebook.cells[0].source
-    if not head.startswith(f"# {entry.title}\n"):
-        yield f"{exercise.notebook}: the title is not {entry.title!r}"
+    if not head.startswith(f"# {exercise.label}\n"):
+        yield f"{exercise.notebook}: the title is not {exercise.label!r}"
     if f"\n| time | {entry.minutes} minutes for you," not in head:
         yield f"{exercise.notebook}: the first cell does not give {entry.minutes} minutes as the learner's time"
     graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
@@ -122,13 +125,50 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
     if len(graded) != 1:
         yield f"{exercise.notebook} has {len(graded)} graded cells"
 
+    yield from _questions(exercise, notebook)
+
     for rubric in (visible_rubric(exercise), hidden_rubric(exercise)):
         if rubric.points != entry.points:
             yield f"{rubric.path}: its checks are worth {rubric.points:g} points, not {entry.points:g}"
 
+    yield from _todos(exercise)
+
     first = (root() / "benchmarks" / f"solutions_{exercise.short_name}.py").read_text().partition("\n")[0]
     if f"exercise {entry.number:02}'s " not in first:
         yield f"benchmarks/solutions_{exercise.short_name}.py: its first line does not name exercise {entry.number:02}"
+
+
+def _todos(exercise: Exercise) -> Iterator[str]:
+    """Each TODO of the template has hints, and each check names one of the TODOs."""
+    numbers = todos.numbers(exercise)
+    if numbers != list(range(1, len(numbers) + 1)) or not numbers:
+        yield f"templates/{exercise.filename}: its TODOs are numbered {numbers}, not from 1 on"
+    visible, hidden = visible_rubric(exercise), hidden_rubric(exercise)
+    if sorted(visible.hints) != numbers or not all(visible.hints.values()):
+        yield f"{visible.path}: it has hints for the TODOs {sorted(visible.hints)}, not {numbers}"
+    for rubric in (visible, hidden):
+        for check in rubric.checks:
+            if check.todo not in numbers:
+                yield f"{rubric.path}: check {check.name} names TODO {check.todo}, which the template does not have"
+
+
+def _questions(exercise: Exercise, notebook: NotebookNode) -> Iterator[str]:
+    """The notebook asks each question of the exercise once, in the order of their file."""
+    wanted = [question.name for question in questions_of(exercise)]
+    asked = [cell.source.split()[1] for cell in notebook.cells if re.match(r"%question \w+$", cell.source)]
+    if asked != wanted:
+        yield f"{exercise.notebook}: it asks the questions {asked}, not {wanted}"
+    if len(wanted) < 2:
+        yield f"{questions_path(exercise).relative_to(root())} has {len(wanted)} questions, fewer than two"
+
+
+def _question_names(exercises: list[Exercise]) -> Iterator[str]:
+    """A question is asked by its name alone, so names are unique in the course."""
+    first: dict[str, str] = {}
+    for exercise in exercises:
+        for question in questions_of(exercise):
+            if first.setdefault(question.name, exercise.name) != exercise.name:
+                yield f"{exercise.name} and {first[question.name]} both have a question called {question.name}"
 
 
 def _guidelines(exercises: list[Exercise]) -> Iterator[str]:

@@ -70,10 +70,11 @@ def main(name: str, number: int | None) -> int:
 
 def _modules(exercise: Exercise) -> dict[Path, str]:
     """The skeleton of each module that is written by hand, by its path below the course's folder."""
-    solution, _, visible, rubric, mutants, variants, _, benchmark, test = completeness.files(exercise)
+    solution, _, visible, questions, rubric, mutants, variants, _, benchmark, test = completeness.files(exercise)
     return {
         solution: "solution",
         visible: "visible",
+        questions: "questions",
         rubric: "rubric",
         mutants: "mutants",
         variants / "gathers.py": "variant",

@@ -26,6 +26,7 @@ def for_learner(report: Report) -> Report:
             result,
             seen=result.told or result.stopped or result.seen,
             told="",
+            parts="",
             seconds=0.0,
             run=None,
             picture=None,

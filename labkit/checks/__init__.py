@@ -14,7 +14,7 @@ For running one:
     report.results[0].run, report.results[0].picture           # for pictures; picture.wrong[rank][chunk]
 
 `check_exercise(exercise)` does all this for the learner's module (`%check`), `grade("NAME")` is the graded cell, and
-`hints.next_hint(exercise)` reveals one more hint.
+`guidance.hints.next_hint(exercise)` reveals one more hint.
 """
 
 from labkit.checks.draw import Draw

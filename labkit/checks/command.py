@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labkit.catalogue import Exercise, MissingModule, UnknownExercise, all_exercises, find
+from labkit.catalogue import Exercise, MissingModule, UnknownExercise, find, of_phase
+from labkit.checks.guidance import full_marks
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, NoRubric
 from labkit.checks.session import check_exercise
@@ -18,7 +19,7 @@ def main(name: str, file: str | Path | None = None, cluster: str = "virtual", se
     started are checked. Returns the exit status: 0 when every check passed, 1 when one failed or an exercise of the
     phase is not started, 2 when nothing could be checked (the message goes to stderr).
     """
-    phase = [exercise for exercise in all_exercises() if exercise.phase == name.rstrip("/")]
+    phase = of_phase(name)
     try:
         if phase:
             if file is not None:
@@ -57,4 +58,6 @@ def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | Non
 
     report = check_exercise(exercise, source, cluster=cluster, seed=seed, progress=progress)
     print(report.closing())
+    if report.passed and source is None:
+        print(full_marks.banner(exercise).text)
     return report

@@ -6,19 +6,27 @@ A list holds one value for each rank and is compared rank by rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from labkit.checks.brief import brief
+from labkit.checks.provenance import parts_by_rank
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.device.uninitialized import marked
+from labkit.units import exact_size, time_unit
+
+Unit = Literal["", "bytes", "seconds"]
 
 _EPSILONS = 16
 """Tolerance of `close_to` in epsilons of the tensor's dtype, relative to the largest expected value."""
+
+_HUGE = 1.6e38
+"""A float32 above it is a sum that may have uninitialized memory in it, each element of which is -1.69e38."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +47,15 @@ class CheckFailed(Exception):
         picture: WrongChunks | None = None,
         told: str = "",
         easier: Sequence[str] = (),
+        parts: str = "",
     ) -> None:
         """seen: in full, for readers who may know the inputs. told: the part that reveals no inputs; empty: all of it.
 
-        easier: names of easier checks of the same thing, the easiest first.
+        easier: names of easier checks of the same thing, the easiest first. parts: whose parts a wrong sum has.
         """
         super().__init__(f"expected {expected}; seen {seen}")
         self.expected, self.seen, self.look_at, self.picture, self.told = expected, seen, look_at, picture, told
-        self.easier = tuple(easier)
+        self.easier, self.parts = tuple(easier), parts
 
 
 class NotMeasurable(Exception):
@@ -62,6 +71,8 @@ class Expectation:
     look_at: str
     chunks: int | None
     easier: Sequence[str] = ()
+    unit: Unit = ""
+    ranks: int = 0
 
     def equals(self, expected: Any) -> None:
         """Equal: for tensors in dtype, shape and every element; for a list of tensors, on every rank."""
@@ -74,12 +85,12 @@ class Expectation:
     def at_most(self, limit: float) -> None:
         """A number that is at most `limit`."""
         if not (_is_number(self.value) and self.value <= limit):
-            self._fail(f"at most {_shown(limit)}")
+            self._fail(f"at most {self._in_unit(limit)}")
 
     def at_least(self, limit: float) -> None:
         """A number that is at least `limit`."""
         if not (_is_number(self.value) and self.value >= limit):
-            self._fail(f"at least {_shown(limit)}")
+            self._fail(f"at least {self._in_unit(limit)}")
 
     def is_one_of(self, *options: Any) -> None:
         """Equal to one of these."""
@@ -105,9 +116,9 @@ class Expectation:
             self._compare_ranks(expected, exact, rel)
         elif exact or not _is_number(expected) or not _is_number(self.value):
             if type(self.value) is not type(expected) or self.value != expected:
-                self._fail(_shown(expected))
+                self._fail(self._in_unit(expected))
         elif not abs(self.value - expected) <= (1e-9 if rel is None else rel) * abs(expected):
-            self._fail(_shown(expected))
+            self._fail(self._in_unit(expected))
 
     def _compare_ranks(self, expected: Sequence[Any], exact: bool, rel: float | None) -> None:
         values = self.value if isinstance(self.value, (list, tuple)) else [self.value]
@@ -124,24 +135,47 @@ class Expectation:
         picture = None
         if self.chunks is not None:
             picture = WrongChunks([_by_chunk(d, e, self.chunks) for d, e in zip(found, expected, strict=True)])
-        self._fail(f"on rank {bad[0]}: {first.expected}", first.seen + others, picture, first.told + others)
+        parts = parts_by_rank(values, expected, self.ranks, self.chunks or 1) if self.ranks else ""
+        self._fail(f"on rank {bad[0]}: {first.expected}", first.seen + others, picture, first.told + others, parts)
 
-    def _fail(self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "") -> NoReturn:
+    def _fail(
+        self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "", parts: str = ""
+    ) -> NoReturn:
         prefix = f"{self.what}: " if self.what else ""
-        told = told or seen or brief(self.value)
-        raise CheckFailed(prefix + expected, seen or _shown(self.value), self.look_at, picture, told, self.easier)
+        readable = self.unit and _is_number(self.value) and abs(self.value) < 1e12
+        told = told or seen or (self._in_unit(self.value) if readable else brief(self.value))
+        seen = seen or self._in_unit(self.value)
+        raise CheckFailed(prefix + expected, seen, self.look_at, picture, told, self.easier, parts)
+
+    def _in_unit(self, value: Any) -> str:
+        """A value as one line of feedback, with its unit."""
+        if not self.unit or not _is_number(value) or not math.isfinite(value):
+            return _shown(value)
+        if self.unit == "bytes":
+            return exact_size(value)
+        name, seconds = time_unit(abs(value))
+        return f"{value / seconds:.5g} {name}"
 
 
 def expect(
-    value: Any, what: str = "", *, look_at: str = "", chunks: int | None = None, easier: Sequence[str] = ()
+    value: Any,
+    what: str = "",
+    *,
+    look_at: str = "",
+    chunks: int | None = None,
+    easier: Sequence[str] = (),
+    unit: Unit = "",
+    ranks: int = 0,
 ) -> Expectation:
     """Begin an expectation. `what` names the value, `look_at` says where to look when it is wrong.
 
     chunks: with a list of tensors, one for each rank, draw which of this many chunks are wrong.
     easier: names of checks of this value alone, the easiest first. If one of them has failed, the feedback points
     the learner to that one instead of this check's subject.
+    unit: of a number, which failures show as MB or ms.
+    ranks: with sums in which rank r's part is 10**r, the number of ranks: a failure names those whose part is missing.
     """
-    return Expectation(value, what, look_at, chunks, easier)
+    return Expectation(value, what, look_at, chunks, easier, unit, ranks)
 
 
 def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:
@@ -180,7 +214,8 @@ def _never_written(seen: Tensor, wrong: Tensor) -> str:
     """A note, with a leading colon, on wrong elements that look like uninitialized memory; else empty."""
     count = int((marked(seen) & wrong.reshape(-1)).sum())
     if not count:
-        return ""
+        huge = seen.dtype is torch.float32 and bool((wrong & seen.isfinite() & (seen.abs() > _HUGE)).any())
+        return ": so large a number may come of adding uninitialized memory, as from torch.empty" if huge else ""
     sure = "" if seen.element_size() >= 4 else " perhaps"
     if seen.numel() == 1:
         return f": this is{sure} uninitialized memory, as from torch.empty, that was never written"

@@ -42,6 +42,9 @@ class Args:
         self.args, self.kwargs = args, kwargs
 
 
+CHECK_PHASE = "checks"
+"""Folder name under which a rubric's own functions run on ranks, in the place of an exercise's phase."""
+
 Inputs = Callable[[int], Args | Tensor | None] | Sequence[Args | Tensor | None]
 """Arguments of each rank's call."""
 
@@ -86,7 +89,7 @@ class Submission:
         it calls. It runs next to the learner's code, which can change anything it sees: its return value is only the
         rank's claim. joined: initialize the process group first.
         """
-        driver = Exercise(f"checks/{function.__name__}")
+        driver = Exercise(f"{CHECK_PHASE}/{function.__name__}")
         texts = [_text(part) for part in (*parts, function)]
         text = "\n\n".join(["from __future__ import annotations", *texts])
         return Reference(Submission(driver, text, self.modules), function.__name__, joined)

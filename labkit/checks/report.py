@@ -24,12 +24,18 @@ class CheckResult:
     expected: str = ""
     seen: str = ""
     look_at: str = ""
+    parts: str = ""
+    """For a wrong sum in a visible check, whose parts are missing or too many, rank by rank."""
     stopped: str = ""
     """For a check in which a rank failed: the kind of failure and its line, without inputs."""
     why: str = ""
     """For such a check, the explanation: which rank waited for which, what ended a rank; without inputs."""
+    todo: int = 0
+    """Number of the TODO to look at: that of the line where a rank failed, else the last one that the check needs."""
     unwritten: bool = False
     """Whether it failed only because it called a gap of the template, at that line."""
+    to_write: str = ""
+    """For such a check: `TODO 2 in ring_reduce_scatter is not written yet`."""
     line: int = 0
     """Line of the exercise's cell at which a rank failed; 0 if unknown."""
     told: str = ""
@@ -117,7 +123,8 @@ class Report:
     def without_details(self) -> Report:
         """For feedback on hidden checks: titles, points, failing lines, where to look; no inputs, values or runs."""
         hidden = [
-            replace(r, expected="", seen=r.stopped, told="", run=None, picture=None, fault="") for r in self.results
+            replace(r, expected="", seen=r.stopped, told="", parts="", run=None, picture=None, fault="")
+            for r in self.results
         ]
         return replace(self, results=hidden)
 
@@ -167,8 +174,9 @@ def details(result: CheckResult) -> list[tuple[str, str]]:
     if result.passed or result.skipped:
         return []
     if result.unwritten:
-        return [("to write", result.stopped.partition(" at ")[2])]
-    lines = [("expected", result.expected), ("seen", _shortened(result.seen))]
+        place = result.stopped.partition(" at ")[2]
+        return [("to write", f"{result.to_write}: {place}" if result.to_write and place else result.to_write or place)]
+    lines = [("expected", result.expected), ("seen", _shortened(result.seen)), ("parts", result.parts)]
     if result.seen == result.stopped:  # else `seen` is the whole diagnosis, which includes the reason
         lines.append(("why", result.why))
     lines.append(("look at", result.look_at))

@@ -1,7 +1,8 @@
 """A report as HTML, for the notebook, the formgrader and the feedback page.
 
 Styles are inline, since Jupyter's sanitizer removes style sheets. Text keeps the page's own colour, so that it works
-on light and dark pages; only marks use Okabe and Ito's blue and vermilion, with a word beside each.
+on light and dark pages; only marks have colours of their own, near Okabe and Ito's blue and vermilion and legible on
+both, with a word beside each.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from html import escape
 from labkit.checks.report import CheckResult, Report, details, number
 
 MARKS = {
-    "passed": ("✓", "#0072b2"),
+    "passed": ("✓", "#0b7cc1"),
     "failed": ("✗", "#d55e00"),
     "to do": ("○", "#777777"),
     "skipped": ("-", "#777777"),
@@ -20,11 +21,11 @@ MARKS = {
 
 
 def report_html(report: Report) -> str:
-    """The sum, then every check."""
+    """The sum, then every check. JupyterLab makes links of lines, with the exercise's module as their file."""
     seed = "" if report.passed or not report.seed else f"<br>to repeat with the same inputs: --seed {report.seed}"
     return (
-        f'<div style="max-width:60em"><p style="margin:0 0 .5em"><b>{escape(report.summary)}</b>{seed}</p>'
-        f"{results_html(report.results)}</div>"
+        f'<div data-labkit-exercise="{escape(report.exercise)}" style="max-width:60em">'
+        f'<p style="margin:0 0 .5em"><b>{escape(report.summary)}</b>{seed}</p>{results_html(report.results)}</div>'
     )
 
 

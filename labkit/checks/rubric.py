@@ -10,20 +10,21 @@ A check that reads the kernel's counters declares it: `needs={"network"}` for `r
 `needs={"memory"}` for `ranks(n).measured(...)`. If the judge finds that a counter is wrong on a machine, it leaves the
 check out for every submission.
 
-Order checks by how they help: parts first, then what is built from them. If an easier check covers the wrong value,
+Each check names the last TODO of the template that it needs, `todo=2`. Checks run in the order of their TODOs, those of
+one TODO in the order of the file: parts first, then what is built from them. If an easier check covers the wrong value,
 `expect(values, "result", easier=["values"])` points the learner to that check.
 
-A visible rubric may also have `HINTS`, a list of texts from a nudge to almost the line. Next to a hidden rubric are
-other correct solutions, which earn all points, in `variants/EXERCISE/NAME.py`, and wrong ones in
-`mutants/EXERCISE.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that `labkit integrity`
-points out, without effect on marks.
+A visible rubric also has `HINTS`, for each TODO a list of Markdown texts from a nudge to almost the line: `{1: ["..."],
+2: [...]}`. Next to a hidden rubric are other correct solutions, which earn all points, in `variants/EXERCISE/NAME.py`,
+and wrong ones in `mutants/EXERCISE.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that
+`labkit integrity` points out, without effect on marks.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,8 @@ class Check:
     function: Callable[..., None]
     needs: Set[str] = frozenset()
     """Names of `FIGURES`."""
+    todo: int = 0
+    """The last TODO of the template that it needs; 0 if they have no numbers."""
 
     def __call__(self, **given: Any) -> None:
         """Run the check. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
@@ -59,7 +62,7 @@ class Check:
 
 
 def check(
-    *, points: float, title: str, look_at: str = "", needs: Set[str] = frozenset()
+    *, points: float, title: str, look_at: str = "", needs: Set[str] = frozenset(), todo: int = 0
 ) -> Callable[[Callable[..., None]], Check]:
     """Turn a function into a check. `points` are earned when it returns, lost when it raises."""
     if points <= 0:
@@ -72,19 +75,20 @@ def check(
         if unknown:
             known = ", ".join(PARAMETERS)
             raise ValueError(f"check {function.__name__} has unknown parameters {', '.join(unknown)}; known: {known}")
-        return Check(function.__name__, title, points, look_at, function, needs)
+        return Check(function.__name__, title, points, look_at, function, needs, todo)
 
     return make
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """The checks of one exercise, in the order of their file."""
+    """The checks of one exercise, in the order of their TODOs and of the file."""
 
     exercise: Exercise
     checks: Sequence[Check]
     path: Path
-    hints: Sequence[str] = ()
+    hints: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """For each TODO, by number, its hints as Markdown."""
 
     @property
     def points(self) -> float:
@@ -97,16 +101,20 @@ class Rubric:
 
 
 def load_rubric(exercise: Exercise, path: Path) -> Rubric:
-    """Run a rubric's file and collect its checks. Raises `NoRubric` if the file is missing or has no checks."""
+    """Run a rubric's file and collect its checks, sorted by TODO.
+
+    Raises `NoRubric` if the file is missing or has no checks.
+    """
     if not path.is_file():
         raise NoRubric(f"{exercise.name} has no checks: {path} is missing")
     module = ModuleType(f"rubric of {exercise.name}")
     module.__file__ = str(path)
     exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    checks = [value for value in vars(module).values() if isinstance(value, Check)]
+    found = (value for value in vars(module).values() if isinstance(value, Check))
+    checks = sorted(found, key=lambda check: check.todo)
     if not checks:
         raise NoRubric(f"{exercise.name} has no checks: {path} defines none with @check")
-    return Rubric(exercise, checks, path, tuple(getattr(module, "HINTS", ())))
+    return Rubric(exercise, checks, path, getattr(module, "HINTS", {}))
 
 
 def visible_path(exercise: Exercise) -> Path:

@@ -12,11 +12,12 @@ from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.keeping import kept
 from labkit.checks.patience import NOT_RUN
-from labkit.checks.ranks import CannotJudge, ProcessRun, Ranks, Submission
+from labkit.checks.provenance import EXPLANATION
+from labkit.checks.ranks import CHECK_PHASE, CannotJudge, ProcessRun, Ranks, Submission
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
-from labkit.clusters import InvalidJob, RankFailed, Run
+from labkit.clusters import InvalidJob, RankError, RankFailed, Run
 from labkit.trace import Kind
 
 Progress = Callable[[Check, CheckResult | None], None]
@@ -53,6 +54,8 @@ def run_checks(
         judged = not (result.skipped or result.of_the_machine or result.seen.startswith(NOT_RUN))
         if judged and not result.passed:
             failed[check.name] = check.title
+        if result.parts and not any(earlier.parts for earlier in results):
+            result = replace(result, parts=f"{EXPLANATION}\n{result.parts}")
         if result.stopped:
             # one line of a given function may fail several checks, for different reasons
             earlier = first_seen.setdefault((result.stopped, result.why), result)
@@ -75,19 +78,21 @@ def run_checks(
 
 def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, failed: Mapping[str, str]) -> CheckResult:
     """failed: titles of the checks that have failed before, by name."""
-    lost = CheckResult(check.title, check.points, earned=0.0, look_at=check.look_at)
+    lost = CheckResult(check.title, check.points, earned=0.0, look_at=check.look_at, todo=check.todo)
     try:
         check(submission=submission, ranks=ranks, draw=draw)
     except CheckFailed as failure:
         cause = next((failed[name] for name in failure.easier if name in failed), "")
         look_at = f"“{cause}” first: it fails, too, and this needs it" if cause else failure.look_at or check.look_at
         found = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
-        found = replace(found, cause=cause)
-        return replace(found, picture=failure.picture)
+        return replace(found, cause=cause, picture=failure.picture, parts=failure.parts)
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)
-        lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, unwritten=stop.unwritten)
-        return replace(lost, expected="every rank to return", seen=failure.run.diagnosis(), told=stop.text, look_at="")
+        lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, todo=stop.todo.number or check.todo)
+        if stop.unwritten:
+            lost = replace(lost, unwritten=True, to_write=f"{stop.todo.text} is not written yet")
+        seen = _without_lines_of_the_check(failure.run).diagnosis()
+        return replace(lost, expected="every rank to return", seen=seen, told=stop.text, look_at="")
     except NotMeasurable as reason:
         return replace(lost, skipped=str(reason))
     except (InvalidJob, CannotJudge):
@@ -99,6 +104,19 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
         seen = f"a result that the check could not read ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc())
     return replace(lost, earned=check.points)
+
+
+def _without_lines_of_the_check(run: Run) -> Run:
+    """`run` with errors that arose in a function of the check, such as `None.rank`, put as the learner needs them."""
+    ranks = [replace(rank, error=_for_learners(rank.error)) if rank.error else rank for rank in run.ranks]
+    return replace(run, ranks=ranks)
+
+
+def _for_learners(error: RankError) -> RankError:
+    if not error.frames or not error.frames[-1][0].startswith(f"{CHECK_PHASE}/"):
+        return error
+    message = f"{error.message}\n    where the check uses your module: {error.frames[-1][-1]}"
+    return replace(error, message=message, frames=(), locals=())
 
 
 _MOST_MESSAGES = 150

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 from labkit.catalogue import Exercise, find
+from labkit.checks.guidance import full_marks
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import Report
 from labkit.checks.rubric import visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.stand_ins import stand_ins
+from labkit.progress import FailedCheck, record_check
 
 _WHOSE = {
     "yours": "your module",
@@ -28,16 +31,32 @@ def check_exercise(
 ) -> Report:
     """Run the visible checks on `source`, or on the current module: the learner's own, else the template.
 
+    The result for the learner's own module is recorded in the workspace.
+
     cluster: `virtual` or `local`. Raises `MissingModule`, `NoRubric`, or ValueError for an unknown cluster.
     """
-    whose = "your file"
+    whose, origin = "your file", None
     if source is None:
         source, origin = exercise.source()
         whose = _WHOSE[origin]
     chosen = stand_ins(exercise, _own(exercise), _passes)
     submission = Submission(exercise, source, chosen.modules)
     title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in chosen.notes)])
-    return run_checks(visible_rubric(exercise), submission, Ranks(cluster), seed=seed, progress=progress, title=title)
+    rubric = visible_rubric(exercise)
+    report = run_checks(rubric, submission, Ranks(cluster), seed=seed, progress=progress, title=title)
+    if origin == "yours":
+        _record(report)
+    return report
+
+
+def _record(report: Report) -> None:
+    """Record points and failures. A workspace that cannot be written costs the learner no report."""
+    wrong = [result for result in report.results if not (result.passed or result.skipped or result.unwritten)]
+    failed = [FailedCheck(result.todo, result.title) for result in wrong if result.todo]
+    try:
+        record_check(report.exercise, report.earned, report.all_points, failed)
+    except OSError as error:
+        print(f"the points of {report.exercise} could not be saved in the workspace: {error}", file=sys.stderr)
 
 
 def _own(exercise: Exercise) -> dict[str, str]:
@@ -57,21 +76,32 @@ def _passes(submission: Submission) -> bool:
     return _passed(submission.exercise.name, tuple(submission.modules.items()))
 
 
-def grade(name: str) -> float:
-    """The graded cell: run the visible checks, show the report, return the points.
+class Grade(float):
+    """The points of a graded cell, shown as its report. nbgrader reads the number from the text/plain form."""
 
-    In grading, the verdict of the hidden checks replaces this one.
+    html: str
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(float(self)), "text/html": self.html}
+
+
+def grade(name: str) -> Grade:
+    """The graded cell: run the visible checks, and return the points, which a notebook shows as the report.
+
+    Elsewhere the report is printed. In grading, the verdict of the hidden checks replaces this one.
     """
-    report = check_exercise(find(name))
-    _show(report)
-    return report.earned
+    exercise = find(name)
+    report = check_exercise(exercise)
+    banner = full_marks.banner(exercise) if report.passed else None
+    if not _in_notebook():
+        print("\n".join([report.text(), *([banner.text] if banner else [])]))
+    points = Grade(report.earned)
+    points.html = report._repr_html_() + (banner.html if banner else "")
+    return points
 
 
-def _show(report: Report) -> None:
+def _in_notebook() -> bool:
+    """Whether results are sent to a notebook, which shows HTML."""
     from IPython.core.getipython import get_ipython
-    from IPython.display import display
 
-    if get_ipython() is None:
-        print(report.text())
-    else:
-        display(report)
+    return hasattr(get_ipython(), "kernel")

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
 from labkit.clusters.forkserver.time_limit import NO_ANSWER
@@ -103,6 +104,8 @@ class Stop:
     """Line in the exercise's own module; 0 if unknown or in another module."""
     unwritten: bool
     """Whether it failed by calling a gap of the template."""
+    todo: Todo
+    """The TODO to which that line belongs, with number 0 if unknown."""
 
 
 def what_stopped(run: Run, submission: Submission) -> Stop:
@@ -138,7 +141,9 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         why = f"Rank {first.rank} was killed by {name}. {_SIGNALS.get(name, '')}" if first and name else ended
     at = f" at {where}" if where else ""
     why = why.strip()
-    return Stop(kind + at, why[:1].upper() + why[1:], _line(where, submission), unwritten and not run.stopped)
+    number = _line(where, submission)
+    todo = todo_at(submission.exercise, submission.source, number) if number else Todo(0, "", 0)
+    return Stop(kind + at, why[:1].upper() + why[1:], number, unwritten and not run.stopped, todo)
 
 
 def _kind(error: RankError) -> str:
@@ -236,4 +241,10 @@ def _operation(operation: PendingOperation) -> str:
 
 def _at(operation: PendingOperation, submission: Submission) -> str:
     place = _place(operation.line, submission)
-    return f" (line {place.rpartition(' ')[2]})" if place else ""
+    return f" ({_shortly(place, submission)})" if place else ""
+
+
+def _shortly(place: str, submission: Submission) -> str:
+    """`line 12` for a place in the exercise's own module."""
+    line = _line(place, submission)
+    return f"line {line}" if line else place

@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType, NoneType, TracebackType
 from typing import Any
@@ -173,15 +173,29 @@ def _near_name(error: BaseException) -> str:
     if not isinstance(error, AttributeError | NameError) or not error.name:
         return ""
     try:
+        elsewhere: dict[str, str] = {}
         if isinstance(error, AttributeError):
             names = dir(error.obj)
         else:
             *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            elsewhere = _names_in_modules(frame.f_globals)
             names = [*frame.f_locals, *frame.f_globals, *dir(builtins)]
-    except Exception:  # `dir` may run the learner's own __dir__
+    except Exception:  # `dir` may run the learner's own __dir__, and a module may not parse
         return ""
+    if error.name in elsewhere:
+        return elsewhere[error.name]
     public = [name for name in names if not name.startswith("_") or error.name.startswith("_")]
-    return next(iter(difflib.get_close_matches(error.name, public, n=1, cutoff=0.75)), "")
+    if near := difflib.get_close_matches(error.name, public, n=1, cutoff=0.75):
+        return near[0]
+    return next((elsewhere[name] for name in difflib.get_close_matches(error.name, elsewhere, n=1, cutoff=0.85)), "")
+
+
+def _names_in_modules(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Names of torch.distributed and of the exercises' modules, each as code with these globals has to spell it."""
+    alias = next((name for name, value in scope.items() if value is dist), "torch.distributed")
+    found = {name: f"{alias}.{name}" for name in dist.__dict__ if callable(getattr(dist, name))}
+    found |= {name: f"{module}.{name}" for name, module in exercises.shipped_names().items()}
+    return {name: spelled for name, spelled in found.items() if name not in scope}
 
 
 def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from labkit.notebook.run_each import run_each
 from labkit.notebook.stepper import step_through
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["explore", "load_ipython_extension", "step_through"]
+__all__ = ["explore", "load_ipython_extension", "run_each", "step_through"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,12 +28,13 @@ def __getattr__(name: str) -> Any:
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics in `shell`. May be called twice."""
     from labkit.clusters.forkserver import shared
-    from labkit.notebook import choosing, exercising, failures, helping, past_runs, ranks, running
+    from labkit.notebook import choosing, exercising, failures, helping, past_runs, progress, questions, ranks, running
 
     failures.install()
     choice = choosing.Choice()
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics())
-    for magic in (*choosing.magics(choice), *run, *exercising.magics(), *helping.magics()):
+    exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())
+    for magic in (*choosing.magics(choice), *run, *exercise):
         magic.register(shell)
-    # the forkserver imports torch while the learner reads the first paragraph
+    # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
     shared().start()

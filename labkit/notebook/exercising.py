@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -13,14 +12,14 @@ from IPython.display import Code, display
 
 from labkit import catalogue, exercises
 from labkit.catalogue import Exercise
+from labkit.checks.guidance import reference, todos
 from labkit.clusters.program import fold_traceback
 from labkit.notebook.cells import cell_name, lines_above, require_syntax
 from labkit.notebook.magics import Magic, exercise_names
+from labkit.notebook.own_exercise import named_or_own, remember
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
-
-_MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 
 
 def magics() -> list[Magic]:
@@ -42,15 +41,15 @@ def magics() -> list[Magic]:
             "Start an exercise again from its template. Keeps your version and adds a cell with the template.",
             words=exercise_names,
         ),
-        Magic("solution", _solution, "Show an exercise's solution, once it is released.", words=exercise_names),
     ]
     for magic in made:
         magic.option("name", metavar="EXERCISE", help="ring_allreduce, or phase3_multi_node/ring_allreduce")
-    return made
-
-
-_NOT_WRITTEN = "raise NotImplementedError()"
-"""nbgrader's replacement for each solution."""
+    solution = Magic("solution", _solution, "Show an exercise's solution, once it is released.", words=exercise_names)
+    solution.option(
+        "name", nargs="?", metavar="EXERCISE", help="such as ring_allreduce (default: the exercise of this notebook)"
+    )
+    solution.option("--diff", action="store_true", help="show your module beside it, where they differ")
+    return [*made, solution]
 
 
 def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
@@ -64,14 +63,15 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     # line k of the file is line k of the cell, so that tracebacks match what the learner sees
     text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell
     path = exercise.save(text)
+    remember(shell, exercise)
     module = _imported(shell, exercise, text, path)
     public = [name for name in exercise.public_names if hasattr(module, name)]
     shell.user_ns[exercise.short_name] = module
     shell.user_ns.update({name: getattr(module, name) for name in public})
     missing = [name for name in exercise.public_names if name not in public]
-    open_parts = text.count(_NOT_WRITTEN)
-    if open_parts:
-        missing.append(f"the code for {open_parts} TODO{'s' * (open_parts > 1)}")
+    if gaps := todos.unwritten(exercise, text):
+        numbers = sorted({gap.number for gap in gaps if gap.number})
+        missing.append(f"the code for TODO {', '.join(map(str, numbers))}" if numbers else "a part of the code")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
     print(f"on ranks: from labkit.exercises import {exercise.short_name}")
 
@@ -85,11 +85,19 @@ def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
 
 
 def _solution(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-    exercise = catalogue.find(options.name)
-    if not exercise.paths["solution"].is_file():
+    exercise = named_or_own(shell, options.name, "%solution")
+    released = reference.reference(exercise)
+    if released is None:
         raise UsageError(f"the solution of {exercise.name} has not been released")
-    text, _ = exercise.source("solution")
-    display(Code(data=_MARKERS.sub("", text), language="python"))
+    if not options.diff:
+        display(Code(data=released, language="python"))
+        return
+    own, _ = exercise.source()
+    shown = {
+        "text/plain": reference.unified_text(own, released),
+        "text/html": reference.side_by_side_html(own, released),
+    }
+    display(shown, raw=True)
 
 
 def _imported(shell: InteractiveShell, exercise: Exercise, text: str, path: Path) -> ModuleType:

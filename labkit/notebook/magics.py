@@ -10,6 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
@@ -17,9 +23,13 @@ from labkit import catalogue
 from labkit.checks import NoRubric
 from labkit.clusters import InvalidJob
 from labkit.clusters.options import seconds
+from labkit.questions import UnknownQuestion
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+_BEFORE_OTHERS = 10_000.0
+"""Priority among IPython's sources of completions: names of Python mean nothing on a magic's line."""
 
 
 class Magic:
@@ -55,14 +65,22 @@ class Magic:
         magic.__doc__ = self._parser.format_help()
         magic.__name__ = self.name
         shell.magics_manager.register_function(magic, magic_kind=self.kind, magic_name=self.name)
-        shell.set_hook("complete_command", self._complete, re_key=re.escape(self.title) + r"\b")
+        identifier = f"labkit {self.title}"
+        complete = context_matcher(identifier=identifier, priority=_BEFORE_OTHERS)(
+            lambda context: self._complete(context)  # a bound method takes no attributes
+        )
+        matchers = shell.Completer.custom_matchers
+        matchers[:] = [known for known in matchers if getattr(known, "matcher_identifier", "") != identifier]
+        matchers.append(complete)
 
-    def _complete(self, shell: InteractiveShell, event: Any) -> list[str]:
-        before = event.line[: len(event.line) - len(event.symbol)].split()
-        if not before:  # IPython completes the magic's own name
-            return []
-        offered = self._parser.option_names() if event.symbol.startswith("-") else list(self.words())
-        return [word for word in offered if word.startswith(event.symbol)]
+    def _complete(self, context: CompletionContext) -> SimpleMatcherResult:
+        before = context.text_until_cursor.removesuffix(context.token).split()
+        if before[:1] != [self.title] or (self.kind == "cell" and context.cursor_line > 0):
+            return {"completions": []}
+        offered = self._parser.option_names() if context.token.startswith("-") else self.words()
+        found = [SimpleCompletion(word, type="magic") for word in offered if word.startswith(context.token)]
+        # without any, others may offer theirs: after an option, the names of files
+        return {"completions": found, "suppress": True}
 
 
 class _Parser(MagicArgumentParser):
@@ -117,7 +135,7 @@ def _told_plainly() -> Iterator[None]:
     """Report requests that cannot be met in one line, without a traceback."""
     try:
         yield
-    except (InvalidJob, NoRubric, catalogue.UnknownExercise, catalogue.MissingModule) as error:
+    except (InvalidJob, NoRubric, catalogue.UnknownExercise, catalogue.MissingModule, UnknownQuestion) as error:
         raise UsageError(str(error)) from None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labkit import exercises
 from labkit.clusters import Run
 from labkit.transport import wire
 
@@ -21,15 +23,26 @@ def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
     kept: whether the ranks stay alive after the cell, so that values can be pushed to them.
     """
     error = run.first_failure.error if run.first_failure else None
-    missing = re.match(r"name '(\w+)' is not defined", error.message) if error and error.type == "NameError" else None
+    if error is None or error.type != "NameError":
+        return ""
+    missing = re.match(r"name '(\w+)' is not defined", error.message)
     if missing is None:
         return ""
     name = missing[1]
     if name in _OF_IPYTHON:
         return "this cell is plain Python: use print(), or end it with an expression, whose value is returned"
-    if name not in shell.user_ns:
+    if name in shell.user_ns:
+        return _way_to(name, shell.user_ns[name], kept)
+    public = [one for one in shell.user_ns if not one.startswith("_") and one not in _OF_IPYTHON]
+    near = next(iter(difflib.get_close_matches(name, public, n=1, cutoff=0.75)), "")
+    if not near:
         return ""
-    value = shell.user_ns[name]
+    way = _way_to(near, shell.user_ns[near], kept)
+    return way if re.search(rf"['.]{near}'\?", error.message) else f"did you mean {near}? {way}"
+
+
+def _way_to(name: str, value: Any, kept: bool) -> str:
+    """How a cell on ranks gets a name that the notebook defines."""
     if line := _import_of(name, value):
         return f"{line} in this cell: ranks do not share the notebook's names"
     ways = "define it in this cell"
@@ -46,4 +59,7 @@ def _import_of(name: str, value: Any) -> str:
     if not callable(value) or not isinstance(module, str) or module == "__main__":
         return ""
     own = getattr(value, "__name__", None)
+    parent, _, exercise = module.rpartition(".")
+    if parent == exercises.__name__:
+        return f"from {parent} import {exercise}, and write {exercise}.{name}," if own == name else ""
     return f"from {module} import {name}" if own == name else ""

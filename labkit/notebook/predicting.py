@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from labkit.hardware import PRESETS, topology
 from labkit.plots import palette
 from labkit.plots.predicted.live import WIDTH, live
-from labkit.plots.units import duration
 from labkit.predict import MODELS, Plan, Prediction, model, predict, scaling
 from labkit.predict.running import ScalingPoint
+from labkit.units import duration
 
 _NODES = [1 << power for power in range(12)]
 

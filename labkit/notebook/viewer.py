@@ -26,7 +26,8 @@ _STATIC = Path(__file__).parent / "static"
 
 
 class Viewer(anywidget.AnyWidget):
-    """An interactive trace: zoom with the wheel or + and -, move by dragging or with the arrow keys, Home shows all.
+    """An interactive trace: zoom with the wheel or + and -, move by dragging or with the arrow keys, Home shows all
+    times and the first ranks.
 
     A notebook that is read without a kernel shows `labkit.plots.timeline` instead.
     """
@@ -39,6 +40,8 @@ class Viewer(anywidget.AnyWidget):
     """The columns of the events, concatenated and compressed with zlib."""
     path = traitlets.Bytes().tag(sync=True)
     """The critical path as triples of float64: rank, start, end. Empty until requested."""
+    ranks_per_machine = traitlets.Int(0).tag(sync=True)
+    """For borders between machines; 0: not known."""
     path_wanted = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, trace: Trace, title: str = "") -> None:

@@ -67,7 +67,11 @@ def schedule_orders(orders: Sequence[Sequence[Step]]) -> list[Action]:
                 schedule.append(Action(time, rank, op, microbatch, chunk))
                 steps.popleft()
         if len(schedule) == before:
-            raise ValueError(f"orders must let some rank go on, all wait for each other after {before} actions")
+            waiting = [f"rank {rank} at {steps[0][0]} {steps[0][1]}" for rank, steps in enumerate(left) if steps]
+            raise ValueError(
+                f"orders must let some rank go on, all wait for each other after {before} actions: "
+                f"{', '.join(waiting[:4])}{', ...' * (len(waiting) > 4)}"
+            )
     return sorted(schedule)
 
 

@@ -37,6 +37,7 @@ from labkit.plots.predicted.measured import beside_measured
 from labkit.plots.predicted.memory import predicted_memory
 from labkit.plots.predicted.scaling import predicted_scaling
 from labkit.plots.predicted.step import predicted_step
+from labkit.plots.recomputation import recomputation
 from labkit.plots.rendezvous import rendezvous
 from labkit.plots.ring import ring_rounds
 from labkit.plots.segments import segments
@@ -65,6 +66,7 @@ __all__ = [
     "predicted_memory",
     "predicted_scaling",
     "predicted_step",
+    "recomputation",
     "rendezvous",
     "ring_rounds",
     "segments",

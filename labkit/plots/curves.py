@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import size
+from labkit.units import size
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,22 @@ def curves(
     title: str = "",
     log: Literal["", "x", "y", "xy"] = "x",
     nbytes: bool = False,
+    mark: float | None = None,
 ) -> Picture:
     """Draw `series` over common axes; `x` and `y` are the axes' labels, units included.
 
     Curves with the same label have the same colour: a method's modelled points (hollow, dashed) and its measured ones
     (filled, solid) belong together. Where curves coincide, earlier ones are drawn larger and show around the later
     ones. log: which axes are logarithmic, to base 2 for x. nbytes: write x as kB, MB.
+    mark: the reader's prediction, drawn as a line across; None if there is none.
     Raises `ValueError` if a curve's x and y differ in length.
     """
     for curve in series:
         if len(curve.x) != len(curve.y):
             raise ValueError(f"curve {curve.label!r} has {len(curve.x)} x and {len(curve.y)} y")
     labels = list(dict.fromkeys(curve.label for curve in series))
-    picture = Picture(height=3.6, alt=_describe(series, x, y, title))
+    predicted = "" if mark is None else f" Your prediction: {mark:.3g}."
+    picture = Picture(height=3.6, alt=_describe(series, x, y, title) + predicted)
     axes = picture.add_subplot()
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel(x)
@@ -61,6 +64,10 @@ def curves(
             curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label,
             linewidth=1.4 + 1.8 * hidden, markersize=6 + 4 * hidden,
         )  # fmt: skip
+    if mark is not None and (mark > 0 or "y" not in log):
+        axes.axhline(mark, color="black", linestyle=(0, (7, 3)), linewidth=1)
+        across = axes.get_yaxis_transform()
+        axes.text(0.01, mark, "your prediction", fontsize=9, verticalalignment="bottom", transform=across)
     points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
     if 0 < len(points) <= 10:
         axes.set_xticks(points, [size(p) if nbytes else f"{p:g}" for p in points])
@@ -68,7 +75,7 @@ def curves(
     if "y" not in log:
         axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.grid(axis="y", color=palette.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     picture.legend(handles=_legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
     return picture

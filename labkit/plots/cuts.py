@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture, plain
-from labkit.plots.units import count
+from labkit.units import count
 
 _TOKENS, _WIDTH, _INNER = 3, 4, 8
 _GAP = 1.7
@@ -72,7 +72,7 @@ def _draw(axes: Axes, matrix: _Matrix, left: float, ranks: int) -> None:
         x, y = (left + begin, top) if matrix.along == 1 else (left, top + begin)
         width, height = (end - begin, matrix.height) if matrix.along == 1 else (matrix.width, end - begin)
         axes.add_patch(Rectangle((x, y), width, height, facecolor=colours(place), edgecolor="white", linewidth=1.5))
-        ink = "white" if place < _DARK else "black"
+        ink = palette.LIGHT_TEXT if place < _DARK else palette.DARK_TEXT
         axes.text(x + width / 2, y + height / 2, str(rank), ha="center", va="center", color=ink, fontsize=9)
 
 

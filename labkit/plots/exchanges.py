@@ -9,8 +9,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count
 from labkit.trace import Kind
+from labkit.units import count
 
 Steps = Sequence[Sequence[tuple[int, int]]]
 """For each round, the (source, destination) of each message."""
@@ -63,7 +63,9 @@ def exchanges(world_size: int, steps: Steps, round: int, holders: Collection[int
         axes.text(rank, -0.55, f"rank {rank}" if world_size <= 10 else str(rank), ha="center", va="center", fontsize=9)
     for row in range(len(steps) + 1):
         label = "start" if row == 0 else f"round {row}"
-        axes.text(-0.55, row, label, ha="right", va="center", fontsize=9, color="black" if row <= round else "#999999")
+        axes.text(
+            -0.55, row, label, ha="right", va="center", fontsize=9, color="black" if row <= round else palette.FAINT
+        )
         for rank in range(world_size):
             _box(axes, rank, row, states[row][rank] if row <= round else None, everything)
     for row, step in enumerate(steps[:round]):
@@ -94,11 +96,20 @@ def _box(axes: Axes, rank: int, row: int, parts: frozenset[int] | None, everythi
     share = len(parts) / max(len(everything), 1) if parts else 0.0
     place = (rank - _WIDTH / 2, row - _HEIGHT / 2)
     colour = _shade(share) if parts else "white"
-    axes.add_patch(Rectangle(place, _WIDTH, _HEIGHT, facecolor=colour, edgecolor="#CCCCCC", linewidth=0.8, zorder=3))
+    axes.add_patch(
+        Rectangle(place, _WIDTH, _HEIGHT, facecolor=colour, edgecolor=palette.OUTLINE, linewidth=0.8, zorder=3)
+    )
     if parts:
         text = "all" if parts == everything and len(parts) > 1 else _ranges(parts)
         axes.text(
-            rank, row, text, ha="center", va="center", fontsize=8, color="white" if share > 0.6 else "black", zorder=4
+            rank,
+            row,
+            text,
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=palette.LIGHT_TEXT if share > 0.6 else palette.DARK_TEXT,
+            zorder=4,
         )
 
 

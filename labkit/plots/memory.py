@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 from labkit.clusters.run import ranges
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import byte_unit, count, size, time_unit
 from labkit.trace import Category, Trace
+from labkit.units import byte_unit, count, size, time_unit
 
 MOST_PANELS = 5
 _COLUMNS = 1200

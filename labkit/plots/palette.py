@@ -12,7 +12,9 @@ KIND = {
     Kind.RECEIVE: "#CC79A7",  # purple
     Kind.COLLECTIVE: "#009E73",  # green
 }
-TEXT_ON = {Kind.COMPUTE: "white", Kind.SEND: "black", Kind.RECEIVE: "black", Kind.COLLECTIVE: "white"}
+LIGHT_TEXT, DARK_TEXT = "#FEFEFE", "#010101"
+"""Text on a coloured area, on any page. Text on the page itself is "black", which `DARK_PAGE` replaces."""
+TEXT_ON = {Kind.COMPUTE: LIGHT_TEXT, Kind.SEND: DARK_TEXT, Kind.RECEIVE: DARK_TEXT, Kind.COLLECTIVE: LIGHT_TEXT}
 IDLE = "#EDEDED"
 MESSAGE = "#333333"
 """Arrows from a send to its receive."""
@@ -54,8 +56,25 @@ HELD = {
 WRONG = "#D55E00"
 RIGHT = IDLE
 
+NOTE, FAINT, OUTLINE, GRID = "#555555", "#999999", "#CCCCCC", "#E5E5E5"
+"""Greys: secondary text, what is not reached yet, borders of boxes, lines of a grid."""
+
 ORDER = "cividis"
 """Colour map for positions in an order: matplotlib's, designed for colour-blind readers."""
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Curves that compare methods, in the order in which they are drawn."""
+
+DARK_PAGE = {
+    "#FFFFFF": "#111111",
+    "#000000": "#E0E0E0",
+    IDLE: DARK_IDLE,
+    MESSAGE: DARK_MESSAGE,
+    NOTE: "#B5B5B5",
+    FAINT: "#8E8E8E",
+    OUTLINE: "#5A5A5A",
+    GRID: "#2C2C2C",
+    MEMORY[Category.PARAMETER]: "#8577E8",
+    MEMORY[Category.OTHER]: "#6E6E6E",
+}
+"""Replacements on a dark page; other colours are the same on both. The page's own colour is JupyterLab's."""

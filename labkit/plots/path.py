@@ -8,10 +8,10 @@ from matplotlib.patheffects import Normal, Stroke
 from labkit.plots import palette
 from labkit.plots.picture import Picture
 from labkit.plots.timeline import timeline
-from labkit.plots.units import count, duration, time_unit
 from labkit.trace import Trace
 from labkit.trace.critical_path import CriticalPath
 from labkit.trace.critical_path import critical_path as find
+from labkit.units import count, duration, time_unit
 
 
 def critical_path(trace: Trace, title: str = "") -> Picture:

@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import byte_unit, size
 from labkit.trace import Category, Trace
+from labkit.units import byte_unit, size
 
 _WIDTH = 0.66
 _LEAST_OF_CAPACITY = 0.15

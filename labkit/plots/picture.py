@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
+
+from labkit.plots.dark import DarkCanvas
 
 WIDTH = 7.6
 """Inches: 760 pixels in a notebook, about the width of a cell."""
@@ -19,12 +25,12 @@ _SHARPER = 1.6
 
 
 class Picture(Figure):
-    """A figure with alternative text. It draws without a display and without pyplot, so no figure stays open.
+    """A figure with alternative text, for light and dark pages. It draws without a display and without pyplot.
 
-    `alt` begins with a sentence without measured numbers; a stored notebook keeps it as the picture's plain text, which
-    can be compared between runs. The whole of `alt` goes into the image's metadata, where IPython's own `Image` puts
-    it. nbconvert's classic template reads it there. JupyterLab 4.6 does not, but HTML images would vanish from
-    untrusted notebooks. There, use `print(picture.alt)`.
+    In a notebook it is HTML: an image with `alt`, which JupyterLab's dark themes replace by the same picture in dark
+    colours. The light one is shown where style sheets are removed: on GitHub, and in notebooks that JupyterLab does not
+    trust. Programs that cannot show HTML use the PNG. `alt` begins with a sentence without measured numbers; a stored
+    notebook keeps it as the picture's plain text, which can be compared between runs.
     """
 
     def __init__(self, height: float, width: float = WIDTH, alt: str = "") -> None:
@@ -33,22 +39,66 @@ class Picture(Figure):
         self.alt = alt
 
     def png(self) -> bytes:
-        """Return the picture as PNG, small enough for a notebook under version control."""
-        drawn, file = io.BytesIO(), io.BytesIO()
-        self.savefig(drawn, format="png", dpi=_PIXELS_PER_INCH * _SHARPER)
-        # pictures have few flat colours: a palette of 128 looks the same, in a third of the bytes
-        image = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-        image.save(file, format="png", optimize=True)
-        return file.getvalue()
+        """Return the picture as PNG on white, small enough for a notebook under version control."""
+        return _encoded(self._drawn(FigureCanvasAgg), "png")
+
+    def themed(self) -> tuple[bytes, bytes]:
+        """Return the picture for light and for dark pages as lossless WebP: for browsers, smaller than PNG."""
+        return _encoded(self._drawn(FigureCanvasAgg), "webp"), _encoded(self._drawn(DarkCanvas), "webp")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height on the page, in pixels."""
+        width, height = (round(inches * _PIXELS_PER_INCH) for inches in self.get_size_inches())
+        return width, height
 
     def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Return data and metadata in the form of Jupyter's messages."""
-        width, height = (round(inches * _PIXELS_PER_INCH) for inches in self.get_size_inches())
-        data = {"image/png": base64.b64encode(self.png()).decode(), "text/plain": f"<{self.alt.split('. ')[0]}>"}
+        width, height = self.size
+        data = {
+            "text/html": _html(self.alt, self.size, *self.themed()),
+            "image/png": base64.b64encode(self.png()).decode(),
+            "text/plain": f"<{self.alt.split('. ')[0]}>",
+        }
         return data, {"image/png": {"alt": self.alt, "width": width, "height": height}}
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         return self.mimebundle()
+
+    def _drawn(self, canvas: type[FigureCanvasAgg]) -> Image.Image:
+        self.set_dpi(_PIXELS_PER_INCH * _SHARPER)
+        try:
+            drawn: Any = canvas(self)
+            drawn.draw()
+            image = Image.fromarray(np.asarray(drawn.buffer_rgba())).convert("RGB")
+        finally:
+            self.set_dpi(_PIXELS_PER_INCH)
+        # pictures have few flat colours: a palette of 128 looks the same, in a third of the bytes
+        return image.quantize(128, dither=Image.Dither.NONE)
+
+
+def _encoded(image: Image.Image, form: str) -> bytes:
+    file = io.BytesIO()
+    if form == "webp":
+        image.convert("RGB").save(file, "webp", lossless=True)
+    else:
+        image.save(file, form, optimize=True)
+    return file.getvalue()
+
+
+def _html(alt: str, size: tuple[int, int], light: bytes, dark: bytes) -> str:
+    """The light picture; on a dark page the dark one is the background of the same element, with the same `alt`."""
+    name = f"labkit-picture-{hashlib.sha256(dark).hexdigest()[:12]}"
+    width, height = size
+    return (
+        f'<style>body[data-jp-theme-light="false"] .{name} {{object-position: -9999px; '
+        f"background: url({_address(dark)}) 0 0 / 100% 100% no-repeat}}</style>"
+        f'<img class="{name}" alt="{escape(alt)}" width="{width}" height="{height}" src="{_address(light)}">'
+    )
+
+
+def _address(webp: bytes) -> str:
+    return f"data:image/webp;base64,{base64.b64encode(webp).decode()}"
 
 
 def rank_ticks(axes: Axes, world_size: int, *, on: Sequence[str] = ("y",), most: int = 16) -> None:

@@ -7,8 +7,8 @@ from matplotlib.patches import Arc, FancyArrowPatch, Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count
 from labkit.trace import Kind
+from labkit.units import count
 
 MOST_RANKS = 6
 LAST = 4

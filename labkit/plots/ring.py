@@ -7,8 +7,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count
 from labkit.trace import Kind
+from labkit.units import count
 
 MOST_RANKS = 12
 _WIDTH = 0.62
@@ -89,7 +89,7 @@ def _cell(axes: Axes, n: int, rank: int, chunk: int, parts: frozenset[int], sent
         )
     )
     text = "+".join(map(str, sorted(parts))) if len(parts) <= 3 and n <= 8 else f"{len(parts)}/{n}"
-    colour = "white" if share > 0.6 else "black"
+    colour = palette.LIGHT_TEXT if share > 0.6 else palette.DARK_TEXT
     axes.text(
         rank,
         chunk,

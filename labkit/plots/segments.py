@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 from labkit.plots import palette
 from labkit.plots.memory import columns
 from labkit.plots.picture import Picture
-from labkit.plots.units import byte_unit, size, time_unit
 from labkit.trace import Category, Trace
+from labkit.units import byte_unit, size, time_unit
 
 
 def segments(traces: Mapping[int, Trace], chosen: int, title: str = "") -> Picture:

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import WIDTH, Picture, plain
-from labkit.plots.units import count
+from labkit.units import count
 
 _CELL = 0.3
 """Size of a cell in inches."""
@@ -50,7 +50,7 @@ def _draw(axes: Axes, heading: str, grid: Sequence[Sequence[int | None]], column
                 continue
             place = sample / max(dataset_size - 1, 1)
             axes.add_patch(Rectangle((step - 0.47, rank - 0.47), 0.94, 0.94, color=colours(place), linewidth=0))
-            ink = "white" if place < _DARK else "black"
+            ink = palette.LIGHT_TEXT if place < _DARK else palette.DARK_TEXT
             axes.text(step, rank, str(sample), ha="center", va="center", color=ink, fontsize=8.5)
     axes.set_aspect("equal", anchor="W")
     axes.set_xlim(-0.5, columns - 0.5)

@@ -10,9 +10,9 @@ from matplotlib.patches import Patch
 from labkit.plots import palette
 from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain, rank_ticks
-from labkit.plots.units import count, time_unit
 from labkit.trace import Kind, Trace
 from labkit.trace.busy import RankTime, busy
+from labkit.units import count, time_unit
 
 MOST_LANES_WITH_NUMBERS = 32
 _COMPUTE = palette.KIND[Kind.COMPUTE]
@@ -102,7 +102,7 @@ def _numbers(axes: Axes, numbers: Sequence[str], heading: str) -> None:
     beside = axes.get_yaxis_transform()
     for lane, number in enumerate(numbers):
         axes.text(1.015, lane, number, transform=beside, va="center", fontsize=9)
-    axes.text(1.015, -0.5, heading, transform=beside, va="bottom", fontsize=8, color="#555555")
+    axes.text(1.015, -0.5, heading, transform=beside, va="bottom", fontsize=8, color=palette.NOTE)
 
 
 def _legend(picture: Picture, colours: dict[str, str]) -> None:

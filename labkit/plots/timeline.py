@@ -12,9 +12,9 @@ from matplotlib.patheffects import withStroke
 from labkit.plots import palette
 from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain, rank_ticks
-from labkit.plots.units import count, duration, size, time_unit
 from labkit.trace import Event, Kind, Trace
 from labkit.trace.messages import messages
+from labkit.units import count, duration, size, time_unit
 
 MOST_ARROWS = 120
 MOST_RANKS_WITH_DETAIL = 16
@@ -71,7 +71,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     legend.append(Patch(color=palette.IDLE, label="idle"))
     if len(set(rows.values())) < len(kinds):
         axes.set_title(
-            "kinds share rows: the first in the legend hides the others", loc="right", fontsize=8, color="#555555"
+            "kinds share rows: the first in the legend hides the others", loc="right", fontsize=8, color=palette.NOTE
         )
     picture.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=9)
     return picture

@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
 
+from labkit.plots import palette
 from labkit.plots.picture import Picture, plain, rank_ticks
-from labkit.plots.units import byte_unit, count, size
-from labkit.trace import Trace
+from labkit.trace import Kind, Trace
+from labkit.units import byte_unit, count, size
 
 MOST_RANKS_WITH_NUMBERS = 12
 
 
 def traffic_matrix(trace: Trace, title: str = "") -> Picture:
-    """Draw bytes sent in messages, a row per sender and a column per receiver; white means none.
+    """Draw bytes sent in messages, a row per sender and a column per receiver; no colour means none.
+
+    If all pairs send equally much, one colour stands for that number of bytes; else a colour bar gives the scale.
 
     Only point-to-point messages count; the trace does not contain the traffic inside library collectives.
     """
@@ -33,23 +37,29 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     axes.set_title(f"{title or 'Traffic'} · bytes sent in messages", loc="left", fontsize=11)
     axes.set_xlabel("to rank")
     axes.set_ylabel("from rank")
-    # a perceptually uniform map without its lightest end, so that "no bytes", white, differs from "few"
-    colours = ListedColormap(colormaps["cividis_r"](np.linspace(0.08, 1, 256)))
+    # a perceptually uniform map without its ends, so that both differ from "no bytes", the page's own colour
+    least = float(matrix[matrix > 0].min(initial=most))
+    equal = least == most
+    sent = palette.KIND[Kind.SEND]
+    colours = ListedColormap([sent] if equal else colormaps["cividis_r"](np.linspace(0.08, 0.75, 256)))
     shown = axes.imshow(np.ma.masked_equal(matrix / unit_bytes, 0), cmap=colours, vmin=0, vmax=most / unit_bytes or 1)
     rank_ticks(axes, n, on=("x", "y"), most=16 if n < 100 else 8)
     plain(axes)
     axes.set_xticks(np.arange(n + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(n + 1) - 0.5, minor=True)
     if n <= 64:
-        axes.grid(which="minor", color="#DDDDDD", linewidth=0.6)
+        axes.grid(which="minor", color=palette.GRID, linewidth=0.6)
     axes.tick_params(which="minor", length=0)
     if n <= MOST_RANKS_WITH_NUMBERS:
         for (source, destination), nbytes in np.ndenumerate(matrix):
             if nbytes:
-                colour = "white" if nbytes > most / 2 else "black"
+                colour = palette.LIGHT_TEXT if not equal and nbytes > most / 2 else palette.DARK_TEXT
                 text = f"{nbytes / unit_bytes:.3g}"
                 axes.text(destination, source, text, ha="center", va="center", fontsize=8, color=colour)
-    if pairs:
+    if pairs and equal:
+        each = Patch(color=sent, label=f"{size(most)} to each")
+        picture.legend(handles=[each], loc="outside lower center", frameon=False, fontsize=9)
+    elif pairs:
         picture.colorbar(shown, ax=axes, label=unit, shrink=0.8)
     else:
         text = "no messages from rank to rank" + "\n(collectives are not counted here)" * bool(trace.collectives())

@@ -31,15 +31,18 @@ def leave_uncompiled() -> None:
 
     Kernels would keep a C++ compiler busy for many seconds on each rank, and mean nothing on modelled GPUs.
     """
-    # only processes that host ranks have imported it
-    from torch._dynamo import disable
-    from torch._dynamo.eval_frame import OptimizedModule
 
     @functools.wraps(torch.compile)
     def compile(model: Any = None, **how: Any) -> Any:
         if model is None:  # a decorator with arguments
             return functools.partial(compile, **how)
-        return OptimizedModule(model, disable()) if isinstance(model, torch.nn.Module) else model
+        if not isinstance(model, torch.nn.Module):
+            return model
+        # takes more than a second unless it was imported before the fork
+        from torch._dynamo import disable
+        from torch._dynamo.eval_frame import OptimizedModule
+
+        return OptimizedModule(model, disable())
 
     torch.compile = compile
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, overload
 
 import numpy as np
@@ -59,7 +60,7 @@ def columns_of(events: Sequence[Event]) -> Sequence[Column]:
     """One list of values for each field."""
     if isinstance(events, Columns):
         return events.columns
-    return [list(column) for column in zip(*events, strict=True)] or [[] for _ in Event._fields]
+    return [list(map(itemgetter(field), events)) for field in range(len(Event._fields))]
 
 
 def merged(parts: Sequence[Sequence[Event]]) -> Columns:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 from labkit.trace.columns import Columns, columns_of, later, merged
@@ -116,7 +117,7 @@ class Trace:
             "clock": self.clock,
             "groups": {name: list(ranks) for name, ranks in self.groups.items()},
             "events": list(columns_of(self.events)),
-            "memory": [list(column) for column in zip(*self.memory, strict=True)] or [[] for _ in MemorySample._fields],
+            "memory": [list(map(itemgetter(field), self.memory)) for field in range(len(MemorySample._fields))],
             "memberships": [list(membership) for membership in self.memberships],
         }
 

@@ -173,10 +173,10 @@ class PipelineParallel:
         messages = PipelineMessages(self.stages, self.microbatches, sum(map(len, inputs)), self.group)
         samples, losses = sum(map(len, targets)), list[Tensor]()
 
-        # TODO 4. For each slot of `self.slots`: run its `action`, unless it is None, on `self.stages[action.chunk]`;
-        # then, idle or not, call `messages.exchange(slot, result)`. At the end `messages.wait_for_sends()`. A forward
-        # takes its part of `inputs` on the first stage, else `messages.receive_activation(action)`; a backward always
-        # takes `messages.receive_gradient(action)`. The last stage gets `loss_of`: `loss_fn` with its part of
+        # TODO 4. For each slot of `self.slots`: run `slot.action`, unless it is None, on `self.stages[action.chunk]`;
+        # then, idle or not, `messages.exchange(slot, result)`. At the end `messages.wait_for_sends()`. The `action.op`
+        # "forward" takes `inputs[action.microbatch]` on the first stage, else `messages.receive_activation(action)`;
+        # a backward always takes `messages.receive_gradient(action)`. The last stage gets `loss_of`: `loss_fn` with its
         # `targets`, weighted so that its results, `losses`, add up to the mean over all `samples`; parts may be empty.
         ### BEGIN SOLUTION
         def share_of_loss(output: Tensor, target: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 float16 has nothing below 2**-24 and nothing above 65504. So the loss is multiplied by a scale, which lifts all
 gradients, and these are divided by it in float32. If the scale was too large, a gradient is infinite: then every rank
-skips the step, and the scale shrinks. Each 16-bit weight has a float32 copy, its master: an update below half a
-thousandth of the weight would be rounded away.
+skips the step, and the scale shrinks. Each 16-bit weight has a float32 copy, its master: in float16 an update below a
+quarter of a thousandth of the weight is rounded away.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class DynamicLossScaler(LossScale):
         ends = [end.isfinite() for gradient in gradients if gradient.numel() for end in gradient.aminmax()]
         finite = torch.stack([torch.ones((), dtype=torch.bool, device=parameters[0].device), *ends]).all()
 
-        # TODO 1. `finite` is whether all of this rank's gradients are. Divide them. A number that is 1 or 0 goes to
-        # all ranks: by which reduction does 1 on any of them become 1 on all? Read it once, at the end: each `.item()`
-        # makes the host wait for the GPU.
+        # TODO 1. `finite` is whether all of this rank's gradients are. Divide them, in place. A number that is 1 or 0
+        # goes to all ranks: by which reduction does 1 on any of them become 1 on all? Read it once, at the end: each
+        # `.item()` makes the host wait for the GPU.
         # YOUR CODE HERE
         raise NotImplementedError()
 

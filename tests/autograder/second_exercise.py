@@ -47,7 +47,7 @@ import torch
 
 from labkit.checks import check, expect
 
-HINTS = ["Who sends first?", "isend does not wait."]
+HINTS = {1: ["Who sends first?", "isend does not wait."]}
 
 
 @check(points=3, title="the left neighbour's tensor arrives", look_at="the rank that is received from")

@@ -12,9 +12,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from grading import grade  # beside this file
 from nbgrader.api import Gradebook
 
-from autograder.batch.run import grade
 from autograder.batch.status import status_of
 from autograder.course import CONFIG_FILE, Course
 from autograder.marks.export import FORMATS

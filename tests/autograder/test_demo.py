@@ -25,7 +25,7 @@ try:
 except SystemExit as end:
     assert end.code == 0
 left = psutil.Process().children(recursive=True)
-assert not psutil.wait_procs(left, timeout=60)[1], left
+assert not psutil.wait_procs(left, timeout=300)[1], left
 """
 
 

@@ -299,7 +299,7 @@ def test_a_time_that_is_none_is_ignored(text: str, folder: Path) -> None:
     assert receive(folder, RELEASE).handed_in is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.text()
     | st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(\.[0-9]{1,6})? ([A-Z]{2,5}|[+-][0-9]{4})", fullmatch=True)

@@ -77,7 +77,7 @@ def judged(exercise: catalogue.Exercise, source: str) -> Report:
     with Judge(Sandbox(processes=100), timeout=2.0) as judge:
         report = judge.judge(exercise, source)
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert psutil.wait_procs(left, timeout=60)[1] == []
+    assert psutil.wait_procs(left, timeout=300)[1] == []
     return report
 
 

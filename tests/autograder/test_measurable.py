@@ -7,9 +7,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from grading import grade  # beside this file
 from traitlets.config import Config
 
-from autograder.batch.run import grade
 from autograder.course import Course
 from autograder.judge import BrokenRubric, Judge
 from autograder.measurable import unmeasurable

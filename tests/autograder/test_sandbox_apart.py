@@ -180,7 +180,7 @@ print(json.dumps([seen, total.tolist(), batches, type(store).__name__]))
 
 def test_real_ranks_meet_on_the_network_only() -> None:
     with Sandbox().open() as instance:
-        run = local(2, backend="gloo", forkserver=instance.forkserver).run(Job(source=MEETS_ON_REAL_RANKS, timeout=60))
+        run = local(2, backend="gloo", forkserver=instance.forkserver).run(Job(source=MEETS_ON_REAL_RANKS, timeout=300))
     (by_writer, *_), (by_other, total, batches, store) = (json.loads(rank.output) for rank in run.ranks)
     assert by_writer[:3] == ["/tmp/meet", "/dev/shm/meet", "/home/learner/meet"]
     assert by_other == ([] if landlock.version() >= 6 else ["abstract socket"])

@@ -28,15 +28,14 @@ def ran(instance: SandboxInstance, source: str, ranks: int = 1, timeout: float =
 HOLDS = """
 import time
 held = bytearray(b"x") * (200 << 20)
-time.sleep(5)
-print("held")
+time.sleep(120)  # until all ranks hold theirs, however late some of them begin
 """
 
 
 @pytest.mark.parametrize("cgroups", COUNTING)
 def test_memory_is_limited_for_all_processes_together(cgroups: bool) -> None:
     with Sandbox(memory_bytes=700 << 20, cgroups=cgroups).open() as instance:
-        run = ran(instance, HOLDS, ranks=5)
+        run = ran(instance, HOLDS, ranks=5, timeout=240)
         assert not run.ok
         usage = instance.usage()
         assert usage.memory_kills >= 1 and usage.memory_peak_bytes > 500 << 20, usage
@@ -73,7 +72,7 @@ def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
 def test_cpu_time_is_limited_for_all_processes_together(cgroups: bool) -> None:
     with Sandbox(cpu_seconds=1, cgroups=cgroups).open() as instance:
         ran(instance, "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass", ranks=3)
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 600
         while not instance.ended and time.monotonic() < limit:
             time.sleep(0.05)
         with pytest.raises(ForkServerDied, match="more than 1 s of CPU time"):

@@ -38,7 +38,7 @@ def configured(name: str) -> Sandbox:
 def test_a_site_names_its_runner_and_the_watchdog_keeps_its_books() -> None:
     with configured("Limited").open() as instance:
         source = "import os, resource\nprint(os.environ['SITE'], resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-        run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=60))
+        run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=300))
         assert run.ranks[0].output == "ours 321\n"
     assert instance.usage().cpu_seconds > 0
 

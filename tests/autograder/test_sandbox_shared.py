@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespace
 def _works() -> bool:
     with Sandbox().open() as instance:
         cluster = virtual(nnodes=1, nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
-        return cluster.run(Job(source="1 + 1", timeout=60.0)).values == [2]
+        return cluster.run(Job(source="1 + 1", timeout=300)).values == [2]
 
 
 def _in_a_fork(sharing: bool) -> tuple[bool, bool]:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 __all__ = ["largest"]
 
-
 def largest(tensor):
+    # TODO 1. Which operation?
     ### BEGIN SOLUTION
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     ### END SOLUTION
@@ -22,10 +22,10 @@ RUBRIC = """
 import torch
 from labkit.checks import NotMeasurable, check, expect
 
-HINTS = ["think", "all_reduce(tensor, MAX)"]
+HINTS = {1: ["think", "`all_reduce(tensor, MAX)`"]}
 
 
-@check(points=2, title="the largest of all", look_at="the operation")
+@check(points=2, todo=1, title="the largest of all", look_at="the operation")
 def values(submission, ranks, draw):
     n = draw.choice([2, 3])
     inputs = draw.tensors(n, 4)
@@ -33,13 +33,13 @@ def values(submission, ranks, draw):
     expect(run.values, "largest", chunks=n).equals([torch.stack(inputs).amax(0)] * n)
 
 
-@check(points=1, title="one collective")
+@check(points=1, todo=1, title="one collective")
 def collectives(ranks, submission):
     run = ranks(2).call(submission.largest, lambda rank: torch.ones(3))
     expect(len(run.trace.collectives(0)), "collectives").equals(1)
 
 
-@check(points=4, title="time")
+@check(points=4, todo=1, title="time")
 def time(submission):
     raise NotMeasurable("no clock here")
 """

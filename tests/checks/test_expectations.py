@@ -91,3 +91,16 @@ def test_what_does_not_hold_is_said_in_words() -> None:
         with pytest.raises(CheckFailed) as caught:
             expect(value, "the links are busy").holds("they are idle")
         assert (caught.value.expected, caught.value.seen) == ("the links are busy", "they are idle")
+
+
+def test_a_number_with_a_unit_is_shown_for_people() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        expect(83_245_800, "peak memory", unit="bytes").at_most(4.16229e7)
+    assert caught.value.expected == "peak memory: at most 41.6 MB (41,622,900 bytes)"
+    assert caught.value.seen == caught.value.told == "83.2 MB (83,245,800 bytes)"
+    with pytest.raises(CheckFailed) as caught:
+        expect(8192, "sent", unit="bytes").equals(6144)
+    assert (caught.value.expected, caught.value.seen) == ("sent: 6144 bytes", "8192 bytes")
+    with pytest.raises(CheckFailed) as caught:
+        expect(0.00125, "a round", unit="seconds").at_most(0.001)
+    assert (caught.value.expected, caught.value.seen) == ("a round: at most 1 ms", "1.25 ms")

@@ -93,7 +93,7 @@ def test_code_that_hangs_costs_time_once() -> None:
 def test_who_is_wrong_already_in_an_easier_check_is_sent_there(course: Path) -> None:
     path = course / "labkit/checks/visible/phase1_small/largest.py"
     pairs = """
-@check(points=1, title="the largest of two", look_at="the pair")
+@check(points=1, todo=1, title="the largest of two", look_at="the pair")
 def pairs(submission, ranks):
     run = ranks(2).call(submission.largest, lambda rank: torch.full((2,), float(rank)))
     expect(run.values, "largest", easier=["values"]).equals([torch.ones(2)] * 2)

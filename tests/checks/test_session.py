@@ -1,16 +1,17 @@
-"""Checks as learners start them: the graded cell, the shell, hints."""
+"""Checks as learners start them: the graded cell and the shell."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from checks.course import SOLUTION
+from IPython.core.formatters import DisplayFormatter
+from nbformat.v4 import new_output
+from nbgrader.utils import get_partial_grade
 
 from labkit import catalogue
-from labkit.checks import check_exercise, command, grade, hints
+from labkit.checks import check_exercise, command, grade
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -25,20 +26,16 @@ def test_grade_gives_points_and_prints_the_report(capfd: pytest.CaptureFixture[s
     assert err == ""
 
 
-def test_grade_in_a_notebook_displays_html(course: Path) -> None:
-    program = (
-        "from IPython.core.interactiveshell import InteractiveShell\n"
-        "shell = InteractiveShell.instance()\n"
-        "from IPython.utils.capture import capture_output\n"
-        "from labkit import grade\n"
-        "with capture_output() as captured:\n"
-        "    points = grade('largest')\n"
-        "assert points == 0.0\n"
-        "assert captured.stderr == ''\n"
-        "(shown,) = captured.outputs\n"
-        "assert 'to do' in shown.data['text/html'] and 'to write' in shown.data['text/html'], shown.data\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_the_graded_cell_shows_the_report_and_nbgrader_reads_the_points_from_it(course: Path) -> None:
+    points = grade("largest")
+    formatted, _ = DisplayFormatter().format(points)
+    assert "to do" in formatted["text/html"] and "TODO 1 in largest is not written yet" in formatted["text/html"]
+    output = new_output("execute_result", formatted, execution_count=1)
+    assert get_partial_grade(output, max_points=3) == 0.0
+    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    formatted, _ = DisplayFormatter().format(grade("largest"))
+    output = new_output("execute_result", formatted, execution_count=1)
+    assert get_partial_grade(output, max_points=3) == 1.0
 
 
 def test_the_same_checks_on_real_processes() -> None:
@@ -53,6 +50,10 @@ def test_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "largest: 3 of 3 points (your file, on virtual ranks)" in capsys.readouterr().out
     assert command.main("largest") == 1
     assert "you have not saved a module yet" in capsys.readouterr().out
+    catalogue.find("largest").save(SOLUTION)
+    assert command.main("largest") == 0
+    way_on = "every check passes\nthis is the last exercise of the course\n"
+    assert f"(your module, on virtual ranks)\n{way_on}" in capsys.readouterr().out
 
 
 def test_the_shell_checks_what_is_begun_of_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,13 +72,3 @@ def test_the_shell_with_nothing_to_check(capsys: pytest.CaptureFixture[str], cou
     (course / "labkit/checks/visible/phase1_small/largest.py").unlink()
     assert command.main("largest") == 2
     assert "has no checks" in capsys.readouterr().err
-
-
-def test_hints_come_one_at_a_time_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
-    exercise = catalogue.find("largest")
-    assert hints.next_hint(exercise).given == ("think",)
-    assert hints.main("largest") == 0
-    assert "hint 2 of 2\nall_reduce(tensor, MAX)\n\nthat was the last hint" in capsys.readouterr().out
-    assert len(hints.next_hint(exercise).given) == 2
-    hints.forget(exercise)
-    assert len(hints.next_hint(exercise).given) == 1

@@ -62,6 +62,7 @@ def test_elements_that_were_never_written_are_named_as_such(
         (torch.tensor([-16843010]), torch.tensor([3]), ""),  # an int64 of eight bytes
         (torch.tensor([-16843010], dtype=torch.int32), torch.tensor([3], dtype=torch.int32), ": this is uninitialized"),
         (torch.tensor([254, 1], dtype=torch.uint8), torch.tensor([3, 1], dtype=torch.uint8), "element was perhaps"),
+        (torch.tensor([-3.38948e38]), torch.tensor([3.0]), ": so large a number may come of adding uninitialized"),
         (torch.tensor([-2.0, 1.0]), torch.tensor([3.0, 1.0]), ""),
         (torch.tensor([True]), torch.tensor([False]), ""),
     ],

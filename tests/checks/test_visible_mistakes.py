@@ -39,6 +39,22 @@ MISTAKES = {
         "    ends = best[len(layers)][1]\n",
         FILLS_FROM_THE_LEFT,
     ),
+    "pipeline_parallel: a warm-up longer than there are microbatches": (
+        "one_f_one_b",
+        "    ahead = min(ahead, len(forwards))\n",
+        "",
+    ),
+    "pipeline_parallel: the loss keeps its graph": ("values", "(result.detach())", "(result)"),
+    "mixed_precision: a trained parameter without a gradient": (
+        "masters",
+        "None if parameter.grad is None else parameter.grad.float()",
+        "parameter.grad.float()",
+    ),
+    "mixed_precision: an overflow concerns all ranks, whatever the group": (
+        "skip",
+        "scaler.unscale_(updated, group)",
+        "scaler.unscale_(updated)",
+    ),
     "activation_checkpointing: offloaded tensors stay on the host": ("offload", "to_device(*packed)", "packed[0]"),
     "process_group: an existing group is not compared with the config": (
         "setup",

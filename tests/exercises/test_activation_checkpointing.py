@@ -28,7 +28,7 @@ def gradients(run: Any, model: nn.Module, x: Tensor, seed: int) -> list[Tensor]:
     return [result.detach(), *numbers, torch.rand(2), x.grad, *(p.grad.clone() for p in model.parameters())]  # type: ignore[union-attr]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     layers=st.integers(1, 9),
     width=st.integers(1, 9),

@@ -19,7 +19,7 @@ SOLUTION: Any = exercises.load(EXERCISE, EXERCISE.paths["solution"].read_text())
 counts = st.integers(1, 9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     share=st.integers(0, 40),
     num_replicas=counts,
@@ -41,7 +41,7 @@ def test_the_order_is_the_library_s(
         assert list(ours) == list(library)[:share]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     size=st.integers(0, 60),
     legs=st.lists(st.tuples(counts, st.integers(0, 6)), max_size=5),

@@ -15,6 +15,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 from system_packages import needs_packages, program
 
+from labkit.progress import LAB_EXTENSIONS
+
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 FLAGS += ["--no-first-run", "--disable-sync"]
 
@@ -29,24 +31,37 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    command = ["jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
+    command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}", "--LabApp.news_url="]
+    command += [f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
+    with serving(folder, command) as server, browsing() as page:
+        wait_for(port, server)
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/cells.ipynb?reset")
+        ready(page)
+        yield page
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Page]:
+    """The page whose address `labkit start` prints, with a new workspace in `folder`."""
+    needs_packages("chromium")
+    with serving(folder, ["labkit", "start", "--no-browser", "--port=0"]) as server, browsing() as page:
+        while not (address := re.search(r"^(http://\S+)\n\Z", (folder / "server.log").read_text(), re.MULTILINE)):
+            assert server.poll() is None, (folder / "server.log").read_text()
+            time.sleep(0.1)
+        page.goto(address[1])
+        yield page
+
+
+@contextmanager
+def serving(folder: Path, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A module of Python that becomes a JupyterLab of its own, with its workspace and its log in `folder`."""
     places = {"LABKIT_WORKSPACE": "workspace", "JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime"}
     environment = {**os.environ, **{name: str(folder / place) for name, place in places.items()}}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
-    command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}", "--LabApp.news_url="]
     with open(folder / "server.log", "w") as log:
-        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+        server = subprocess.Popen([sys.executable, "-m", *command], env=environment, cwd=folder, stdout=log, stderr=log)
     try:
-        wait_for(port, server)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
-            page = browser.new_page(viewport={"width": 1250, "height": 1400})
-            page.set_default_timeout(240_000)
-            expect.set_options(timeout=240_000)
-            page.goto(f"http://127.0.0.1:{port}/lab/tree/cells.ipynb?reset")
-            page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()
-            page.locator("#jupyterlab-splash").wait_for(state="detached")
-            yield page
-            browser.close()
+        yield server
     finally:
         server.terminate()
         try:
@@ -54,6 +69,23 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
         except subprocess.TimeoutExpired:  # it may wait for a kernel that is just being restarted
             server.kill()
             server.wait()
+
+
+@contextmanager
+def browsing() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
+        page = browser.new_context(viewport={"width": 1250, "height": 1400}).new_page()
+        page.set_default_timeout(240_000)
+        expect.set_options(timeout=240_000)
+        yield page
+        browser.close()
+
+
+def ready(page: Page) -> None:
+    """Wait until the notebook in front has its kernel."""
+    page.locator('.jp-Notebook-ExecutionIndicator:visible[data-status="idle"]').wait_for()
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:

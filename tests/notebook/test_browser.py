@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from in_browser import ended, opened, run
 from playwright.sync_api import Locator, Page, expect
 
+from labkit.catalogue import find
+
+MODULE, _ = find("process_group").source("solution")
 CELLS = [
     "%load_ext labkit\n%cluster local --nproc-per-node 2",
     "%%torchrun\nimport time\nfor step in range(30):\n    print('step', step)\n    time.sleep(0.1)",
@@ -15,6 +19,16 @@ CELLS = [
     "step_through(lambda round: ring_rounds(4, round), last=6)",
     "%check ring_allreduce",
     "from labkit.notebook import explore\nexplore('gpt-1.3b')",
+    "from labkit import catalogue, progress\nprint(progress.write_home())",
+    "exercise = catalogue.find('collectives')\nexercise.save(exercise.source('template')[0])\n%check collectives",
+    "progress.record_answer('collectives', 'bytes', tries=1, right=True)",
+    "%question tree_rounds",
+    "%question held_in_backward",
+    f"%%exercise process_group\n{MODULE.replace('fields[field] =', 'fields[feld] =')}",
+    "%check process_group",
+    "%%torchrun -n 2\nfrom labkit.exercises import process_group\nprocess_group.DDPConfig.from_env()",
+    "from labkit.exercises import process_group\nprocess_group.DDPConfig(rank=-1)",
+    "%%torchrun -n 4 --n",
 ]
 
 pytestmark = pytest.mark.slow
@@ -48,15 +62,19 @@ def test_what_a_learner_sees(page: Page) -> None:
     assert "----> 4     raise ValueError('on purpose')" in shown
     assert len(shown.strip().split("\n")) <= 8
 
-    # the slider draws another picture
+    # the player takes the place of the still picture; by keyboard, then by itself to the last step
     cell = run(page, 3)
     ended(cell)
-    picture = cell.locator(".jp-OutputArea-output img")
-    first = picture.get_attribute("src")
-    cell.locator(".noUi-handle").click()
-    page.keyboard.press("ArrowRight")
-    expect(cell.locator(".widget-readout")).to_have_text("1")
-    expect(picture).not_to_have_attribute("src", first or "")
+    player, picture = cell.locator(".labkit-stepper"), cell.get_by_role("img")
+    expect(player).to_have_attribute("data-step", "0")
+    expect(picture).to_have_attribute("alt", re.compile("after 0 of 6 rounds"))
+    player.get_by_role("slider", name="round").press("ArrowRight")
+    expect(picture).to_have_attribute("alt", re.compile("after 1 of 6 rounds"))
+    page.keyboard.press(" ")
+    expect(player.get_by_role("button", name="pause")).to_be_visible()
+    expect(player).to_have_attribute("data-step", "6")
+    expect(player.get_by_role("button", name="play")).to_be_visible()
+    expect(player.get_by_role("button", name="one step on")).to_be_disabled()
 
     # a report: columns are side by side
     cell = run(page, 4)
@@ -89,7 +107,135 @@ def test_what_a_learner_sees(page: Page) -> None:
     assert edges[0] and edges[1] and edges[1]["x"] + edges[1]["width"] <= edges[0]["x"] + edges[0]["width"]
 
 
+def test_the_course_home_follows_a_check(page: Page) -> None:
+    for cell in (0, 6):
+        ended(run(page, cell))
+    home = page.context.new_page()
+    home.set_default_timeout(240_000)
+    home.goto(f"{page.url.partition('/lab')[0]}/lab/tree/workspace/HOME.md")
+    following = home.locator(".labkit-continue")
+    expect(following).to_have_text("Continue here: 01 · Process groups")
+    home.get_by_role("button", name="Got it").click()
+    expect(home.get_by_role("button", name="Got it")).to_be_hidden()
+    card = home.locator(".labkit-card", has=home.get_by_role("link", name="02 · Collectives", exact=True))
+    expect(card).to_contain_text("not begun")
+    ended(run(page, 7))
+    expect(following).to_have_text("Continue here: 02 · Collectives")
+    expect(card).to_contain_text("begun · next")
+    ended(run(page, 8))
+    expect(card).to_contain_text("1 question answered")
+    expect(home.get_by_role("button", name="Got it")).to_be_hidden()
+    home.close()
+
+
 def move(page: Page, cell: Locator, name: str, key: str) -> None:
     """Press a key on the slider with that label."""
     cell.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle").focus()
     page.keyboard.press(key)
+
+
+def test_a_question_is_answered_by_keyboard(page: Page) -> None:
+    ended(run(page, 0))
+    cell = run(page, 9)
+    ended(cell)
+    expect(cell.locator(".jp-RenderedMarkdown")).to_contain_text("a In how many rounds does a tree all-reduce")
+    field = cell.get_by_label("Your answer")
+    reply = cell.get_by_role("status")
+
+    def answer(text: str) -> None:
+        field.fill(text)
+        page.keyboard.press("Enter")
+
+    answer("3,5")
+    expect(reply).to_contain_text("That is not a number: 3,5. For three and a half write 3.5")
+    answer("10")
+    expect(reply).to_have_text("Not yet: 10. Those are the levels on the way up. The sum has to come down again.")
+    expect(field).to_be_focused()
+    expect(field).to_have_attribute("aria-invalid", "true")
+    for given in ("11", "12"):
+        expect(cell.get_by_role("button", name="Show me")).to_be_hidden()
+        answer(given)
+        expect(reply).to_contain_text(f"Not yet: {given}.")
+    expect(cell.get_by_role("button", name="Show me")).to_be_visible()
+    answer("2 * 10")
+    expect(reply).to_contain_text("Right: 20. 2\u00b9\u2070 is 1,024, so ten levels reach 1,000 ranks")
+    expect(cell.get_by_role("button", name="Show me")).to_be_hidden()
+
+    # what was answered is there when the cell runs again
+    cell = run(page, 9)
+    ended(cell)
+    expect(field).to_have_value("2 * 10")
+    expect(reply).to_contain_text("Right: 20.")
+
+    # a choice: arrow keys choose, Enter submits
+    cell = run(page, 10)
+    ended(cell)
+    choices = cell.get_by_role("radio")
+    choices.nth(0).focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    expect(cell.get_by_role("status")).to_contain_text("Not yet")
+    page.keyboard.press("ArrowDown")
+    expect(choices.nth(1)).to_be_checked()
+    page.keyboard.press("Enter")
+    expect(cell.get_by_role("status")).to_contain_text("Right: the inputs of all layers, and the activations of one.")
+
+
+def test_a_line_of_the_learners_module_leads_to_the_cell_where_it_was_written(page: Page) -> None:
+    def leads_to(link: Locator, line: int) -> None:
+        link.press("Enter")
+        expect(page.locator(".jp-CodeCell").nth(11)).to_have_class(re.compile("jp-mod-active"))
+        expect(page.locator(".jp-CodeCell").nth(11).locator(".cm-content")).to_be_focused()
+        expect(page.locator(".jp-StatusBar-Widget")).to_contain_text(f"Ln {line}, Col 1")
+
+    for cell in (0, 11):
+        ended(run(page, cell))
+    wrong, check = line_of("fields[field] ="), line_of("require_process_group(self")
+    report = run(page, 12)
+    ended(report)
+    leads_to(report.get_by_role("link", name=f"phase1_data_parallel/process_group.py, line {wrong}").first, wrong)
+    leads_to(report.get_by_role("link", name=f"process_group.py, line {wrong}", exact=True).first, wrong)
+    for number, line in ((13, wrong), (14, check)):
+        traceback = run(page, number)
+        ended(traceback)
+        name = re.compile(rf"^phase1_data_parallel.process_group.py(:|, line ){line}$")
+        leads_to(traceback.get_by_role("link", name=name), line)
+        expect(traceback.locator(".labkit-line")).to_have_count(1)
+
+
+def test_the_tab_key_offers_the_options_of_a_magic_first(page: Page) -> None:
+    ended(run(page, 0))
+    page.locator(".jp-CodeCell").nth(15).locator(".cm-content").click()
+    offered = page.locator(".jp-Completer:visible li .jp-Completer-match")
+    for _ in range(20):  # JupyterLab waits for a busy kernel for a second only, and then shows words of the cell
+        page.keyboard.press("Control+End")
+        page.keyboard.press("Tab")
+        with suppress(AssertionError):
+            expect(offered.first).to_have_text("--nnodes", timeout=6_000)
+            break
+        page.keyboard.press("Escape")
+    assert offered.all_inner_texts()[:2] == ["--nnodes", "--nproc-per-node"]
+    page.keyboard.press("Escape")
+
+
+def line_of(text: str) -> int:
+    """Number of the line of `MODULE` in its cell, which has the magic above it."""
+    return 1 + next(number for number, line in enumerate(MODULE.splitlines(), 1) if text in line)
+
+
+def test_a_stored_question_is_text_until_its_cell_runs_again(page: Page) -> None:
+    for cell in (0, 9, 10):
+        ended(run(page, cell))
+    page.keyboard.press("Control+s")
+    page.locator(".lm-MenuBar-itemLabel", has_text="Kernel").first.click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Restart Kernel…$")).click()
+    with page.expect_response("**/restart*"):
+        page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.reload()
+    cell = page.locator(".jp-CodeCell").nth(10)
+    expect(cell).to_contain_text("To answer, run this cell, or %question held_in_backward 1, 2, ...")
+    expect(cell.get_by_role("listitem").first).to_contain_text("the activations of all layers")
+    expect(page.get_by_text("model not found")).to_have_count(0)
+    for number in (0, 10):
+        ended(run(page, number))
+    expect(cell.get_by_role("radio").first).to_be_visible()

@@ -21,6 +21,14 @@ def folder(kernel) -> Path:
     return Path(kernel.run("import os\nprint(os.environ['LABKIT_WORKSPACE'])").stdout.strip())
 
 
+def test_without_a_name_a_magic_takes_the_exercise_of_the_notebook(kernel):
+    assert "type its name: %check EXERCISE" in kernel.run("%check").stderr
+    kernel.run("__session__ = '/home/me/workspace/phase1_data_parallel/02_collectives.ipynb'")
+    assert "`broadcast` is not written yet" in kernel.run("%hint").displays[0]["text/markdown"]
+    kernel.run(f"%%exercise ring_allreduce\n{RING.source('template')[0]}")
+    assert "`_exchange` is not written yet" in kernel.run("%hint").displays[0]["text/markdown"]
+
+
 def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
     outputs = kernel.run(f"%%exercise phase3_multi_node/ring_allreduce\n{SOLUTION}")
     assert outputs.stdout == (
@@ -38,6 +46,12 @@ def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
 def test_what_the_contract_still_wants_is_named(kernel):
     outputs = kernel.run("%%exercise ring_allreduce\ndef ring_all_reduce(tensor):\n    return tensor")
     assert "; still missing: ring_all_gather, ring_reduce_scatter\n" in outputs.stdout
+
+
+def test_todos_left_open_are_named_once_each(kernel):
+    template, _ = find("mixed_precision").source("template")
+    outputs = kernel.run(f"%%exercise mixed_precision\n{template}")
+    assert "; still missing: the code for TODO 1, 2, 3, 4\n" in outputs.stdout
 
 
 def test_a_module_that_raises_when_imported_is_saved_and_that_is_said(kernel):
@@ -64,6 +78,21 @@ def test_an_error_in_the_module_shows_the_cells_line_here_and_on_ranks(kernel):
     assert "line 5: ring_allreduce.ring_all_reduce(torch.full((5,), 1.0 + dist.get_rank()))" in error
 
 
+def test_a_misspelt_or_unqualified_name_is_answered_with_the_right_one(kernel):
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
+    kernel.run("%cluster virtual")
+    error = kernel.run("%%torchrun -n 2\nring_reduce_scater(1)").error
+    assert "name 'ring_reduce_scater' is not defined; did you mean 'ring_allreduce.ring_reduce_scatter'?" in error
+    assert "from labkit.exercises import ring_allreduce" in error
+    error = kernel.run("%%torchrun -n 2\nring_reduce_scatter(1)").error
+    assert "from labkit.exercises import ring_allreduce" in error
+    error = kernel.run("%%torchrun -n 2\nimport torch.distributed as dist\nall_reduce(1)").error
+    assert "did you mean 'dist.all_reduce'?" in error
+    kernel.run("learning_rate = 0.1")
+    error = kernel.run("%%torchrun -n 2\nprint(learnin_rate)").error
+    assert "did you mean learning_rate? learning_rate is defined in the notebook, not on the ranks" in error
+
+
 def test_check_reports_and_draws_the_first_wrong_result(kernel):
     assert ONE_ROUND_SHORT != SOLUTION
     kernel.run(f"%%exercise ring_allreduce\n{ONE_ROUND_SHORT}")
@@ -85,10 +114,42 @@ def test_check_shows_how_far_it_is_and_takes_that_away(kernel):
     assert "25 of 25 points (your module, on local ranks)" in outputs.displays[-1]["text/plain"]
 
 
-def test_hints_come_one_at_a_time_and_are_remembered(kernel):
-    first, second = kernel.run("%hint ring_allreduce").stdout, kernel.run("%hint ring_allreduce").stdout
-    assert "hint 1 of 5" in first and "hint 2 of 5" not in first
-    assert "hint 2 of 5" in second
+def test_a_hint_is_markdown_for_the_todo_that_is_not_written_and_shows_no_earlier_one(kernel):
+    half = RING.source("template")[0].replace("raise NotImplementedError()", "return", 1)
+    kernel.run("from labkit.catalogue import find\nfrom labkit.checks.guidance import hints")
+    kernel.run("hints.forget(find('ring_allreduce'))")
+    kernel.run(f"%%exercise ring_allreduce\n{half}")
+    (first,), (second,) = kernel.run("%hint").displays, kernel.run("%hint").displays
+    assert first["text/markdown"].startswith("**TODO 2, hint 1 of 3** · `ring_reduce_scatter` is not written yet\n\n")
+    assert first["text/plain"].startswith("TODO 2, hint 1 of 3 (`ring_reduce_scatter` is not written yet)\n")
+    assert second["text/markdown"].startswith("**TODO 2, hint 2 of 3**") and "hint 1" not in second["text/markdown"]
+    (fourth,) = kernel.run("%hint 4").displays
+    assert fourth["text/markdown"].startswith("**TODO 4, hint 1 of 3**\n\n")
+    (taken,) = kernel.run("%hint --all").displays
+    assert [line for line in taken["text/plain"].splitlines() if line.startswith("TODO")] == [
+        "TODO 2, hint 1 of 3",
+        "TODO 2, hint 2 of 3",
+        "TODO 4, hint 1 of 3",
+    ]
+    assert "no hints for TODO 5" in kernel.run("%hint 5").stderr
+
+
+def test_full_marks_lead_on_to_the_next_notebook_and_the_reference(kernel):
+    trainer, _ = find("trainer").source("solution")
+    kernel.run(f"%%exercise trainer\n{trainer.replace('def start_equal', '# mine' + chr(10) + '    def start_equal')}")
+    (report,) = kernel.run("%check").displays
+    assert 'href="../phase2_advanced/05_gradient_accumulation.ipynb"' in report["text/html"]
+    assert "# mine" in report["text/html"]
+    assert "next: 05 Gradient accumulation (../phase2_advanced/05_gradient_accumulation.ipynb)" in report["text/plain"]
+    (shown,) = kernel.run("%solution --diff").displays
+    assert "-     # mine" in shown["text/plain"] and "<table" in shown["text/html"]
+
+
+def test_the_graded_cell_shows_its_report_and_returns_points_that_nbgrader_can_read(kernel):
+    outputs = kernel.run("from labkit import grade\ngrade('ring_allreduce')")
+    ((kind, content),) = [(kind, content) for kind, content in outputs.messages if "data" in content]
+    assert kind == "execute_result" and content["data"]["text/plain"] == "0.0"
+    assert "0 of 25 points" in content["data"]["text/html"]
 
 
 def test_reset_keeps_what_was_written_and_offers_the_template(kernel):
@@ -123,16 +184,11 @@ def test_an_unknown_exercise_is_answered_with_near_ones(kernel, magic):
     assert outputs.stderr == ("UsageError: no exercise is called 'ring_allreduc'; did you mean ring_allreduce?\n")
 
 
-def test_a_missing_name_is_answered_too(kernel):
-    assert "the following arguments are required: EXERCISE" in kernel.run("%check").stderr
-
-
-def test_a_slider_leaves_a_picture_for_those_without_a_kernel(kernel):
+def test_a_player_leaves_a_picture_for_those_without_a_kernel(kernel):
     outputs = kernel.run(
         "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
         "step_through(lambda round: ring_rounds(4, round), last=6)"
     )
-    slider, picture = outputs.displays
-    whole_name = "style=SliderStyle(description_width='initial')"
-    assert slider["text/plain"] == f"IntSlider(value=0, description='round', max=6, {whole_name})"
+    picture, player = outputs.displays
     assert "image/png" in picture and "after 0 of 6 rounds" in picture["text/plain"]
+    assert list(player) == ["application/vnd.jupyter.widget-view+json"]

@@ -9,8 +9,8 @@ import pytest
 
 from labkit.hardware import topology
 from labkit.notebook.predicting import ask, explore
-from labkit.plots.units import duration
 from labkit.predict import Plan, model, predict
+from labkit.units import duration
 
 CHOSEN: dict[str, Any] = {
     "model": "gpt-1.3b", "cluster": "dgx-a100", "nodes": 2, "tensor": 2, "pipeline": 1, "microbatch": 2,

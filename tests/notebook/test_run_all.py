@@ -48,6 +48,7 @@ def test_a_stored_notebook_compares_equal_when_run_again(client, tmp_path):
         "run.plot()",
         "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
         "step_through(lambda round: ring_rounds(3, round), last=4)",
+        "%question tree_rounds",
         "%cluster virtual --nproc-per-node 4",
         "%%torchrun\nimport torch.distributed as dist\ndist.init_process_group()\n"
         "print('rank', dist.get_rank())\ndist.barrier()\nprint('after')",
@@ -57,8 +58,10 @@ def test_a_stored_notebook_compares_equal_when_run_again(client, tmp_path):
     assert printed == "[0] rank 0\n[1] rank 1\n[2] rank 2\n[3] rank 3\n[0-3] slow\n"
     path = Path(tmp_path) / "stored.ipynb"
     nbformat.write(running.nb, path)
+    rules = Path(__file__).parents[1] / "nbval.cfg"
+    nbval = ["--nbval", f"--nbval-sanitize-with={rules}", str(path), f"--rootdir={tmp_path}"]
     compared = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(path), f"--rootdir={tmp_path}"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nbval],
         env={**os.environ, "LABKIT_WORKSPACE": str(tmp_path / "workspace")},
         cwd=tmp_path,
         capture_output=True,

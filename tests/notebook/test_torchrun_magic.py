@@ -225,7 +225,7 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     assert outputs.stdout == "[0-2] begun\n"
     # the stored output for pages opened later is what an open page shows
     assert_kept_as_shown(kernel, outputs)
-    _, alive = psutil.wait_procs(running, timeout=60)
+    _, alive = psutil.wait_procs(running, timeout=300)
     assert not alive and process.children() == [forkserver], "only the forkserver is left"
     assert kernel.run("%%torchrun\n7").result == "[0-2] 7"
 
@@ -303,3 +303,11 @@ def test_help_and_tab(kernel):
     assert "--nproc-per-node" in kernel.complete("%%torchrun --np")
     assert {"dgx-a100", "dgx-h100"} <= set(kernel.complete("%cluster virtual dgx"))
     assert kernel.complete("%check ring_") == ["ring_allreduce"]
+
+
+def test_tab_offers_the_options_of_a_magic_and_no_names_of_python(kernel):
+    kernel.run("%reload_ext labkit")  # which offers nothing twice
+    assert kernel.complete("%%torchrun -n 4 --t") == ["--timeout"]
+    assert kernel.complete("%cluster v") == ["virtual"]
+    assert all(word.startswith("--") for word in kernel.complete("%%torchrun --"))
+    assert "timeit" not in kernel.complete("%check ")

@@ -86,7 +86,8 @@ def test_messages_name_the_places_of_their_two_events() -> None:
 def test_a_stored_notebook_has_the_still_picture() -> None:
     trace = Trace(2, [Event(0, Kind.COMPUTE, "compute", 0.0, 1.0)], "modelled")
     data, metadata = Run([], trace).view()._repr_mimebundle_()
-    assert data.keys() == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert data.keys() == {"application/vnd.jupyter.widget-view+json", "text/html", "image/png", "text/plain"}
+    assert 'alt="Timeline of 2 ranks, modelled.' in data["text/html"]
     assert data["text/plain"] == "<Timeline of 2 ranks, modelled>"
     assert metadata["image/png"]["alt"].startswith("Timeline of 2 ranks, modelled.")
 

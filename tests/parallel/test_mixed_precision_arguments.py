@@ -85,7 +85,7 @@ for place, parameter in enumerate(half.parameters()):
 
 
 def test_a_step_is_checked_before_any_message() -> None:
-    run = virtual(nproc_per_node=2).run(Job(source=STEP, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=2).run(Job(source=STEP, timeout=300)).raise_if_failed()
     wanted = ["group", "dtype", "max_norm", "model", "optimizer", "optimizer must be MasterWeights", "batch", "batch"]
     for rank, said in enumerate(run.values):
         assert said[:4] == [None] * 4

@@ -27,7 +27,8 @@ def test_a_second_chunk_starts_when_the_last_rank_has_done_the_first() -> None:
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="orders must let some rank go on, all wait for each other after 1 actions"):
+    words = "all wait for each other after 1 actions: rank 0 at backward 0, rank 1 at backward 0"
+    with pytest.raises(ValueError, match=words):
         schedule_orders([[FORWARD, BACKWARD], [BACKWARD, FORWARD]])
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from labkit.checks import report_html
 from labkit.plots import palette
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB
@@ -40,13 +41,38 @@ def lab(colour: str, matrix: np.ndarray) -> np.ndarray:
         [*palette.KIND.values(), palette.IDLE],
         [*palette.KIND.values(), palette.DARK_IDLE],
         [*palette.MEMORY.values(), palette.CAPACITY],
+        [palette.DARK_PAGE.get(colour, colour) for colour in [*palette.MEMORY.values(), palette.CAPACITY, "#FFFFFF"]],
         [*palette.STEP.values()],
         [palette.WRONG, palette.RIGHT],
     ],
-    ids=["kinds", "kinds on a dark page", "memory", "parts of a step", "chunks"],
+    ids=["kinds", "kinds on a dark page", "memory", "memory on a dark page", "parts of a step", "chunks"],
 )
 def test_colours_that_meet_in_one_picture_are_far_apart(colours: list[str], blindness: str) -> None:
     seen = [lab(colour, BLINDNESS[blindness]) for colour in colours]
     # about 2 is just noticeable side by side; 10 is obvious at a glance
     for (a, first), (b, second) in combinations(zip(colours, seen, strict=True), 2):
         assert np.linalg.norm(first - second) > 10, (a, b)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours as in WCAG 2.2, 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        return float(
+            np.dot(np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), [0.2126, 0.7152, 0.0722])
+        )
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#FFFFFF", "#111111"])
+def test_text_and_marks_are_legible_on_light_and_dark_pages(page: str) -> None:
+    def shown(colour: str) -> str:
+        return palette.DARK_PAGE.get(colour, colour) if page == "#111111" else colour
+
+    for text in ("#000000", palette.NOTE, palette.MESSAGE):
+        assert contrast(shown(text), page) >= 4.5, text
+        assert contrast(shown(text), shown(palette.IDLE)) >= 4.5, text
+    assert all(contrast(colour, page) >= 3 for _, colour in report_html.MARKS.values())

@@ -16,6 +16,7 @@ from labkit.plots import (
     curves,
     memory,
     overlap,
+    palette,
     ring_rounds,
     timeline,
     traffic_matrix,
@@ -24,8 +25,8 @@ from labkit.plots.memory import columns
 from labkit.plots.picture import Picture
 from labkit.plots.ring import sends, state
 from labkit.plots.timeline import merge
-from labkit.plots.units import count, duration, size
 from labkit.trace import Category, Event, Kind, MemorySample, Trace
+from labkit.units import count, duration, size
 
 
 def ring(world_size: int, compute: float = 0.0) -> Trace:
@@ -110,7 +111,11 @@ def test_bars_nearer_than_a_pixel_are_drawn_as_one() -> None:
 def test_traffic_matrix_numbers_what_each_pair_exchanged() -> None:
     picture = traffic_matrix(ring(4))
     assert texts(picture) == {"6.29"}
-    assert picture.axes[1].get_ylabel() == "MB"
+    # all send equally much: a colour bar would have one colour
+    assert len(picture.axes) == 1
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["6.29 MB to each"]
+    twice = Trace(4, [*ring(4).events, Event(0, Kind.SEND, "send", 1.0, 2.0, 2**20, peer=2)])
+    assert traffic_matrix(twice).axes[1].get_ylabel() == "MB"
     assert picture.alt.endswith("every message goes to a neighbour in the ring.")
     assert "every message comes from or goes to rank 0" in traffic_matrix(incast(5)).alt
     assert not texts(traffic_matrix(ring(64)))
@@ -120,6 +125,9 @@ def test_chunk_grid_marks_what_is_wrong() -> None:
     picture = chunk_grid([[False, True, True], [False, False, False]])
     assert [text.get_text() for text in picture.axes[0].texts] == ["x", "x"]
     assert picture.alt == "Grid of 2 ranks by 3 chunks: 2 of 6 are wrong. rank 0: chunks 1-2"
+    # ranks that are wrong alike share a row
+    axes = chunk_grid([[True] * 4] * 3 + [[False] * 4]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0-2", "3"] and len(axes.texts) == 4
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -182,6 +190,21 @@ def test_a_picture_brings_its_alt_text_and_a_sharp_png_into_the_notebook() -> No
     assert data["text/plain"] == "<Traffic matrix of 3 ranks: 3 of 9 pairs exchange messages>"
     width, _ = Image.open(io.BytesIO(picture.png())).size
     assert width == pytest.approx(1.6 * image["width"], abs=2)
+    assert '<img class="labkit-picture-' in data["text/html"] and f'alt="{picture.alt}"' in data["text/html"]
+
+
+def test_on_a_dark_page_the_page_is_dark_and_kinds_keep_their_colours() -> None:
+    light, dark = (np.array(Image.open(io.BytesIO(image))) for image in timeline(ring(4, compute=2e-3)).themed())
+
+    def share(image: np.ndarray, colour: str) -> float:
+        return float((image == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(axis=2).mean())
+
+    assert light.shape == dark.shape
+    assert share(light, "#FFFFFF") > 0.2 and share(dark, "#111111") > 0.2
+    assert share(light, "#111111") == share(dark, "#FFFFFF") == 0
+    for kind in (Kind.COMPUTE, Kind.SEND, Kind.RECEIVE):
+        assert share(dark, palette.KIND[kind]) == pytest.approx(share(light, palette.KIND[kind]), rel=0.05) != 0
+    assert share(dark, palette.DARK_IDLE) == pytest.approx(share(light, palette.IDLE), rel=0.05)
 
 
 @pytest.mark.parametrize("n", [1, 2, 16, 64])

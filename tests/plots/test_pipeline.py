@@ -44,3 +44,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     for rows, seconds in (([], None), (TWO_RANKS, [1.0])):
         with pytest.raises(ValueError, match="actions must be at least one"):
             pipeline(rows, seconds)
+
+
+def test_at_a_moment_the_picture_shows_what_is_kept_by_then() -> None:
+    picture = pipeline(TWO_RANKS, at=3)
+    assert picture.alt.endswith("After 3 slots: activations kept, by rank: 2, 0.")
+    assert pipeline(TWO_RANKS, at=6).alt.endswith("kept, by rank: 0, 0.")

@@ -12,8 +12,8 @@ from labkit.hardware import topology
 from labkit.plots import beside_measured, layouts, palette, predicted_memory, predicted_scaling, predicted_step
 from labkit.plots.picture import Picture
 from labkit.plots.predicted.live import live
-from labkit.plots.units import duration
 from labkit.predict import Plan, Prediction, model, predict, scaling, search
+from labkit.units import duration
 
 CLUSTER = topology("dgx-a100", nnodes=2)
 GPT = model("gpt-1.3b")

@@ -85,7 +85,7 @@ def possible(draw: st.DrawFn) -> Case:
 
 
 @given(anything())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_plan_is_predicted_whole_or_refused_by_the_name_of_a_constraint(case: Case) -> None:
     try:
         found = case.predicted()
@@ -96,7 +96,7 @@ def test_every_plan_is_predicted_whole_or_refused_by_the_name_of_a_constraint(ca
 
 
 @given(possible())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_possible_is_predicted_whole(case: Case) -> None:
     holds_together(case.predicted())
 
@@ -109,14 +109,14 @@ def holds_together(found: Prediction) -> None:
 
 
 @given(possible())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_more_data_ranks_for_the_same_batch_compute_no_longer(case: Case) -> None:
     few, more = case.predicted(), case.predicted(data=2 * case.plan["data"])
     assert more.seconds("compute") <= few.seconds("compute") * (1 + 1e-9)
 
 
 @given(possible())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_memory_never_grows_with_zeros_stage(case: Case) -> None:
     stages = range(4 if case.plan["pipeline"] == 1 else 2)
     totals = [
@@ -129,7 +129,7 @@ def test_memory_never_grows_with_zeros_stage(case: Case) -> None:
 
 
 @given(possible())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_recomputing_more_keeps_no_more_and_takes_no_less(case: Case) -> None:
     none, selective, full = (case.predicted(recompute=how) for how in ("none", "selective", "full"))
     assert none.seconds("recomputation") <= selective.seconds("recomputation") <= full.seconds("recomputation")
@@ -137,7 +137,7 @@ def test_recomputing_more_keeps_no_more_and_takes_no_less(case: Case) -> None:
 
 
 @given(possible())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_faster_network_never_lengthens_a_step_and_hiding_never_exposes(case: Case) -> None:
     hidden, found = case.predicted(overlap=True), case.predicted(overlap=False)
     assert hidden.step_seconds <= found.step_seconds * (1 + 1e-9)

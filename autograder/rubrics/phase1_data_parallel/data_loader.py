@@ -92,6 +92,7 @@ def in_turn(shares: list[list[int]]) -> list[int]:
 
 @check(
     points=2,
+    todo=3,
     title="every sample exactly once in an epoch",
     look_at="sizes that do not divide, smaller than the number of ranks, and 0",
 )
@@ -134,6 +135,7 @@ def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> l
 
 @check(
     points=2,
+    todo=2,
     title="one order, on all ranks and for any number of them",
     look_at="what the order depends on, and how it is dealt out: one sample to each rank in turn",
 )
@@ -146,7 +148,9 @@ def one_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(in_turn(shares), f"samples of {count} ranks, one from each in turn").equals(alone)
 
 
-@check(points=1, title="nothing is sent", look_at="how ranks come to know the order: each can make it by itself")
+@check(
+    points=1, todo=3, title="nothing is sent", look_at="how ranks come to know the order: each can make it by itself"
+)
 def no_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, count = 3 * draw.randrange(10, 20) + 1, 3
     legs = trained(submission, ranks, size, (count, 1, 4), (count, 1, None))
@@ -160,6 +164,7 @@ def no_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="what a rank draws for itself stays what it was",
     look_at="whose generator the order is drawn from",
 )
@@ -171,6 +176,7 @@ def undisturbed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="each epoch and each seed has an order of its own",
     look_at="_order: what the generator is seeded with",
 )
@@ -189,6 +195,7 @@ def epochs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=3,
     title="samples are mixed over all ranks",
     look_at="what is permuted: all samples, before they are dealt out",
 )
@@ -204,7 +211,7 @@ def mixed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(max(again), "of a rank's 150 samples, those that it has in the next epoch, too").at_most(90)
 
 
-@check(points=1, title="shuffle=False deals out in order", look_at="the order when nothing is to be mixed")
+@check(points=1, todo=3, title="shuffle=False deals out in order", look_at="the order when nothing is to be mixed")
 def unshuffled(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count = draw.choice([3, 4, 7])
     size = draw.randrange(5, 9) * count + draw.randrange(1, count)
@@ -215,6 +222,7 @@ def unshuffled(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=3,
     title="drop_last: as many on every rank, and each epoch leaves out others",
     look_at="how many are left out: fewer than there are ranks, and which",
 )
@@ -235,6 +243,7 @@ def drop_last(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="a run that stopped twice goes on where it was, and its next epoch is whole",
     look_at="where the iteration begins after load_state_dict, and in later epochs",
 )
@@ -259,6 +268,7 @@ def resume(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="on other numbers of ranks, nothing is lost and nothing repeated",
     look_at="what the state counts: samples of one rank, or of all together?",
 )
@@ -300,6 +310,7 @@ def at_the_ends(size: int, num_replicas: int) -> list[Any]:
 
 @check(
     points=1,
+    todo=3,
     title="states from before the first sample and from after the last",
     look_at="the last round, in which only some ranks get a sample",
 )
@@ -341,6 +352,7 @@ def read_too_far(size: int, num_replicas: int, cases: list[tuple[int, int]]) -> 
 
 @check(
     points=1,
+    todo=3,
     title="state_dict(taken=...) is the state after so many samples",
     look_at="what a loader that reads ahead has been given, and what was used of it",
 )
@@ -390,6 +402,7 @@ def refusals(device: str) -> list[list[str]]:
 
 @check(
     points=1,
+    todo=4,
     title="bad arguments raise ValueError with the argument's name",
     look_at="what is tested at the very beginning, and in load_state_dict",
 )
@@ -417,6 +430,7 @@ def python_memory(size: int, num_replicas: int) -> list[int]:
 
 @check(
     points=1,
+    todo=2,
     title="a rank makes Python numbers of its own samples, not of all",
     look_at="what becomes a list: the order, or this rank's part of it",
 )
@@ -425,7 +439,7 @@ def share_in_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     peak, samples = ranks(1).call(submission.used_by(python_memory), [Args(size, 10)]).values[0]
     expect(samples, "samples of the first three").equals(3)
     # a list of all samples takes 40 bytes for each; an array, 8
-    expect(peak, "bytes at the start of an epoch").at_most(20 * size)
+    expect(peak, "bytes at the start of an epoch", unit="bytes").at_most(20 * size)
 
 
 # Prefetching ----------------------------------------------------------------------------------------------------------
@@ -476,6 +490,7 @@ def prefetched(numbers: list[int], fails_after: int | None, factor: int) -> dict
 
 @check(
     points=1,
+    todo=4,
     title="prefetch: every batch, in order, on the device, in each epoch",
     look_at="`copies.make` and `copies.hand_over` for each batch; the second epoch",
 )
@@ -490,6 +505,7 @@ def batches(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="prefetch: an error of the loader comes in its place",
     look_at="what happens to an exception in the thread",
 )
@@ -546,6 +562,7 @@ def held(factor: int, batches: int, patience: float) -> dict[str, Any]:
 
 @check(
     points=1,
+    todo=4,
     title="prefetch: reads while you hold a batch",
     look_at="who reads the next batch, and when: the thread, before it is asked for",
 )
@@ -558,6 +575,7 @@ def ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="prefetch: no more than prefetch_factor, and nothing before it is iterated",
     look_at="what the thread waits for when enough batches are ready",
 )
@@ -571,6 +589,7 @@ def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="prefetch: who leaves early leaves no thread behind",
     look_at="how the thread learns that nobody asks any more, while it waits",
 )

@@ -54,7 +54,7 @@ def read(submission: Submission, ranks: Ranks, cases: list[tuple[dict[str, str |
     return list(found)
 
 
-@check(points=1, title="from_env reads torchrun's variables", look_at="which variable each field comes from")
+@check(points=1, todo=1, title="from_env reads torchrun's variables", look_at="which variable each field comes from")
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     here, tcp = environment(draw), f"tcp://node-0:{draw.randrange(2000, 60000)}"
     cases: list[tuple[dict[str, str | None], dict[str, Any]]] = [
@@ -72,7 +72,9 @@ def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     )
 
 
-@check(points=3, title="missing variables are named, all of them and no others", look_at="what is looked up first")
+@check(
+    points=3, todo=1, title="missing variables are named, all of them and no others", look_at="what is looked up first"
+)
 def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     here, everything = environment(draw), [*NUMBERS, *ADDRESS]
     absent = [[draw.choice(NUMBERS)], [draw.choice(ADDRESS)], draw.sample(everything, 2), draw.sample(everything, 3)]
@@ -84,7 +86,7 @@ def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(sorted(words & set(everything)), "variables that the message names").equals(sorted(names))
 
 
-@check(points=1, title="a variable that is no number is named, with its value", look_at="what int() raises")
+@check(points=1, todo=1, title="a variable that is no number is named, with its value", look_at="what int() raises")
 def no_number(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     value = draw.choice(["four", "2.5", ""])
     found = read(submission, ranks, [({**environment(draw), name: value}, {}) for name in NUMBERS])
@@ -126,7 +128,9 @@ def in_groups(run: Run, backends: list[str], left: bool = False) -> None:
         expect(in_turn, f"rank {rank} has left each process group before it joined the next one").equals(True)
 
 
-@check(points=2, title="setup_distributed makes one group of all ranks", look_at="what init_process_group is given")
+@check(
+    points=2, todo=2, title="setup_distributed makes one group of all ranks", look_at="what init_process_group is given"
+)
 def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     nodes, on_each = draw.choice([(3, 2), (2, 3)])
     numbers = [float(draw.randrange(100)) for _ in range(nodes * on_each)]
@@ -138,7 +142,12 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     in_groups(run, ["gloo"])
 
 
-@check(points=1, title="the group has the backend that the config names", look_at="what init_process_group is given")
+@check(
+    points=1,
+    todo=2,
+    title="the group has the backend that the config names",
+    look_at="what init_process_group is given",
+)
 def backend(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for name in ("nccl", "gloo"):
         numbers = [float(draw.randrange(100)) for _ in range(2)]
@@ -169,6 +178,7 @@ def comes_and_goes() -> Any:
 
 @check(
     points=2,
+    todo=2,
     title="cleanup twice, or without a group; a new group after it",
     look_at="what is remembered of a group that has ended",
 )
@@ -201,7 +211,12 @@ def joins_again(changes: list[dict[str, int]], number: float) -> Any:
     return [*found, float(total)]
 
 
-@check(points=1, title="a group that exists is kept, another one refused", look_at="what is compared with the config")
+@check(
+    points=1,
+    todo=2,
+    title="a group that exists is kept, another one refused",
+    look_at="what is compared with the config",
+)
 def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([2, 3])
     numbers = [float(draw.randrange(100)) for _ in range(size)]
@@ -247,6 +262,7 @@ def in_order(run: Run, members: list[int]) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="rank_zero_first: rank 0 before the others, those together",
     look_at="on which side of its yield each rank comes to the barrier",
 )
@@ -261,6 +277,7 @@ def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="rank_zero_first: a block that fails leaves nobody waiting",
     look_at="who comes to the barrier when an exception goes through the yield",
 )
@@ -275,7 +292,7 @@ def failing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         in_order(run, list(range(size)))
 
 
-@check(points=1, title="a group of some of the ranks", look_at="which calls are given the group")
+@check(points=1, todo=4, title="a group of some of the ranks", look_at="which calls are given the group")
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     order = draw.sample(range(5), 5)
     parts = [sorted(order[:2]), sorted(order[2:])]
@@ -301,7 +318,9 @@ def agree(run: Run, names: list[str], wanted: list[list[float]]) -> None:
     expect(seen, f"the means of {', '.join(names)}").close_to([torch.tensor(w, dtype=torch.float64) for w in wanted])
 
 
-@check(points=1, title="metrics: the mean over the ranks, the same on all", look_at="by what the sums are divided")
+@check(
+    points=1, todo=4, title="metrics: the mean over the ranks, the same on all", look_at="by what the sums are divided"
+)
 def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size in (draw.choice([3, 5, 7]), 1):
         losses = [draw.uniform(-5, 5) for _ in range(size)]
@@ -312,7 +331,12 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         agree(run, ["loss", "hits"], [[loss, sum(hits) / size]] * size)
 
 
-@check(points=1, title="metrics: large numbers, and tensors of every dtype", look_at="the dtype that is added up in")
+@check(
+    points=1,
+    todo=4,
+    title="metrics: large numbers, and tensors of every dtype",
+    look_at="the dtype that is added up in",
+)
 def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     tokens = [2**40 + draw.randrange(1000) for _ in range(3)]
     dtype = draw.choice([torch.float16, torch.bfloat16, torch.int64, torch.uint8])
@@ -324,7 +348,7 @@ def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     agree(run, ["tokens", "small"], [[sum(tokens) / 3, sum(small) / 3]] * 3)
 
 
-@check(points=1, title="metrics: names in another order on each rank", look_at="which number is at which place")
+@check(points=1, todo=4, title="metrics: names in another order on each rank", look_at="which number is at which place")
 def names_in_any_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     names = ["loss", "accuracy", "seconds", "tokens"]
     orders = [names, names[::-1], draw.sample(names, 4)]
@@ -335,7 +359,9 @@ def names_in_any_order(submission: Submission, ranks: Ranks, draw: Draw) -> None
     agree(run, names, [[numbers[name] + 1 for name in names]] * 3)
 
 
-@check(points=1, title="metrics: weights, also of ranks without a batch", look_at="what a rank of weight 0 sends")
+@check(
+    points=1, todo=4, title="metrics: weights, also of ranks without a batch", look_at="what a rank of weight 0 sends"
+)
 def weights(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     samples = [float(draw.randrange(1, 33)), float(draw.randrange(33, 65)), 0.0]
     losses = [draw.uniform(0, 1), draw.uniform(2, 3), draw.choice([float("nan"), float("inf")])]
@@ -344,7 +370,7 @@ def weights(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     agree(run, ["loss"], [[total / sum(samples)]] * 3)
 
 
-@check(points=2, title="metrics: one collective for all of them", look_at="how many tensors are sent")
+@check(points=2, todo=4, title="metrics: one collective for all of them", look_at="how many tensors are sent")
 def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     names = [f"metric {number}" for number in range(draw.randrange(6, 30))]
     numbers = [float(draw.randrange(100)) for _ in range(4)]
@@ -358,6 +384,7 @@ def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="bad metrics raise ValueError before any message",
     look_at="the given lines at the beginning must stay",
 )
@@ -388,7 +415,9 @@ def works_alone(metrics: dict[str, float]) -> Any:
     return [pg.is_main_process(), turns, pg.all_reduce_metrics(metrics)]
 
 
-@check(points=1, title="without a group: one process, and no error", look_at="what asks whether there is a group")
+@check(
+    points=1, todo=4, title="without a group: one process, and no error", look_at="what asks whether there is a group"
+)
 def alone(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     metrics = {"loss": float(draw.randrange(100)), "accuracy": 0.5}
     run = ranks(2).call(submission.used_by(works_alone, joined=False), lambda rank: Args(metrics))
@@ -416,7 +445,9 @@ def whole_script(number: float) -> Any:
     return said
 
 
-@check(points=1, title="real processes meet at the address that the config names", look_at="where init_method goes")
+@check(
+    points=1, todo=4, title="real processes meet at the address that the config names", look_at="where init_method goes"
+)
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     numbers = [float(draw.randrange(100)) for _ in range(2)]
     run = ranks.processes(2).call(submission.used_by(whole_script, joined=False), lambda rank: Args(numbers[rank]))

@@ -251,7 +251,7 @@ def only_gradients(run: Run, steps: int, weights: Sequence[Tensor]) -> None:
     size = max(4, weights[0].element_size())
     once = sum(tensor.numel() * size + 2 * (size + SIGNAL_BYTES) for tensor in weights)
     limit = 2 * once * len(run.values) * (1 + steps)
-    expect(run.trace.bytes_told(), "bytes that ranks told each other", look_at=LOOK).at_most(limit)
+    expect(run.trace.bytes_told(), "bytes that ranks told each other", look_at=LOOK, unit="bytes").at_most(limit)
 
 
 def like_one_process(
@@ -311,7 +311,12 @@ def unequal(draw: Draw, world_size: int) -> list[int]:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@check(points=2, title="weights and buffers start equal, whatever their kind", look_at="start_equal: what must be sent")
+@check(
+    points=2,
+    todo=1,
+    title="weights and buffers start equal, whatever their kind",
+    look_at="start_equal: what must be sent",
+)
 def start(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, strided in ((draw.choice([2, 4]), False), (3, True)):
         weights = [state(draw, "odd") for _ in range(world_size)]
@@ -324,7 +329,12 @@ def start(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(seen, "weights before any step").equals([wanted] * world_size)
 
 
-@check(points=2, title="some steps are those of one process", look_at="the sum of the gradients, and what divides it")
+@check(
+    points=2,
+    todo=3,
+    title="some steps are those of one process",
+    look_at="the sum of the gradients, and what divides it",
+)
 def steps(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size in (draw.choice([3, 5]), draw.choice([2, 4])):
         size = draw.randrange(2, 7)
@@ -332,13 +342,15 @@ def steps(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, [[5]] * 2)
 
 
-@check(points=2, title="unequal shares of the batch", look_at="the weight of each rank's gradient")
+@check(points=2, todo=3, title="unequal shares of the batch", look_at="the weight of each rank's gradient")
 def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 4, 5])
     like_one_process(submission, ranks, draw, [unequal(draw, world_size) for _ in range(3)])
 
 
-@check(points=1, title="ranks without samples, and a batch without any", look_at="what the mean of no sample is")
+@check(
+    points=1, todo=3, title="ranks without samples, and a batch without any", look_at="what the mean of no sample is"
+)
 def empty(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, [[0, draw.randrange(2, 6), 0], [draw.choice([1, 2, 5, 6]), 0, 3]])
     weights, nothing = state(draw), batch(draw, 0)
@@ -353,6 +365,7 @@ def empty(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="frozen, tied and unused parameters",
     look_at="a parameter whose grad is None: on this rank, or on all of them",
 )
@@ -374,13 +387,15 @@ def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     only_gradients(run, len(batches), weights[0])
 
 
-@check(points=1, title="other dtypes keep their precision", look_at="the dtype in which gradients travel")
+@check(points=1, todo=3, title="other dtypes keep their precision", look_at="the dtype in which gradients travel")
 def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, [[2, 5, 3]] * 2, dtype="float64", rel=1e-11)
     like_one_process(submission, ranks, draw, [[4, 1, 3]], dtype="bfloat16", optimizer="sgd", rel=0.05)
 
 
-@check(points=1, title="a group of some of the ranks", look_at="first rank, sums: of the group, not of the world")
+@check(
+    points=1, todo=3, title="a group of some of the ranks", look_at="first rank, sums: of the group, not of the world"
+)
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     order = draw.sample(range(5), 5)
     parts = [sorted(order[:2]), sorted(order[2:])]
@@ -405,7 +420,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     only_gradients(run, len(batches), weights[0])
 
 
-@check(points=1, title="the loss of the whole batch, on every rank", look_at="the loss that a step returns")
+@check(points=1, todo=3, title="the loss of the whole batch, on every rank", look_at="the loss that a step returns")
 def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run, whole = like_one_process(submission, ranks, draw, [unequal(draw, 3) for _ in range(2)])
     for value in run.values:
@@ -415,6 +430,7 @@ def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=3,
     title="bad arguments raise ValueError before any message",
     look_at="the given lines at the beginning must stay",
 )
@@ -433,7 +449,12 @@ def _marked(run: Run, rank: int) -> float:
     return next(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "step")
 
 
-@check(points=2, title="the learning rate, with and without a warm-up", look_at="the factor at the ends of the warm-up")
+@check(
+    points=2,
+    todo=4,
+    title="the learning rate, with and without a warm-up",
+    look_at="the factor at the ends of the warm-up",
+)
 def learning_rate(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     rate, base = draw.uniform(0.01, 1.0), draw.choice([32, 100, 256])
     cases, wanted = [], []
@@ -455,6 +476,7 @@ def learning_rate(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=3,
     title="flat: one collective in each step, no larger than it must be",
     look_at="what is sent besides `message.flat`",
 )
@@ -466,12 +488,13 @@ def flat(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for events in by_step(run, rank):
             called = [event.operation for event in events]
             expect(called, f"messages and collectives of a step on rank {rank}").equals(["all_reduce"])
-            expect(events[0].nbytes, "bytes that are added up").at_least(gradients)
-            expect(events[0].nbytes, "bytes that are added up").at_most(gradients + 128)
+            expect(events[0].nbytes, "bytes that are added up", unit="bytes").at_least(gradients)
+            expect(events[0].nbytes, "bytes that are added up", unit="bytes").at_most(gradients + 128)
 
 
 @check(
     points=1,
+    todo=3,
     title="per_parameter: an all-reduce for each parameter",
     look_at="add_up: one all-reduce for each of `message.pieces`",
 )
@@ -485,7 +508,7 @@ def per_parameter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(len(events), "all-reduces of a step").at_most(sum(wanted.values()) + 2)
 
 
-@check(points=1, title="gather_scatter: one gather and one scatter", look_at="add_up: where the sum is made")
+@check(points=1, todo=3, title="gather_scatter: one gather and one scatter", look_at="add_up: where the sum is made")
 def gather_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 5])
     run, _ = like_one_process(submission, ranks, draw, [unequal(draw, world_size)] * 2, reduction="gather_scatter")
@@ -493,7 +516,12 @@ def gather_scatter(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect([event.operation for event in events], "collectives of a step").equals(["gather", "scatter"])
 
 
-@check(points=2, title="tree: messages up a tree and down again", look_at="add_up: `all_reduce_tree` of exercise 02")
+@check(
+    points=2,
+    todo=3,
+    title="tree: messages up a tree and down again",
+    look_at="add_up: `all_reduce_tree` of exercise 02",
+)
 def tree(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, hidden = draw.choice([5, 6, 7]), 60
     shares = [unequal(draw, world_size)]
@@ -507,15 +535,15 @@ def tree(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sent = [event for event in events if event.kind is Kind.SEND]
     expect(len(sent), "messages of all ranks in a step").equals(2 * (world_size - 1))
     told = sum(event.nbytes for event in sent)
-    expect(told, "bytes of these messages").at_most(2 * (world_size - 1) * (4 * numel(whole) + 128))
+    expect(told, "bytes of these messages", unit="bytes").at_most(2 * (world_size - 1) * (4 * numel(whole) + 128))
     seconds = max(event.end for event in sent) - min(event.start for event in sent)
     rounds = 2 * math.ceil(math.log2(world_size))
-    expect(seconds, "seconds from the first message to the last").at_most(
+    expect(seconds, "seconds from the first message to the last", unit="seconds").at_most(
         SLACK * rounds * LINKS[LINK].seconds(4 * numel(whole))
     )
 
 
-@check(points=1, title="compute and communication are told apart", look_at="where the times are taken")
+@check(points=1, todo=3, title="compute and communication are told apart", look_at="where the times are taken")
 def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     seconds = draw.sample([0.01, 0.02, 0.04, 0.05], 3)
     weights, parts = state(draw), [batch(draw, 3) for _ in range(3)]
@@ -524,15 +552,18 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     compared(run, Whole(weights, [parts]), range(3))
     only_gradients(run, 1, weights)
     for rank, value in enumerate(run.values):
-        expect(value["compute"][0], "compute_seconds").close_to(seconds[rank], rel=0.05)
+        expect(value["compute"][0], "compute_seconds", unit="seconds").close_to(seconds[rank], rel=0.05)
         waited = max(seconds) - seconds[rank]
         taken = run.trace.collectives(rank)[-1]
-        expect(value["communication"][0], "communication_seconds").at_least(max(waited, taken.end - taken.start) * 0.95)
-        expect(value["communication"][0], "communication_seconds").at_most(waited + 0.004)
+        expect(value["communication"][0], "communication_seconds", unit="seconds").at_least(
+            max(waited, taken.end - taken.start) * 0.95
+        )
+        expect(value["communication"][0], "communication_seconds", unit="seconds").at_most(waited + 0.004)
 
 
 @check(
     points=2,
+    todo=3,
     title="real processes: the same step, and no more bytes than its gradients need",
     look_at="what may be different with gloo: tensors that are not contiguous, what travels beside the gradients",
     needs={"network"},
@@ -561,4 +592,6 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     nbytes = 4 * (numel(whole) + hidden)
     # an all-reduce for each step, and at most one at the start
     wanted = (1 + len(batches)) * 2 * (world_size - 1) * nbytes
-    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them", unit="bytes").at_most(
+        1.1 * wanted
+    )

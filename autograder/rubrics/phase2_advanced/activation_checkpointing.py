@@ -475,7 +475,7 @@ def counted(
     called_again = len(calls(run)) - rounds * count
     expect(called_again, "functions that were called again").at_least(rounds * sum(parts[:again]))
     # tensors that are sent are held elsewhere
-    expect(run.trace.bytes_told(), "bytes sent").equals(0)
+    expect(run.trace.bytes_told(), "bytes sent", unit="bytes").equals(0)
     after_forward, after_backward, most, late = value["tensors"]
     return HeldMemory(after_forward, after_backward, most, late, (nbytes - NOISE) / x.nbytes)
 
@@ -485,6 +485,7 @@ def counted(
 
 @check(
     points=3,
+    todo=2,
     title="several arguments and results, tensors and others",
     look_at="recompute: are the arguments `self.arguments.again()`; which number has which tensor",
 )
@@ -494,6 +495,7 @@ def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=2,
     title="no argument needs a gradient; tied and frozen parameters; a function called twice",
     look_at="gradients of what the function uses and is not given",
 )
@@ -501,7 +503,7 @@ def parameters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_plain_calls(submission, ranks, draw, "tied", {"outer": 2})
 
 
-@check(points=1, title="float64 and autocast", look_at="in which precision the function computes again")
+@check(points=1, todo=2, title="float64 and autocast", look_at="in which precision the function computes again")
 def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_plain_calls(submission, ranks, draw, "several", {"outer": 1}, torch.float64, rel=1e-12)
     like_plain_calls(submission, ranks, draw, "autocast", {"outer": 1}, rel=0.01)
@@ -509,6 +511,7 @@ def precision(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=2,
     title="dropout drops the same again; other random numbers are those of plain calls",
     look_at="the state of random numbers before, in and after the second call",
 )
@@ -516,7 +519,9 @@ def randomness(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_plain_calls(submission, ranks, draw, "dropping", {"inner": 2})
 
 
-@check(points=2, title="a checkpoint within a checkpoint", look_at="hooks: whose tensors does each of the two see")
+@check(
+    points=2, todo=2, title="a checkpoint within a checkpoint", look_at="hooks: whose tensors does each of the two see"
+)
 def nested(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     counts = like_plain_calls(submission, ranks, draw, "nested", {"inner": 4, "outer": 2})
     expect(counts["outer"], "calls of the outer function").equals(4)
@@ -525,6 +530,7 @@ def nested(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="what cannot be right is an error; without gradients it is a plain call",
     look_at="recompute: errors must get through; unpack: each tensor is given once",
 )
@@ -542,6 +548,7 @@ def misuse(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="offload_activations: the same bits, dtype and strides",
     look_at="how a tensor is copied, and where to",
 )
@@ -560,7 +567,7 @@ def offload(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 # Cost -----------------------------------------------------------------------------------------------------------------
 
 
-@check(points=2, title="each call is computed again exactly once", look_at="unpack: what is there already")
+@check(points=2, todo=2, title="each call is computed again exactly once", look_at="unpack: what is there already")
 def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     count, depth, shifts = draw.randrange(2, 5), draw.randrange(3, 7), shifted(draw)
     x = tensor(draw, elements(draw, 1000))
@@ -573,6 +580,7 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=2,
     title="what is held until the backward pass: arguments; and at most, one function's tensors",
     look_at="what refers to a tensor after pack, and after unpack",
     needs={"memory"},
@@ -594,6 +602,7 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="nothing is held after the backward pass",
     look_at="what refers to what was computed again",
     needs={"memory"},
@@ -610,6 +619,7 @@ def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="segments: in order, lengths as equal as can be, all but the last called again",
     look_at="the lengths where the number of functions does not divide",
 )
@@ -633,6 +643,7 @@ def segments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=3,
     title="segments: memory of the longest one, and of the others' arguments",
     look_at="what holds a segment's tensors",
     needs={"memory"},
@@ -652,6 +663,7 @@ def segment_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="offload_activations: the device holds none of them until the backward pass, and then one",
     look_at="what pack returns refers to, and where unpack leaves a tensor",
 )
@@ -672,6 +684,7 @@ def offload_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="tensor-parallel blocks: sums are sent again, in one order on all ranks of the group",
     look_at="recompute: does it call the function, and how often",
 )
@@ -700,6 +713,7 @@ def collectives(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="real processes: the same gradients, and each block called twice",
     look_at="what may be different with gloo: who waits for whom in the backward pass",
 )

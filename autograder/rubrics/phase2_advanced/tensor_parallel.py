@@ -274,7 +274,7 @@ class Whole:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@check(points=2, title="copy and reduce: a sum on one of the two ways", look_at="the sum, and where it belongs")
+@check(points=2, todo=1, title="copy and reduce: a sum on one of the two ways", look_at="the sum, and where it belongs")
 def copies(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([2, 3, 4])
     alike, gradients = draw.tensor((3, 4), torch.float64), draw.tensors(world_size, (4, 3), torch.float64)
@@ -293,7 +293,7 @@ def copies(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     compared(run, "input", parts, "the input of reduce_from_group, afterwards")
 
 
-@check(points=1, title="gather and scatter, of sizes that do not divide", look_at="which way puts together")
+@check(points=1, todo=1, title="gather and scatter, of sizes that do not divide", look_at="which way puts together")
 def cuts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, size in ((3, draw.choice([4, 7, 11])), (2, draw.choice([4, 6]))):
         own = [part(size, rank, world_size) for rank in range(world_size)]
@@ -351,6 +351,7 @@ def like_linear(
 
 @check(
     points=2,
+    todo=1,
     title="a column-parallel layer, and what it does to its input's gradient",
     look_at="copy_to_group, backward",
 )
@@ -359,14 +360,19 @@ def columns(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_linear(submission, ranks, draw, "ColumnParallelLinear", 2, draw.choice([5, 7]), whole=True, bias=False)
 
 
-@check(points=2, title="a row-parallel layer and its bias", look_at="what is summed, and what is added after it")
+@check(
+    points=2, todo=2, title="a row-parallel layer and its bias", look_at="what is summed, and what is added after it"
+)
 def rows(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_linear(submission, ranks, draw, "RowParallelLinear", 3, draw.choice([4, 7, 8]), whole=False, bias=True)
     like_linear(submission, ranks, draw, "RowParallelLinear", 2, draw.choice([5, 7]), whole=True, bias=True)
 
 
 @check(
-    points=1, title="an embedding whose vocabulary does not divide", look_at="`_Reduce`: the embedding itself is given"
+    points=1,
+    todo=1,
+    title="an embedding whose vocabulary does not divide",
+    look_at="`_Reduce`: the embedding itself is given",
 )
 def embedding(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     vocab = draw.choice([7, 8, 10])
@@ -401,7 +407,9 @@ def like_cross_entropy(
     return run
 
 
-@check(points=2, title="the loss, of a vocabulary that does not divide", look_at="which targets are this rank's")
+@check(
+    points=2, todo=3, title="the loss, of a vocabulary that does not divide", look_at="which targets are this rank's"
+)
 def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, vocab in ((3, draw.choice([7, 10, 11])), (1, 5)):
         # every token is a target, including those at the ends of each part
@@ -409,14 +417,16 @@ def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         like_cross_entropy(submission, ranks, draw.tensor((1, vocab, vocab)) / 4, targets, world_size)
 
 
-@check(points=1, title="targets that are left out", look_at="ignore_index: neither in the sum nor in the number")
+@check(
+    points=1, todo=3, title="targets that are left out", look_at="ignore_index: neither in the sum nor in the number"
+)
 def ignored(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     targets = torch.tensor([draw.randrange(8) for _ in range(6)])
     targets[draw.sample(range(6), 2)] = ignore = draw.choice([-100, -1, 3])
     like_cross_entropy(submission, ranks, draw.tensor((6, 8)) / 4, targets, 2, ignore)
 
 
-@check(points=1, title="the loss of very large logits", look_at="the largest logit: of one rank, or of all")
+@check(points=1, todo=3, title="the loss of very large logits", look_at="the largest logit: of one rank, or of all")
 def stable(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     logits = draw.tensor((6, 9)) / 4
     logits[0] += 1000
@@ -429,7 +439,9 @@ def stable(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_cross_entropy(submission, ranks, logits, targets, 3)
 
 
-@check(points=3, title="a block is the plain one", look_at="which numbers of qkv are one head's, and the two sums")
+@check(
+    points=3, todo=4, title="a block is the plain one", look_at="which numbers of qkv are one head's, and the two sums"
+)
 def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, causal in ((draw.choice([2, 4]), True), (3, False)):
         # two heads on each rank: a single one could not be mixed up
@@ -439,7 +451,7 @@ def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         whole.compared(ranks(world_size).call(submission.used_by(block_of), given), range(world_size))
 
 
-@check(points=1, title="groups of some of the ranks", look_at="`group`, wherever ranks are asked")
+@check(points=1, todo=4, title="groups of some of the ranks", look_at="`group`, wherever ranks are asked")
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     order = draw.sample(range(4), 4)
     pairs = [sorted(order[:2]), sorted(order[2:])]
@@ -456,6 +468,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=2,
     title="the same weights on any number of ranks",
     look_at="RowParallelLinear.forward: initialization is given",
 )
@@ -476,6 +489,7 @@ def beginnings(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
+    todo=3,
     title="bad arguments raise ValueError before any message",
     look_at="the given lines at the beginning must stay",
 )
@@ -494,6 +508,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="a block: two all-reduces forward, two backward",
     look_at="TODO 4: a row-parallel layer takes this rank's part; `_Copy` and `_Reduce` each send one way only",
 )
@@ -511,6 +526,7 @@ def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=4,
     title="a block: 1/N of the parameters on each rank",
     look_at="what your `forward` keeps; the cutting is given",
     needs={"memory"},
@@ -528,16 +544,16 @@ def block_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     part = 4 * (everywhere + cut // world_size)
     for value in run.values:
         expect(value["numel"], "parameters of a rank").equals(part // 4)
-        expect(value["kept"], f"bytes that a rank keeps of each of {count} blocks").at_most(1.25 * part)
+        expect(value["kept"], f"bytes that a rank keeps of each of {count} blocks", unit="bytes").at_most(1.25 * part)
     # tensors that are sent are held elsewhere
-    expect(run.trace.bytes_told(), "bytes that all ranks sent").at_most(1 << 20)
+    expect(run.trace.bytes_told(), "bytes that all ranks sent", unit="bytes").at_most(1 << 20)
     # a whole block at once, its copies, and received tensors
     limit = count * part + 2.5 * 4 * (everywhere + cut)
     what = f"bytes that a rank holds at most after cutting up {count} blocks, by the kernel's count"
-    expect(nbytes / world_size - NOISE, what).at_most(limit)
+    expect(nbytes / world_size - NOISE, what, unit="bytes").at_most(limit)
 
 
-@check(points=1, title="the loss: two small messages", look_at="what can travel together")
+@check(points=1, todo=3, title="the loss: two small messages", look_at="what can travel together")
 def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     vocab, tokens = draw.choice([90, 120]), draw.choice([10, 12])
     targets = torch.tensor([draw.randrange(vocab) for _ in range(tokens)])
@@ -545,12 +561,13 @@ def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for rank in range(3):
         forward, backward, _ = between(run, rank)
         expect(len(forward), "collectives forward").at_most(3)
-        expect(sum(event.nbytes for event in forward), "bytes forward").at_most(4 * 4 * tokens)
+        expect(sum(event.nbytes for event in forward), "bytes forward", unit="bytes").at_most(4 * 4 * tokens)
         expect(len(backward), "collectives backward").equals(0)
 
 
 @check(
     points=1,
+    todo=4,
     title="real processes: the same block, and no more bytes than its four sums",
     look_at="what may be different with gloo: tensors that are not contiguous, what is sent beside the sums",
     needs={"network"},
@@ -560,4 +577,6 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = ranks.processes(3).call(submission.used_by(block_of), [whole.given(draw, rank, 3) for rank in range(3)])
     whole.compared(run, range(3))
     wanted = 4 * 2 * (3 - 1) * 4 * whole.x.numel()
-    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them").at_most(1.1 * wanted)
+    expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them", unit="bytes").at_most(
+        1.1 * wanted
+    )

@@ -15,6 +15,7 @@ from typing import Any
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.linux import huge_pages
 from labkit.linux.prctl import die_with_parent
+from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
 
@@ -29,8 +30,10 @@ def main(control: socket.socket) -> None:
     """Import, prepare, and fork a sandbox for every order; return when the grader is gone."""
     for entry in (*ENTRIES, PREPARED):
         entry_function(entry)
+    list(early_imports.load())
     warm_up_groups()
     _settle()
+    gc.enable()  # launch.py has disabled it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit statuses are not needed
     _serve(control, {PREPARED: _prepared(PREPARED, control)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from labkit.clusters.forkserver.rank_process import preparation
@@ -17,4 +18,5 @@ if __name__ == "__main__":
     prepare = preparation(order.prepared) if order.prepared else None
     if prepare is not None:
         prepare()
+    gc.enable()  # launch.py has disabled it
     sandbox_process.be(order, given["control"], given["told"], furnished=True)

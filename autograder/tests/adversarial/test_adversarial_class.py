@@ -50,16 +50,22 @@ GRADER_BYTES = 3 << 30
 GRADE = """
 import json, resource, sys
 from pathlib import Path
-import psutil
-from traitlets.config import Config
-from autograder.batch.run import grade
-from autograder.course import Course
+from autograder.batch.launch import WorkerForkServer, begin
 from labkit.linux.prctl import adopt_orphans
 
 folder, phase, options, limit = json.loads(sys.argv[1])
 adopt_orphans()  # so that whatever is left behind becomes a child of this process
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-lines = grade(Course(Path(folder), Config(options)), phase, workers=2)
+# as `labkit autograde` does it
+begin()
+import psutil
+from traitlets.config import Config
+from autograder.batch.run import grade
+from autograder.course import Course
+from autograder.sandbox.forkserver import close_all
+forkserver = WorkerForkServer(forked=True)
+lines = grade(Course(Path(folder), Config(options)), phase, workers=2, forkserver=forkserver)
+close_all()
 left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)[1]
 print(json.dumps({
     "states": {line.work.student: [line.state, line.reason] for line in lines},

@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, Protocol
 
+from labkit import forkserver_process
 from labkit.clusters import hangs
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports, request
@@ -30,11 +30,8 @@ from labkit.clusters.run import Run
 from labkit.transport import datagrams, frames
 
 _START_LIMIT_SECONDS = 120.0
-_LAUNCH = Path(__file__).with_name("launch.py")
 _WHERE_SECONDS = 1.0
 """Time for all ranks to report where they are when they are interrupted."""
-# the forkserver itself must have no threads; a rank's own number is set when it starts
-_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class ForkServerDied(RuntimeError):
@@ -101,20 +98,12 @@ class ForkServer:
             with theirs:
                 self._process = self._launch(theirs, self._errors)
 
-    def _as_child(self, control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-        environment = {**(os.environ if self._environment is None else self._environment), **_SINGLE_THREADED}
-        # -P: a learner's file called random.py must not shadow the library's
-        python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
-        return subprocess.Popen(
-            [*self._command_prefix, *python],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            pass_fds=[control.fileno()],
-            # Ctrl-C and the end of a Jupyter kernel go to a whole process group; the forkserver ends by itself
-            start_new_session=True,
-        )
+    def _as_child(self, control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
+        return forkserver_process.launch(control, errors, self._command_prefix, self._environment)
+
+    def take_over(self, begun: forkserver_process.Begun) -> None:
+        """Be the forkserver that has been started ahead, with this process's environment."""
+        self._process, self._control, self._errors = begun.process, begun.control, begun.errors
 
     def run(
         self,
@@ -214,7 +203,7 @@ class ForkServer:
 
     def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]]) -> Session | None:
         """One attempt; None if the forkserver died before the run began."""
-        connection = self._connect(asked.entry)
+        connection = self._connect(asked)
         if connection is None:
             return None
 
@@ -242,7 +231,7 @@ class ForkServer:
             handed_over.close()
         return Session(connection, first, ended, self.patience)
 
-    def _connect(self, entry: str) -> socket.socket | None:
+    def _connect(self, asked: request.Request) -> socket.socket | None:
         """A connection to a new supervisor, or None if the forkserver is dead."""
         self.start()
         ours, theirs = socket.socketpair()
@@ -250,7 +239,8 @@ class ForkServer:
             with self._lock, theirs:
                 assert self._control is not None
                 self._connections.add(ours)
-                datagrams.send(self._control, {"entry": entry}, [theirs.fileno()])
+                fields = {"entry": asked.entry, "early_imports": asked.early_imports}
+                datagrams.send(self._control, fields, [theirs.fileno()])
         except OSError:
             self._connections.discard(ours)
             ours.close()
@@ -348,6 +338,8 @@ def shared() -> ForkServer:
     with _shared_lock:
         if _shared is None:
             _shared = ForkServer()
+            if begun := forkserver_process.taken():
+                _shared.take_over(begun)
             atexit.register(_shared.close)
         return _shared
 

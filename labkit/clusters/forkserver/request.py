@@ -5,12 +5,14 @@ This direction is trusted: the lab's own process sends it. Nothing is unpickled 
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from labkit.clusters.job import Job
+from labkit.torch_versions import early_imports
 from labkit.transport import descriptors, pickled
 
 SUPERVISOR = "labkit.clusters.forkserver.supervisor:Supervisor"
@@ -40,6 +42,22 @@ class Request:
     """Whether each process can receive data while it runs, from `fresh.commands()`."""
     supervisor: str = SUPERVISOR
     """`package.module:Class` of the processes' supervisor."""
+
+    @property
+    def early_imports(self) -> bool:
+        """Whether the forkserver should import `early_imports` before it forks."""
+        # what live ranks, which take commands, will run is not known yet
+        return self.commands or early_imports.likely_used_by(_programs(self.job))
+
+
+def _programs(job: Job) -> list[bytes]:
+    """The job's own code, and the shipped modules that it names: a notebook ships the modules of all exercises."""
+    programs = [(job.source or "").encode(), job.function or b""]
+    others = {name.rpartition("/")[2].encode(): text.encode() for name, text in job.modules.items()}
+    for program in programs:  # which grows
+        used = [name for name in others if re.search(rb"\b%b\b" % re.escape(name), program)]
+        programs += [others.pop(name) for name in used]
+    return programs
 
 
 def send(connection: socket.socket, request: Request, sockets: Sequence[socket.socket | IO[bytes]]) -> None:

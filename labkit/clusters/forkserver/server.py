@@ -13,23 +13,26 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.supervisor import supervise
 from labkit.linux import huge_pages, prctl, processes
-from labkit.torch_versions import early_imports  # noqa: F401  # so that no rank has to import them
+from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
+
+_QUIET_SECONDS = 2.0
+"""Time without requests after which the forkserver counts as idle."""
 
 
 def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:
     """Fork a supervisor for every connection that arrives; return when the client is gone.
 
-    meanwhile: work to do, one step at a time, while nothing has arrived. prepared: the one entry that this process is
+    meanwhile: work to do, one step at a time, while it is idle. prepared: the one entry that this process is
     prepared for. Other entries with a preparation each get a process of their own, which calls this for them.
     """
     children: set[int] = set()
@@ -45,15 +48,16 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
         if asked is None:
             return
         entry = asked["entry"]
-        if entry not in known:
+        wanted = {entry, *(early_imports.MODULES if asked["early_imports"] else ())}
+        if not wanted <= known:
             entry_function(entry)
-            known.add(entry)
-            # objects that the collector never visits stay shared between all forks
-            gc.collect()
-            gc.freeze()
+            if asked["early_imports"]:
+                list(early_imports.load())
+            known |= wanted
+            _share()
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
-            _hand_on(connection, others, entry, control, children)
+            _hand_on(connection, others, asked, control, children)
         else:
             with _child(children, signal.SIGTERM) as is_child:
                 if is_child:
@@ -65,11 +69,12 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
 def _hand_on(
     connection: socket.socket,
     others: dict[str, socket.socket],
-    entry: str,
+    asked: Mapping[str, Any],
     control: socket.socket,
     children: set[int],
 ) -> None:
-    """Pass the request to the process that is prepared for `entry`, and start one if there is none."""
+    """Pass the request to the process that is prepared for its entry, and start one if there is none."""
+    entry = asked["entry"]
     for _ in range(2):
         if entry not in others:
             others[entry], theirs = datagrams.pair()
@@ -80,7 +85,7 @@ def _hand_on(
                     _be_prepared(theirs, entry)
             theirs.close()
         try:
-            datagrams.send(others[entry], {"entry": entry}, [connection.fileno()])
+            datagrams.send(others[entry], asked, [connection.fileno()])
         except OSError:  # it has been killed
             others.pop(entry).close()
         else:
@@ -118,7 +123,23 @@ def _child(children: set[int], with_parent: int) -> Iterator[bool]:
     yield pid == 0
 
 
+def _share() -> None:
+    """Keep what exists now shared between all forks: the collector, which writes into objects, no longer visits it."""
+    gc.collect()
+    gc.freeze()
+
+
+def idle_work() -> Iterator[None]:
+    """What makes later runs start faster."""
+    yield from early_imports.load()
+    _share()
+    yield from huge_pages.collapse()
+
+
 def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None:
+    """Work while idle. It begins after some quiet time: a process that is used only once need not do it."""
+    if select.select([control], [], [], _QUIET_SECONDS)[0]:
+        return
     for _ in work:
         if select.select([control], [], [], 0)[0]:
             return
@@ -135,6 +156,7 @@ def _reap(children: set[int]) -> None:
 
 if __name__ == "__main__":
     warm_up_groups()
+    gc.enable()  # launch.py has disabled it
     # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
     prctl.outlive_parent()
-    serve(socket.socket(fileno=int(sys.argv[1])), huge_pages.collapse())
+    serve(socket.socket(fileno=int(sys.argv[1])), idle_work())

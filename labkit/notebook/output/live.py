@@ -20,7 +20,6 @@ from IPython.display import clear_output, display
 
 from labkit.notebook.output.display import RunSnapshot
 from labkit.notebook.output.reopening import still_busy
-from labkit.plots import palette
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -53,6 +52,9 @@ class LiveRun(anywidget.AnyWidget):
         """Whether a message arrived since this was last set to False."""
         self._pace = _Pace()
         self._on_stop = on_stop
+        # imports matplotlib, which the first cell's ranks need not wait for
+        from labkit.plots import palette
+
         super().__init__(cell=cell, shown=dataclasses.asdict(shown), colours=[*palette.SERIES[:-1]])
         self.own_id = self.model_id
         self.on_msg(self._hear)

@@ -79,8 +79,8 @@ function element(parent, tag, className, text = "") {
 }
 
 class Viewer {
-    constructor(root, about, columns, askForPath) {
-        Object.assign(this, { root, about, askForPath }, columns);
+    constructor(root, about, columns, perMachine, askForPath) {
+        Object.assign(this, { root, about, perMachine, askForPath }, columns);
         this.kinds = about.kinds;
         this.began = about.began;
         this.ended = about.began + (about.seconds || 1e-9);
@@ -89,7 +89,7 @@ class Viewer {
         this.hovered = -1; // index of the event under it
         this.index();
         this.build();
-        this.lane = Math.min(Math.max(this.plot / about.worldSize, THINNEST_LANE), TALLEST_LANE);
+        this.lane = this.usualLane();
         this.top = 0;
         [this.from, this.to] = [this.began, this.ended];
         this.listen();
@@ -269,7 +269,14 @@ class Viewer {
         return this.from <= this.began && this.to >= this.ended;
     }
 
+    usualLane() {
+        return Math.min(Math.max(this.plot / this.about.worldSize, THINNEST_LANE), TALLEST_LANE);
+    }
+
+    /** The whole run, from its first rank, in lanes as at the beginning. */
     whole() {
+        this.lane = this.usualLane();
+        this.top = 0;
         this.show(this.began, this.ended);
     }
 
@@ -315,7 +322,23 @@ class Viewer {
         const shown = this.pathButton.getAttribute("aria-pressed") !== "true";
         this.pathButton.setAttribute("aria-pressed", String(shown));
         if (shown && !this.path.length) this.askForPath();
+        else if (shown) this.bringPathIntoView();
         this.redraw();
+    }
+
+    /** Scroll to the ranks of the critical path in the time shown; make lanes thinner if they do not fit. */
+    bringPathIntoView() {
+        let [low, high] = [Infinity, -Infinity];
+        for (let step = 0; step < this.path.length; step += 3) {
+            const [rank, start, end] = this.path.subarray(step, step + 3);
+            if (end < this.from || start > this.to) continue;
+            [low, high] = [Math.min(low, rank), Math.max(high, rank)];
+        }
+        if (low > high) return;
+        const ranks = high - low + 1;
+        if (ranks * this.lane > this.plot) this.stretch(this.plot / ranks / this.lane);
+        this.top = ((low + high + 1) / 2) * this.lane - this.plot / 2;
+        this.scroll(0);
     }
 
     // One frame -------------------------------------------------------------------------------------------------------
@@ -367,6 +390,7 @@ class Viewer {
         c.rect(GUTTER, 0, this.across(), this.plot);
         c.clip();
         this.drawLanes();
+        this.drawMachineBorders();
         this.drawArrows();
         this.drawLabels();
         if (!this.start.length) this.drawNothing();
@@ -456,6 +480,26 @@ class Viewer {
             c.fillText(text, middle, y + 0.5);
             this.drawn.labels++;
         }
+    }
+
+    drawMachineBorders() {
+        const { context: c, perMachine, about } = this;
+        this.drawn.borders = 0;
+        if (!perMachine) return;
+        c.fillStyle = this.colours.text;
+        for (let rank = perMachine; rank < about.worldSize; rank += perMachine) {
+            const y = Math.round(rank * this.lane - this.top);
+            if (y < 0 || y > this.plot) continue;
+            c.fillRect(GUTTER, y - 1, this.across(), 2);
+            this.drawn.borders++;
+        }
+    }
+
+    /** Does a message stay inside its machine? Empty if machines are not known. */
+    linkText(rank, peer) {
+        if (!this.perMachine) return "";
+        const [from, to] = [rank, peer].map((one) => Math.floor(one / this.perMachine));
+        return from === to ? `, inside machine ${from}` : `, between machines ${Math.min(from, to)} and ${Math.max(from, to)}`;
     }
 
     drawNothing() {
@@ -605,7 +649,10 @@ class Viewer {
             lines.push(`${this.sequence[i]} operator${this.sequence[i] === 1 ? "" : "s"}`);
         }
         const what = this.nbytes[i] ? [byteSize(this.nbytes[i])] : [];
-        if (this.peer[i] >= 0) what.push(`${kind === "send" ? "to" : "from"} rank ${this.peer[i]}`);
+        if (this.peer[i] >= 0) {
+            const link = this.linkText(this.rank[i], this.peer[i]);
+            what.push(`${kind === "send" ? "to" : "from"} rank ${this.peer[i]}${link}`);
+        }
         const group = about.groups[this.group[i]];
         if (what.length || group) lines.push([what.join(" "), group].filter(Boolean).join(" · "));
         if (about.lines[this.line[i]]) lines.push(about.lines[this.line[i]]);
@@ -674,13 +721,14 @@ async function render({ model, el }) {
     el.appendChild(root);
     const about = model.get("about");
     const columns = await unpack(model.get("data"), about.layout);
-    const viewer = new Viewer(root, about, columns, () => {
+    const viewer = new Viewer(root, about, columns, model.get("ranks_per_machine"), () => {
         model.set("path_wanted", true);
         model.save_changes();
     });
     const pathArrived = () => {
         const view = model.get("path");
         viewer.path = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+        viewer.bringPathIntoView();
         viewer.redraw();
     };
     model.on("change:path", pathArrived);

@@ -26,7 +26,7 @@ class Part:
     @property
     def edge(self) -> str:
         """Edge colour: a light part needs an outline on a white page."""
-        return "#999999" if self.colour == palette.IDLE else "white"
+        return palette.FAINT if self.colour == palette.IDLE else "white"
 
 
 def stacked(rows: Mapping[str, Mapping[str, float]], parts: Sequence[Part], alt: str) -> tuple[Picture, Axes]:
@@ -46,7 +46,7 @@ def stacked(rows: Mapping[str, Mapping[str, float]], parts: Sequence[Part], alt:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x", color="#E5E5E5", linewidth=0.7)
+    axes.grid(axis="x", color=palette.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     return picture, axes
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count, duration
+from labkit.units import count, duration
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction
@@ -97,7 +97,7 @@ def _scales(axes: Axes) -> None:
     axes.set_xlabel("memory of the fullest rank, predicted (GB)")
     axes.set_ylabel("time of a step, predicted (s)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#EEEEEE", linewidth=0.7)
+    axes.grid(color=palette.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
@@ -110,7 +110,7 @@ def _legend(tried: list[Prediction], some_out: bool) -> list[Line2D]:
     ]
     if some_out:
         handles.append(
-            Line2D([], [], linestyle="", marker="o", color="#444444", markerfacecolor="none", label="no room")
+            Line2D([], [], linestyle="", marker="o", color=palette.NOTE, markerfacecolor="none", label="no room")
         )
     return handles
 

@@ -1,6 +1,7 @@
 """Pictures of one prediction as SVG in HTML, made in a millisecond: for a slider, a matplotlib figure is too slow.
 
-Step and memory are stacked bars, efficiency as GPUs are added is drawn as curves. The background is always white.
+Step and memory are stacked bars, efficiency as GPUs are added is drawn as curves. Background and text have
+JupyterLab's colours; elsewhere text is dark on white.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from labkit.plots import palette
-from labkit.plots.units import duration, size, time_unit
+from labkit.units import duration, size, time_unit
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction
@@ -22,6 +23,8 @@ WIDTH = 760
 _BAR = 30
 _LETTER = 6.6
 """Approximate width of a letter in pixels, at a font size of 12 pixels."""
+_BACKGROUND, _TEXT = "var(--jp-layout-color0, #FFF)", "var(--jp-ui-font-color1, #222)"
+_FAINT = "stroke='currentColor' stroke-opacity='.25'"
 _DARK = {
     palette.STEP["compute"],
     palette.STEP["communication"],
@@ -38,7 +41,7 @@ def live(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]], faded:
 
     faded: draw it pale, because it no longer matches the sliders.
     """
-    look = f"max-width:{WIDTH}px;box-sizing:border-box;padding:4px 8px;background:#FFF;color:#222"
+    look = f"max-width:{WIDTH}px;box-sizing:border-box;padding:4px 8px;background:{_BACKGROUND};color:{_TEXT}"
     pictures = f"{_step(made)}{_memory(made)}{_efficiency(made, studies)}"
     inner = f"<div style='opacity:{0.4 if faded else 1}'>{pictures}</div>"  # the page must not show through
     return f"<div style='{look};font:12px sans-serif'>{inner}</div>"
@@ -80,11 +83,11 @@ def _bar(pieces: Iterable[Piece], whole: float, unit: str, said: str, limit: flo
     drawn, at = [], 0.0
     for name, colour, value in pieces:
         width = WIDTH * value / whole
-        edge = "#999" if colour == palette.IDLE else "#FFF"
-        drawn.append(f"<rect x='{at:.1f}' width='{width:.2f}' height='{_BAR}' fill='{colour}' stroke='{edge}'/>")
+        edge = "#999" if colour == palette.IDLE else _BACKGROUND
+        drawn.append(f"<rect x='{at:.1f}' width='{width:.2f}' height='{_BAR}' fill='{colour}' style='stroke:{edge}'/>")
         if width > _LETTER * len(name) + 8:
             ink = "#FFF" if colour in _DARK else "#000"
-            place = f"x='{at + width / 2:.1f}' y='{_BAR / 2 + 4:g}' text-anchor='middle' fill='{ink}'"
+            place = f"x='{at + width / 2:.1f}' y='{_BAR / 2 + 4:g}' text-anchor='middle' style='fill:{ink}'"
             drawn.append(f"<text {place}>{html.escape(name)}</text>")
         at += width
     if limit is not None:
@@ -102,7 +105,7 @@ def _ticks(whole: float, unit: str) -> list[str]:
         x = WIDTH * index * step / whole
         if x > WIDTH - 24:
             break
-        drawn.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{_BAR}' y2='{_BAR + 4}' stroke='#777'/>")
+        drawn.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{_BAR}' y2='{_BAR + 4}' {_FAINT}/>")
         drawn.append(
             f"<text x='{x:.1f}' y='{_BAR + 15}' font-size='11' text-anchor='middle'>{index * step:g} {unit}</text>"
         )
@@ -123,23 +126,23 @@ def _efficiency(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]])
     drawn = []
     for share in (0, 0.5, 1):
         y = top + height * (1 - share)
-        drawn.append(f"<line x1='{left}' x2='{left + width}' y1='{y:g}' y2='{y:g}' stroke='#DDD'/>")
+        drawn.append(f"<line x1='{left}' x2='{left + width}' y1='{y:g}' y2='{y:g}' {_FAINT}/>")
         drawn.append(f"<text x='{left - 8}' y='{y + 4:g}' font-size='11' text-anchor='end'>{share:.0%}</text>")
     for index, count in enumerate(gpus):
         x = left + width * index / (len(gpus) - 1)
         drawn.append(f"<text x='{x:.1f}' y='{top + height + 17}' font-size='11' text-anchor='middle'>{count:,}</text>")
     drawn.append(f"<text x='{left + width + 30}' y='{top + height + 17}' font-size='11'>GPUs</text>")
     ends: list[float] = []
-    halo = "font-weight='bold' stroke='#FFF' stroke-width='4' paint-order='stroke'"
+    halo = f"font-weight='bold' style='stroke:{_BACKGROUND}' stroke-width='4' paint-order='stroke'"
     for (name, points), colour, dashes in zip(studies.items(), palette.SERIES, ("none", "6 4", "2 3"), strict=False):
         places = [at(point) for point in points]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         style = f"fill='none' stroke='{colour}' stroke-width='2' stroke-dasharray='{dashes}'"
         drawn.append(f"<polyline points='{line}' {style}/>")
         for (x, y), point in zip(places, points, strict=True):
-            face = colour if point.gpus == made.plan.ranks else "#FFF"
+            face = colour if point.gpus == made.plan.ranks else _BACKGROUND
             drawn.append(
-                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{face}' stroke='{colour}' stroke-width='1.5'/>"
+                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' style='fill:{face}' stroke='{colour}' stroke-width='1.5'/>"
             )
         x, y = places[-1]
         y = next(y + by for by in (0, 14, -14, 28) if all(abs(y + by - other) >= 12 for other in ends))
@@ -155,7 +158,8 @@ def _efficiency(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]])
 
 def _svg(drawn: Sequence[str], height: float, said: str) -> str:
     return (
-        f"<svg viewBox='0 0 {WIDTH} {height:g}' style='width:100%;display:block;font:12px sans-serif' fill='#222' "
+        f"<svg viewBox='0 0 {WIDTH} {height:g}' style='width:100%;display:block;font:12px sans-serif' "
+        "fill='currentColor' "
         f"role='img' aria-label='{html.escape(said, quote=True)}'>{''.join(drawn)}</svg>"
     )
 

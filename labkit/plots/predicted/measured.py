@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.units import count
+from labkit.units import count
 
 _MARKS = "os^DvP*Xdph"
 
@@ -29,7 +29,7 @@ def beside_measured(
     axes = picture.add_subplot()
     axes.set_title(title or "Predicted beside measured", loc="left", fontsize=11)
     axes.axhspan(1 - band, 1 + band, color=palette.IDLE, linewidth=0, label=f"within {band:.0%}")
-    axes.axhline(1, color="#777777", linewidth=1)
+    axes.axhline(1, color=palette.FAINT, linewidth=1)
     for index, (source, pairs) in enumerate(runs.items()):
         mean, bias = errors(pairs)
         axes.scatter(

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from labkit.plots import palette
 from labkit.plots.picture import Picture
 from labkit.plots.predicted.bars import HEIGHT, Part, stacked, swatches
-from labkit.plots.units import size
+from labkit.units import size
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction

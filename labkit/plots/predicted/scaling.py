@@ -71,7 +71,7 @@ def predicted_scaling(
 
 def _plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.grid(axis="y", color=palette.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 

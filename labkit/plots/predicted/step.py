@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from labkit.plots import palette
 from labkit.plots.picture import Picture
 from labkit.plots.predicted.bars import Part, stacked, swatches
-from labkit.plots.units import duration, time_unit
+from labkit.units import duration, time_unit
 
 if TYPE_CHECKING:
     from labkit.predict import Prediction

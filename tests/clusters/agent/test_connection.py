@@ -140,7 +140,7 @@ def test_ranks_that_die_and_nodes_that_are_lost_are_told_apart() -> None:
 
         # between cells
         started.processes[0].kill()
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 600
         while live.alive and time.monotonic() < limit:
             time.sleep(0.02)
         with pytest.raises(InvalidJob, match="rank 1 ended with node0: its agent ended with exit code -9"):

@@ -87,7 +87,7 @@ def test_an_interrupt_leaves_agents_that_serve_on(pair: Agents) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pair.nodes.run(plan(pair, SUM + "import time\ntime.sleep(600)"), interrupt)
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 600
     while any(len(descendants(agent.pid)) > 1 for agent in pair.processes) and time.monotonic() < limit:
         time.sleep(0.02)
     assert [len(descendants(agent.pid)) for agent in pair.processes] == [1, 1], "the forkserver alone"
@@ -114,7 +114,7 @@ def test_an_agent_ends_when_its_client_is_silent() -> None:
         below = agent.children(recursive=True)
         assert below, "its forkserver"
         assert started.processes[0].wait(300) == 0
-        assert psutil.wait_procs(below, timeout=60)[1] == []
+        assert psutil.wait_procs(below, timeout=300)[1] == []
 
 
 def alone(request: Path) -> list[str]:

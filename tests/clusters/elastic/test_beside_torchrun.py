@@ -79,7 +79,7 @@ def with_torchrun(script: str, ranks: int, restarts: int, folder: Path) -> Ended
 def in_a_cell(script: str, ranks: int, restarts: int, folder: Path) -> Ended:
     told = folder / "cell"
     told.mkdir()
-    job = Job(source=script, max_restarts=restarts, environment={"TOLD": str(told)}, timeout=60)
+    job = Job(source=script, max_restarts=restarts, environment={"TOLD": str(told)}, timeout=300)
     run = local(nproc_per_node=ranks).run(job)
     return Ended(_told(told), {result.exit for result in run.ranks if result.exit})
 

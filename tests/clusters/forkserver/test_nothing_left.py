@@ -124,7 +124,7 @@ while True:
 def test_nothing_is_left_of_data_workers_and_of_a_rank_that_stands_still() -> None:
     pids = Pids(4, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        local(nproc_per_node=2).run(Job(source=WORKERS, timeout=60), pids)
+        local(nproc_per_node=2).run(Job(source=WORKERS, timeout=300), pids)
     assert alive(pids.known) == set()
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(arguments: list[str]) -> None
     assert pids.known < below, "ranks and their grandchildren, a supervisor, the forkserver"
     kernel.kill()
     kernel.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(below) == set()
@@ -186,7 +186,7 @@ def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
     assert below
     kernel.kill()
     kernel.wait()
-    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=60)
+    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=300)
     assert not still_there
 
 
@@ -203,7 +203,7 @@ def test_a_supervisor_that_is_killed_takes_its_ranks_along() -> None:
     run = local(nproc_per_node=2, forkserver=forkserver).run(Job(source=source), pids)
     assert run.stopped == "the process that watches over the ranks died"
     assert not run.ok
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while alive(pids.known) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(pids.known) == set()

@@ -31,7 +31,7 @@ def _told(**options: object) -> str:
 
 
 def _is_empty(standin: StandInCluster) -> bool:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 600
     while standin.names() and time.monotonic() < limit:
         time.sleep(0.05)
     return standin.names() == []
@@ -193,7 +193,7 @@ def _kinds(standin: StandInCluster) -> set[str]:
 
 
 def _soon(so: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 600
     while not so() and time.monotonic() < limit:
         time.sleep(0.05)
     return so()

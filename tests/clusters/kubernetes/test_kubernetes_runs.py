@@ -37,7 +37,7 @@ def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thre
     """Do something in another thread as soon as a condition holds."""
 
     def watch() -> None:
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 600
         while not seen() and time.monotonic() < limit:
             time.sleep(0.05)
         act()
@@ -155,7 +155,7 @@ def test_an_image_without_labkit_is_told_with_the_pods_last_words(standin: Stand
 
 def _becomes(so: Callable[[], bool]) -> bool:
     """Wait for a condition: the cluster deletes in its own time."""
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 600
     while not so() and time.monotonic() < limit:
         time.sleep(0.05)
     return so()

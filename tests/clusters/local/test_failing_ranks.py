@@ -19,7 +19,7 @@ dist.all_reduce(x)
 
 
 def run(source: str) -> Run:
-    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=60))
+    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=300))
 
 
 def dies(statement: str) -> Run:

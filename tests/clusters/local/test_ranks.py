@@ -18,7 +18,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def run(source: str, ranks: int = 2, **options: object) -> Run:
-    return local(nproc_per_node=ranks).run(Job(source=source, filename="Cell In[3]", timeout=60, **options))  # type: ignore[arg-type]
+    return local(nproc_per_node=ranks).run(Job(source=source, filename="Cell In[3]", timeout=300, **options))  # type: ignore[arg-type]
 
 
 def values(source: str, ranks: int = 2) -> list[object]:

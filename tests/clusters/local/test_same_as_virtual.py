@@ -156,7 +156,7 @@ dist.all_reduce(torch.ones(3), group=dist.new_group([0, 1, 2, 3]))
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_real_ranks_record_what_virtual_ranks_do(program: str) -> None:
-    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", timeout=60)
+    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", timeout=300)
     modelled = virtual(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     measured = local(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     assert measured.groups == modelled.groups

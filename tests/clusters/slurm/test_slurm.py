@@ -129,6 +129,6 @@ def test_an_interrupt_leaves_the_kept_nodes_but_no_rank(nodes: SlurmCluster, run
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        nodes.run(Job(source=HEAD + WAIT, timeout=60), interrupt)
+        nodes.run(Job(source=HEAD + WAIT, timeout=300), interrupt)
     assert run(nodes, "0").ok
     assert running_rig.jobs() == job

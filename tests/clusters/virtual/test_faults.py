@@ -14,7 +14,7 @@ LINK = Link("test", gb_per_s=1.0, latency_seconds=1e-3, source="test")
 
 def run(source, *faults, n=2, ranks="threads", **options):
     cluster = virtual(nproc_per_node=n, intra_node=LINK, inter_node=LINK, faults=faults, ranks=ranks, **options)
-    return cluster.run(Job(source=START + source, timeout=60))
+    return cluster.run(Job(source=START + source, timeout=300))
 
 
 SLEEPER = """

@@ -38,7 +38,7 @@ results + seen + [polled.value()[0].item()]
 def test_futures_are_chained_collected_and_polled_as_with_gloo() -> None:
     real = local(nproc_per_node=2).run(Job(source=CHAINED)).raise_if_failed()
     for how in ("threads", "processes"):
-        job = Job(source=CHAINED, timeout=60)
+        job = Job(source=CHAINED, timeout=300)
         assert virtual(nproc_per_node=2, ranks=how).run(job).raise_if_failed().values == real.values  # type: ignore[arg-type]
 
 

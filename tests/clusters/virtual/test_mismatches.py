@@ -20,7 +20,7 @@ KINDS: list[Literal["threads", "processes"]] = ["threads", "processes"]
 
 def run(source: str, ranks: int = 4, kind: Literal["threads", "processes"] = "threads", backend: str = "gloo") -> Run:
     text = HEAD.replace("BACKEND", repr(backend)) + dedent(source).strip("\n")
-    return virtual(nproc_per_node=ranks, ranks=kind).run(Job(source=text, filename="Cell In[7]", timeout=60))
+    return virtual(nproc_per_node=ranks, ranks=kind).run(Job(source=text, filename="Cell In[7]", timeout=300))
 
 
 def errors(result: Run) -> list[str]:

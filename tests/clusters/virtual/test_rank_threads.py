@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 
 
 def ran(kind: str, source: str, ranks: int = 2) -> Run:
-    return virtual(nproc_per_node=ranks, **KINDS[kind]).run(Job(source=HEAD + source, timeout=60))
+    return virtual(nproc_per_node=ranks, **KINDS[kind]).run(Job(source=HEAD + source, timeout=300))
 
 
 RING = """

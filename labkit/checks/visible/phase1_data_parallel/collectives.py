@@ -36,6 +36,7 @@ def own_messages(run: Run) -> None:
 
 @check(
     points=2,
+    todo=1,
     title="broadcast: every rank ends with what src holds",
     look_at="in the round that goes wrong: who has the data, and who receives it",
 )
@@ -48,18 +49,21 @@ def broadcasts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=2,
     title="reduce: rank dst ends with the sum of all",
-    look_at="the tree of broadcast, backwards: who sends in the first round",
+    look_at="the tree of broadcast, backwards: who sends in the first round; what `combine` reads, and where it writes",
 )
 def reduces(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for n, dst in ((4, 0), (1, 0), (4, draw.choice([1, 2, 3])), (draw.choice([3, 5, 6]), 2)):
         run = ranks(n).call(submission.reduce, [Args(digits(rank), dst) for rank in range(n)])
-        expect(run.values[dst], f"sum over {n} ranks, on rank {dst}").equals(total(n))
+        wanted = [total(n) if rank == dst else None for rank in range(n)]
+        expect(run.values, f"sum over {n} ranks", ranks=n).equals(wanted)
         own_messages(run)
 
 
 @check(
     points=3,
+    todo=3,
     title="all-gather: row r is rank r's tensor, on every rank",
     look_at="which rows arrive in each round, and how far the rows are turned at the end",
 )
@@ -67,12 +71,13 @@ def gathers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for n in (2, 4, draw.choice([3, 5, 6])):
         run = ranks(n).call(submission.all_gather, lambda rank: torch.full((2,), float(rank)))
         wanted = torch.arange(float(n)).repeat_interleave(2).view(n, 2)
-        expect(run.values, f"rows 0-{n - 1}", chunks=n).equals([wanted] * n)
+        expect(run.values, f"rows 0-{n - 1}, where rank r gave r", chunks=n).equals([wanted] * n)
         own_messages(run)
 
 
 @check(
     points=4,
+    todo=4,
     title="the three all-reduces: every rank ends with the sum",
     look_at="the digit that is not 1: whose part is missing, or there twice",
 )
@@ -80,14 +85,15 @@ def all_reduces(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for name in ALL_REDUCES:
         for n in (4, 1, draw.choice([3, 5, 6])):
             run = ranks(n).call(getattr(submission, name), lambda rank: digits(rank))
-            expect(run.values, f"{name} over {n} ranks").equals([total(n)] * n)
+            expect(run.values, f"{name} over {n} ranks", ranks=n).equals([total(n)] * n)
             own_messages(run)
 
 
 @check(
     points=4,
+    todo=2,
     title="trees: N-1 messages, in ceil(log2 N) rounds",
-    look_at="the timeline: who could have sent already, and did not",
+    look_at="who could have sent already, and did not: part 5 of the notebook draws your rounds",
 )
 def trees(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for n in (8, draw.choice([5, 6, 7])):
@@ -101,6 +107,7 @@ def trees(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="all-gather and recursive doubling: log2 N rounds, everybody busy in each",
     look_at="how much each rank sends in a round, and whether it receives at the same time",
 )
@@ -119,13 +126,14 @@ def counted(run: Run, what: str, messages: int, nbytes: int, allowed: int) -> No
     n = run.trace.world_size
     own_messages(run)
     expect(sum(run.trace.messages_sent(rank) for rank in range(n)), f"{what}: messages").equals(messages)
-    expect(sum(run.trace.bytes_sent(rank) for rank in range(n)), f"{what}: bytes in all").equals(nbytes)
+    expect(sum(run.trace.bytes_sent(rank) for rank in range(n)), f"{what}: bytes in all", unit="bytes").equals(nbytes)
     if run.trace.clock == "modelled":  # between real processes a message may be sent long before its receive is posted
         expect(rounds(run.trace), f"{what}: rounds, one after the other").at_most(allowed)
 
 
 @check(
     points=2,
+    todo=4,
     title="in place, other operations, a group of some ranks",
     look_at="what is returned; places in the group, not in the world",
 )
@@ -134,7 +142,9 @@ def in_place_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> Non
     for name in ALL_REDUCES:
         run = ranks(3).call(getattr(submission, name), lambda rank: Args(digits(rank), op=reduce_op(operation)))
         given = [result.arguments[0] for result in run.ranks]
-        expect(given, f"{name}, {operation}: the tensor that was given").equals([torch.full((4,), value)] * 3)
+        what = f"{name}, {operation}: the tensor that was given"
+        look_at = "whether `combine` puts parts together, which knows the operation, and writes into `data`"
+        expect(given, what, look_at=look_at).equals([torch.full((4,), value)] * 3)
         for result in run.ranks:
             returned = "the tensor that was given" if result.returned_argument == 0 else "another object"
             expect(returned, f"{name}: rank {result.rank} returns").equals("the tensor that was given")
@@ -144,7 +154,7 @@ def in_place_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> Non
         run = ranks(4).call(
             getattr(submission, name), lambda rank: Args(digits(rank), group=group_of(halves[rank % 2]))
         )
-        expect(run.values, f"{name} within ranks 0, 2 and within 1, 3").equals(sums)
+        expect(run.values, f"{name} within ranks 0, 2 and within 1, 3", ranks=4).equals(sums)
     # src is a global rank, as in torch.distributed
     run = ranks(4).call(
         submission.broadcast, lambda rank: Args(digits(rank), 2 + rank % 2, group=group_of(halves[rank % 2]))
@@ -152,22 +162,47 @@ def in_place_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> Non
     expect(run.values, "broadcast from rank 2 to 0, and from 3 to 1").equals([digits(2), digits(3)] * 2)
 
 
-HINTS = [
-    "Draw eight ranks in a row, and rank 0 with the data. One round doubles how many have it, so three rounds "
-    "must do: 0 sends to 4; then 0 to 2 and 4 to 6; then 0 to 1, 2 to 3, 4 to 5, 6 to 7. For each round, write "
-    "down the places that send and the distance. What do those places have in common, and what those that "
-    "receive?",
-    "Broadcast: in the round with `distance`, the places that have the data are the multiples of 2 * distance, "
-    "and `distance` after each of them one receives. The distances are `_distances(row.size)`, the largest first."
-    " Reduce is the same with the smallest first, and with send and receive exchanged.",
-    "Broadcast, each round: `row.place % (2 * distance) == distance` receives from `row.place - distance`; "
-    "`row.place % (2 * distance) == 0` sends to `row.place + distance`, if that is below `row.size`.",
-    "All-gather on five ranks: after one round you hold two rows, after two rounds four; one is missing. So in "
-    "the round in which you hold `held` rows you send the first `min(held, row.size - held)` of them to the place"
-    " `held` before yours, counted modulo the size, and receive as many from the place `held` after yours, into "
-    "the rows from `held` on. At the end row 0 is your own; `rows.roll(k, dims=0)` moves row i to row i + k.",
-    "Recursive doubling: `row.place ^ distance` is the place that differs in one bit; for it `row.exchange(data, "
-    "other, part, other)`, then `combine(data, part, out=data)`, for each of `_distances(core)`. Places from "
-    "`core` on send to `row.place - core` before that, and receive from there after it; those below take that "
-    "part in with `combine` first, and send the result last, where `row.place + core < row.size`.",
-]
+HINTS = {
+    1: [
+        "Draw eight ranks in a row, and rank 0 with the data. One round doubles how many have it, so three rounds "
+        "must do: 0 sends to 4; then 0 to 2 and 4 to 6; then 0 to 1, 2 to 3, 4 to 5, 6 to 7. For each round, write "
+        "down the places that send and the distance. What do those places have in common, and what those that "
+        "receive?",
+        "In the round with `distance`, the places that have the data are the multiples of `2 * distance`, and the "
+        "place `distance` after each of them receives. The distances are `_distances(row.size)`, the largest first.",
+        "Each round: if `row.place % (2 * distance) == distance`, receive from `row.place - distance`; if "
+        "`row.place % (2 * distance) == 0` and `row.place + distance < row.size`, send to `row.place + distance`.",
+    ],
+    2: [
+        "Read your rounds of broadcast from the last to the first, with every arrow turned round. Who sends in the "
+        "first round of reduce, and to whom?",
+        "The distances are `_distances(row.size)`, the smallest first. The place that received in broadcast sends "
+        "now. The other one receives into `part`, since `data` holds its own sum so far, and combines.",
+        "Each round: if `row.place % (2 * distance) == distance`, `row.send(data, row.place - distance)`; if it is "
+        "0 and `row.place + distance < row.size`, `row.receive(part, row.place + distance)` and `combine(data, "
+        "part, out=data)`.",
+    ],
+    3: [
+        "Take five ranks. After one round you hold two rows, after two rounds four; one is missing. Which rows does "
+        "the place `held` after yours hold that you lack, and which of your rows does the place `held` before yours "
+        "lack?",
+        "While you hold `held` rows you send the first `min(held, row.size - held)` of them to the place `held` "
+        "before yours, counted modulo the size, and receive as many from the place `held` after yours, into the "
+        "rows from `held` on. At the end row 0 is your own, and it belongs into row `row.place`.",
+        "For `held` in `_distances(row.size)`, with `more = min(held, row.size - held)`: `row.exchange(rows[:more], "
+        "(row.place - held) % row.size, rows[held : held + more], (row.place + held) % row.size)`. At the end `rows "
+        "= rows.roll(row.place, dims=0)`.",
+    ],
+    4: [
+        "Begin with eight ranks. In the first round places 0 and 1 exchange, 2 and 3, and so on; then 0 and 2, 1 "
+        "and 3; then 0 and 4, 1 and 5. Write the places in binary: how does your partner's differ from yours? What "
+        "do you hold after each round?",
+        "`row.place ^ distance` is the place that differs in one bit: exchange with it for each of "
+        "`_distances(core)`, and combine. With six ranks `core` is 4: places 4 and 5 send to 0 and 1 before that, "
+        "and receive the result from there after it.",
+        "From `core` on: `row.send(data, row.place - core)`, then `row.receive(data, row.place - core)`. Below: if "
+        "`row.place + core < row.size`, receive into `part` from there and combine; for each `distance` in "
+        "`_distances(core)`, with `other = row.place ^ distance`, `row.exchange(data, other, part, other)` and "
+        "`combine(data, part, out=data)`; last, send `data` to `row.place + core` if it exists.",
+    ],
+}

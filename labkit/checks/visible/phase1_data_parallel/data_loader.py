@@ -35,6 +35,7 @@ def in_turn(shares: list[list[int]]) -> list[int]:
 
 @check(
     points=4,
+    todo=2,
     title="every sample exactly once in an epoch",
     look_at="which places of the order are this rank's, also when the size does not divide",
 )
@@ -63,6 +64,7 @@ def disturbed(size: int, num_replicas: int, rank: int) -> list[Any]:
 
 @check(
     points=3,
+    todo=2,
     title="one order, on all ranks and for any number of them",
     look_at="the generator: whose is it, and what is it seeded with?",
 )
@@ -79,6 +81,7 @@ def one_order(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=2,
     title="set_epoch mixes anew, the same way each time",
     look_at="what the order depends on: seed, epoch, shuffle",
 )
@@ -93,7 +96,12 @@ def epochs(submission: Submission, ranks: Ranks) -> None:
     expect(shares, "7 samples on 3 ranks, shuffle=False").equals([[0, 3, 6], [1, 4], [2, 5]])
 
 
-@check(points=2, title="drop_last: all ranks have as many", look_at="how many samples are left out, and of which end")
+@check(
+    points=2,
+    todo=2,
+    title="drop_last: all ranks have as many",
+    look_at="how many samples are left out, and of which end",
+)
 def drop_last(submission: Submission, ranks: Ranks) -> None:
     shares = first_epoch(submission, ranks, 11, 4, drop_last=True)
     expect([len(share) for share in shares], "samples on each of 4 ranks, of 11").equals([2, 2, 2, 2])
@@ -131,6 +139,7 @@ def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> 
 
 @check(
     points=3,
+    todo=3,
     title="a run that stopped goes on where it was",
     look_at="`_begin` in the slice, `_given` at each yield, and `position` when the epoch is over",
 )
@@ -155,6 +164,7 @@ def resume(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=3,
     title="and on another number of ranks, too",
     look_at="position: how many samples of the order have all ranks had together?",
 )
@@ -200,6 +210,7 @@ def prefetched(count: int, breaks: bool) -> list[Any]:
 
 @check(
     points=2,
+    todo=4,
     title="prefetch: every batch, in order, in each epoch; an error in its place",
     look_at="what the thread puts into the queue when the loader ends, and when it raises",
 )
@@ -246,6 +257,7 @@ def held(prefetch_factor: int) -> dict[str, Any]:
 
 @check(
     points=3,
+    todo=4,
     title="prefetch: reads ahead while you work, not too far, and leaves no thread",
     look_at="when the thread begins, what it waits for, and what ends it when you leave early",
 )
@@ -259,19 +271,46 @@ def reads_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(found["left"], "threads that go on after `break`").equals(0)
 
 
-HINTS = [
-    "Take 10 samples and 4 ranks, and write the order of an epoch in rows of four: each row is a round, each column a "
-    "rank. What has been dealt out after two rounds? It is the beginning of the order, and only one number is needed "
-    "to say so. Now write what is left in rows of three.",
-    "`torch.randperm(n, generator=g)`, `g = torch.Generator().manual_seed(...)`, draws from a generator of your own: "
-    "the same on every rank, and `torch.rand` elsewhere does not notice. A rank's part is a slice with a step: "
-    "`order[first : end : num_replicas]`. Where does it begin, for rank r, when `self._begin` samples are gone?",
-    "The state is about all ranks: one sample given here means that `num_replicas` are gone from the order. "
-    "The place is `self._begin` plus that product; but in the last round only some ranks get one, so the place "
-    "is never beyond the end, and when nothing is left for anybody it is `dataset_size`.",
-    "Iteration: `order[self._begin + self.rank : self._begin + self._left() : self.num_replicas].tolist()`, with "
-    "`self._given += 1` before each `yield`, and `self._given = -(-self._left() // self.num_replicas)` at the end. "
-    "Thread: `while room.acquire() and not leaving.is_set(): ready.put((copies.make(next(batches)), None))` in a `try` "
-    "whose `except BaseException as error` puts `(None, error)`. Outside: `try:` get, release, yield; `finally:` set "
-    "`leaving`, release once more, join.",
-]
+HINTS = {
+    1: [
+        "`torch.rand` and `torch.randperm` draw from one generator that the whole process shares. Anything else "
+        "that draws moves it on, by a different amount on each rank. What would make the permutation depend on seed "
+        "and epoch alone?",
+        "`torch.Generator().manual_seed(...)` is a generator of your own: the same on every rank, and nobody else "
+        "notices what you draw from it. Seed it with `self.seed + self.epoch`.",
+        "Without `self.shuffle`: `torch.arange(self.dataset_size)`. With it: `torch.randperm(self.dataset_size, "
+        "generator=torch.Generator().manual_seed(self.seed + self.epoch))`.",
+    ],
+    2: [
+        "Take 10 samples and 4 ranks, and write the order of an epoch in rows of four: each row is a round, each "
+        "column a rank. Which elements of the order are those of rank 1? What changes when the first 4 are gone "
+        "already?",
+        "A rank's part is a slice with a step: `order[first : end : num_replicas]`. It begins `rank` places after "
+        "the samples that are gone, `self._begin`, and ends where the `self._left()` samples after these end. The "
+        "slice is a tensor; turn it into Python numbers last.",
+        "`mine = order[self._begin + self.rank : self._begin + self._left() : self.num_replicas]`. For each `index` "
+        "in `mine.tolist()`: `self._given += 1`, then `yield index`. After the loop `self._given = -(-self._left() "
+        "// self.num_replicas)`, the number of rounds, rounded up.",
+    ],
+    3: [
+        "The state is about all ranks: one sample given here means that `num_replicas` samples are gone from the "
+        "order. What does this count when the last round has fewer samples than ranks?",
+        "The position is `self._begin` plus rounds times `self.num_replicas`. When that reaches `self._left()` "
+        "samples, nothing is left for anybody, and the position is `self.dataset_size`. `taken` may be 0, which is "
+        "a number like any other.",
+        "`rounds = self._given if taken is None else taken`, `dealt = rounds * self.num_replicas`, and `position = "
+        "self._begin + dealt if dealt < self._left() else self.dataset_size`.",
+    ],
+    4: [
+        "Two threads share `ready`. The reading one waits for `room` before each batch; the yielding one makes room "
+        "when it has taken a batch. Go through the ways in which the loop can end: the loader is exhausted, the "
+        "loader raises, the caller breaks. Which thread waits for what, in each?",
+        "The thread's last item is always an error, StopIteration included, so the other side never waits in vain. "
+        "When the caller breaks, `finally` runs in the generator: set `leaving`, and release `room` once, since the "
+        "thread may be waiting there; then join it.",
+        "Thread: `while room.acquire() and not leaving.is_set(): ready.put((copies.make(next(batches)), None))`, in "
+        "a `try` whose `except BaseException as error` puts `(None, error)`. Outside, in `try: while True:`, get an "
+        "item; return for StopIteration, raise any other error; `room.release()`; `yield copies.hand_over(batch)`. "
+        "In `finally`: `leaving.set()`, `room.release()`, `thread.join()`.",
+    ],
+}

@@ -31,7 +31,12 @@ def reads(variables: dict[str, str | None]) -> Any:
     return {"rank": config.rank, "world_size": config.world_size, "local_rank": config.local_rank}
 
 
-@check(points=3, title="from_env reads rank, world size and local rank", look_at="which variable each field comes from")
+@check(
+    points=3,
+    todo=1,
+    title="from_env reads rank, world size and local rank",
+    look_at="which variable each field comes from",
+)
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     rank, local_rank = draw.randrange(4, 8), draw.randrange(4)
     variables = TORCHRUN | {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
@@ -41,20 +46,26 @@ def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     )
 
 
-@check(points=3, title="a variable that is missing is named", look_at="what os.environ has, before anything is read")
+@check(
+    points=3,
+    todo=1,
+    title="a variable that is missing, or no number, is named",
+    look_at="what os.environ has, before anything is read",
+)
 def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     absent = draw.choice(["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-    cases: list[tuple[str, dict[str, str | None], list[str]]] = [
-        (f"without {absent}", {absent: None}, [absent]),
-        ("without RANK and MASTER_ADDR", {"RANK": None, "MASTER_ADDR": None}, ["RANK", "MASTER_ADDR"]),
-        ("with WORLD_SIZE=four", {"WORLD_SIZE": "four"}, ["WORLD_SIZE", "four"]),
+    number = "what int() raises for the text: catch that, and raise a ValueError with the variable's name and its text"
+    cases: list[tuple[str, dict[str, str | None], list[str], str]] = [
+        (f"without {absent}", {absent: None}, [absent], ""),
+        ("without RANK and MASTER_ADDR", {"RANK": None, "MASTER_ADDR": None}, ["RANK", "MASTER_ADDR"], ""),
+        ("with WORLD_SIZE=four", {"WORLD_SIZE": "four"}, ["WORLD_SIZE", "four"], number),
     ]
-    for case, change, named in cases:
+    for case, change, named, look_at in cases:
         run = ranks(1).call(submission.used_by(reads, joined=False), [Args({**TORCHRUN, **change})])
         raised, message = run.values[0] if isinstance(run.values[0], list) else ("no error", "")
-        expect(raised, f"{case} it raises").equals("ValueError")
+        expect(raised, f"{case} it raises", look_at=look_at).equals("ValueError")
         for name in named:
-            expect(message, f"the message of the ValueError {case}").contains(name)
+            expect(message, f"the message of the ValueError {case}", look_at=look_at).contains(name)
 
 
 def joins(another: dict[str, int]) -> Any:
@@ -81,6 +92,7 @@ def joins(another: dict[str, int]) -> Any:
 
 @check(
     points=3,
+    todo=2,
     title="setup_distributed makes one group of all ranks",
     look_at="what init_process_group is given; if a group exists, its rank and size beside the config's",
 )
@@ -113,6 +125,7 @@ def joins_again() -> Any:
 
 @check(
     points=3,
+    todo=2,
     title="cleanup may be called twice, and the group made again",
     look_at="what setup_distributed remembers of a group that has ended",
 )
@@ -144,6 +157,7 @@ def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
 
 @check(
     points=3,
+    todo=3,
     title="rank_zero_first: rank 0 has ended its block before the others begin",
     look_at="on which side of its yield each rank comes to the barrier, and to which group's",
 )
@@ -162,6 +176,7 @@ def order(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=3,
     title="rank_zero_first: a block that fails on rank 0 leaves nobody waiting",
     look_at="whether rank 0 comes to the barrier when an exception goes through its yield",
 )
@@ -172,6 +187,7 @@ def failing(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="all_reduce_metrics: the same means on every rank",
     look_at="what is added up, and in which dtype; by what it is divided; the order of names; ranks of weight 0",
 )
@@ -202,6 +218,7 @@ def means(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=4,
     title="all_reduce_metrics: one collective, however many metrics",
     look_at="how many tensors are sent: one holds all the sums",
 )
@@ -216,22 +233,43 @@ def one_collective(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(len(called), f"collectives that rank {rank} called for {len(names)} metrics").equals(1)
 
 
-HINTS = [
-    "from_env: the names that you look for are `[*numbers.values(), *address]`. Collect those that are `not in "
-    "os.environ` in a list first; an error that names one variable at a time has to be met three times. int() says "
-    "\"invalid literal for int(): 'four'\", which does not name the variable: catch it and raise one that does.",
-    "setup_distributed: `if not dist.is_initialized():` is the whole memory that it needs. A variable of your own that "
-    "remembers the group would still remember it after cleanup().",
-    "rank_zero_first: a barrier opens when every rank has come to it once. Rank 0 comes after its block, so the others "
-    "must come before theirs: they wait there until rank 0 is done. A block that raises does so at the `yield`, and "
-    "what has to happen all the same belongs under `finally`.",
-    "all_reduce_metrics: let every rank send `weight * value` for each metric and, as one more element at the end, its "
-    "`weight`. After one all_reduce all ranks have the sums; divide all but the last by the last. nan * 0 is nan, so "
-    "a rank of weight 0 sends 0.",
-    "TODO 1: `missing = [name for name in (*numbers.values(), *address) if name not in os.environ]`. TODO 2: "
-    "`dist.init_process_group(config.backend, init_method=config.init_method, rank=config.rank, "
-    "world_size=config.world_size)`. TODO 3: `if not first: barrier(group)`, then `try: yield`, then `finally:` and "
-    "`if first: barrier(group)`. TODO 4: `weighted = [weight * value if weight else 0.0 for value in "
-    "values.values()]`, `sums = torch.tensor([*weighted, weight], dtype=torch.float64, device=_device(group))`, "
-    "`dist.all_reduce(sums, group=group)`, and `(sums[:-1] / sums[-1]).tolist()`.",
-]
+HINTS = {
+    1: [
+        "An error that names one missing variable at a time has to be met three times. So look for all of them "
+        "before you read any.",
+        "The names to look for are `[*numbers.values(), *address]`: collect those that are `not in os.environ`. "
+        "When a text is no number, int() raises \"invalid literal for int(): 'four'\", which does not name the "
+        "variable: catch that, and raise an error that does.",
+        "`missing = [name for name in (*numbers.values(), *address) if name not in os.environ]`; if there are any, "
+        "raise a ValueError with `', '.join(missing)`. Then, for `field, name` in `numbers.items()`: in a `try`, "
+        '`fields[field] = int(os.environ[name])`; on ValueError raise `ValueError(f"{name} must be a whole number, '
+        'got {os.environ[name]!r}")`.',
+    ],
+    2: [
+        "The function may be called twice, and again after cleanup(). A variable of your own that remembers the "
+        "group would still remember it after cleanup(). Who knows whether there is a group now?",
+        "Three cases: no group and backend mpi; no group and any other backend; a group. `dist.is_initialized()` "
+        "separates them, and `dist.get_rank()` and `dist.get_world_size()` are to be compared with the config.",
+        "`dist.init_process_group(config.backend, init_method=config.init_method, rank=config.rank, "
+        "world_size=config.world_size)`, for mpi only the backend. If there is a group: raise ValueError when "
+        "`(dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size)`.",
+    ],
+    3: [
+        "A barrier opens when every rank has come to it once. The others must not begin until rank 0 has ended its "
+        "block. So where does rank 0 come to the barrier, and where do the others?",
+        "Rank 0 comes after its block, the others before theirs: they wait there until rank 0 is done. A block that "
+        "raises does so at the `yield`, and what has to happen all the same belongs under `finally`.",
+        "`first = is_main_process(group)`; `if not first: barrier(group)`; then `try: yield`, and in its `finally:` "
+        "`if first: barrier(group)`.",
+    ],
+    4: [
+        "Two ranks have means 2 and 8 over 10 and 30 samples. Which sums over the ranks do you need for the mean "
+        "over all 40 samples? How can all of them travel in one tensor?",
+        "Every rank sends `weight * value` for each metric and, as one more element at the end, its `weight`. After "
+        "one all_reduce all ranks have the sums; divide all but the last by the last. `nan * 0` is nan, so a rank "
+        "of weight 0 sends 0.",
+        "`weighted = [weight * value if weight else 0.0 for value in values.values()]`; `sums = "
+        "torch.tensor([*weighted, weight], dtype=torch.float64, device=_device(group))`; if there is a group, "
+        "`dist.all_reduce(sums, group=group)`; `means = dict(zip(values, (sums[:-1] / sums[-1]).tolist()))`.",
+    ],
+}

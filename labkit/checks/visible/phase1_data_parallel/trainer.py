@@ -137,7 +137,10 @@ def per_step(submission: Submission, ranks: Ranks, shares: Sequence[int], reduct
 
 
 @check(
-    points=3, title="all ranks start with the first rank's weights", look_at="start_equal: what is sent, and by whom"
+    points=3,
+    todo=1,
+    title="all ranks start with the first rank's weights",
+    look_at="start_equal: what is sent, and by whom",
 )
 def start(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     given = [Args(10.0**rank, torch.ones(1), "flat", 0) for rank in range(3)]
@@ -157,6 +160,7 @@ def start(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=4,
+    todo=3,
     title="a step is the one that a single process takes on the whole batch",
     look_at="the sum of the gradients, and what it is divided by",
 )
@@ -173,6 +177,7 @@ def one_step(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=4,
+    todo=3,
     title="unequal shares of the batch count by their samples, empty ones too",
     look_at="the weight of each rank's gradient: its number of samples",
 )
@@ -183,7 +188,9 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(gradient(run), what).equals([digits(shares)] * len(shares))
 
 
-@check(points=3, title="flat: one all-reduce for each step", look_at="what else travels: loss, number of samples")
+@check(
+    points=3, todo=3, title="flat: one all-reduce for each step", look_at="what else travels: loss, number of samples"
+)
 def flat(submission: Submission, ranks: Ranks) -> None:
     found = per_step(submission, ranks, [1, 2, 1], "flat")
     expect([dict(counter) for counter in found], "collectives of one step, on ranks 0-2").equals(
@@ -193,6 +200,7 @@ def flat(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=5,
+    todo=3,
     title="the other reductions: the same step, in their own ways",
     look_at="add_up: which collectives each reduction is made of",
 )
@@ -211,6 +219,7 @@ def reductions(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=2,
+    todo=3,
     title="frozen, tied and unused parameters",
     look_at="a parameter whose grad is None: on this rank, or on all of them",
 )
@@ -223,19 +232,24 @@ def parameters(submission: Submission, ranks: Ranks) -> None:
         expect(seen, f"the weight '{name}' after two steps").equals([value] * 2)
 
 
-@check(points=2, title="metrics: the loss of the whole batch, and the times", look_at="what a step returns")
+@check(points=2, todo=3, title="metrics: the loss of the whole batch, and the times", look_at="what a step returns")
 def metrics(submission: Submission, ranks: Ranks) -> None:
     given = [Args(1.0, x, wait=work("forward", 0.02)) for x in samples([1, 3])]
     run = ranks(2, inter_node="ethernet-10g").call(submission.used_by(steps_of), given)
     expect([value["losses"] for value in run.values], "loss on ranks 0 and 1").equals([[31.0]] * 2)
     for rank, value in enumerate(run.values):
         reducing = [e.end - e.start for e in run.trace.collectives(rank) if e.operation == "all_reduce"]
-        expect(value["compute"][0], f"compute_seconds of rank {rank}, whose forward takes 0.02").at_least(0.02)
-        expect(value["communication"][0], f"communication_seconds of rank {rank}").at_least(0.5 * reducing[-1])
+        expect(
+            value["compute"][0], f"compute_seconds of rank {rank}, whose forward takes 0.02", unit="seconds"
+        ).at_least(0.02)
+        expect(value["communication"][0], f"communication_seconds of rank {rank}", unit="seconds").at_least(
+            0.5 * reducing[-1]
+        )
 
 
 @check(
     points=2,
+    todo=4,
     title="the learning rate grows with the batch, in a warm-up",
     look_at="the factor at step 0, and at its end",
 )
@@ -248,19 +262,44 @@ def learning_rate(submission: Submission, ranks: Ranks) -> None:
     expect(rate, "0.1 for 256 samples, now 512, without a warm-up").close_to(0.2)
 
 
-HINTS = [
-    "Take two ranks with one weight, one sample on rank 0 and three on rank 1. Write down the gradient of the mean "
-    "loss on each rank, and the gradient over all four samples. By which numbers do you have to multiply the two "
-    "before you add them, and by which do you divide the sum?",
-    "A message that carries its own weight needs no second one: let its last element be 1, multiply all of it by the "
-    "number of samples, and add up. What is the last element of the sum? A rank without samples sends zeros.",
-    "start_equal: a loop over parameters and buffers, `dist.broadcast(tensor, self.first_rank, self.group)` on a "
-    "contiguous tensor, copied back where that was a copy. add_up with gather_scatter: lists on the first rank only, "
-    "`dist.gather(flat, parts, self.first_rank, group)`, the parts added, `dist.scatter(flat, [total] * n, ...)`.",
-    "train_step: `part.copy_(gradient)` for each gradient that is not None, `present` 1 for these and 0 for the "
-    "others, `loss`, `weight` 1; `message.flat.mul_(samples)`; `self.add_up(message)`; `total = "
-    "message.weight.item()`, and unless that is 0 `message.flat.div_(total)`. Then `parameter.grad = "
-    "mean.to(parameter.dtype)` where `present` is not 0, else None; `self.optimizer.step()`.",
-    "scaled_learning_rate: with k the ratio of the batches, the factor goes from 1 to k: `1 + warm * (k - 1)`, where "
-    "`warm` is `min(1, step / warmup_steps)`.",
-]
+HINTS = {
+    1: [
+        "Two ranks that start from different weights stay different, however well they add up gradients. What does "
+        "a model have besides weights that changes its output, such as the running mean of a BatchNorm?",
+        "Go through `self.model.parameters()` and `self.model.buffers()`. `tensor.contiguous()` is the tensor "
+        "itself, or a copy if it has gaps; what arrives in a copy must be written back.",
+        "For each tensor: `sent = tensor.detach().contiguous()`, `dist.broadcast(sent, self.first_rank, "
+        "self.group)`, `tensor.detach().copy_(sent)`.",
+    ],
+    2: [
+        "`flat`: `dist.all_reduce(message.flat, group=self.group)`. The others have to leave the same sum in "
+        "`message.flat`, on every rank. With `gather_scatter`, which rank adds, and what must it send back?",
+        "`dist.gather(tensor, list, dst, group)` fills a list of as many tensors as there are ranks, on the first "
+        "rank only; `dist.scatter(tensor, list, src, group)` is its mirror. `tree` is one call of your "
+        "`collectives.all_reduce_tree`, and `per_parameter` one all-reduce for each of `message.pieces`.",
+        "gather_scatter: `parts = [torch.empty_like(flat) for _ in range(dist.get_world_size(group))]` where "
+        "`dist.get_rank(group) == 0`, else None; `dist.gather(flat, parts, self.first_rank, group)`; there `sums = "
+        "[total] * len(parts)`, with `total` the sum of the parts, else None; `dist.scatter(flat, sums, "
+        "self.first_rank, group)`.",
+    ],
+    3: [
+        "Take two ranks with one weight, one sample on rank 0 and three on rank 1. Write down the gradient of the "
+        "mean loss on each rank, and the gradient over all four samples. By which numbers do you have to multiply "
+        "the two before you add them, and by which do you divide the sum?",
+        "A message that carries its own weight needs no second one: let its last element be 1, multiply all of it "
+        "by the number of samples, and add up. What is the last element of the sum? A rank without samples sends "
+        "zeros, and every rank calls `self.add_up` once.",
+        "If `samples`: backward; `part.copy_(gradient)` for each gradient that is not None, `message.present` 1 for "
+        "these and 0 for the others; `message.loss.copy_(local_loss.detach())`; `message.weight.fill_(1)`; "
+        "`message.flat.mul_(samples)`.",
+        "After `self.add_up(message)`: `total = message.weight.item()`, and unless that is 0, "
+        "`message.flat.div_(total)`; `loss = message.loss.item()`; `parameter.grad = mean.to(parameter.dtype)` "
+        "where `present` is not 0, else None; `self.optimizer.step()`.",
+    ],
+    4: [
+        "With k the ratio of the two batch sizes, the factor is 1 at step 0 and k from step `warmup_steps` on. What "
+        "is it halfway?",
+        "`learning_rate * (1 + warm * (k - 1))`, where `warm` goes from 0 to 1: `min(1, step / warmup_steps)`, or 1 "
+        "without a warm-up.",
+    ],
+}

@@ -194,6 +194,7 @@ def counted(run: Run) -> Any:
 
 @check(
     points=4,
+    todo=2,
     title="results and gradients are those of a plain call",
     look_at="pack and unpack: which number belongs to which tensor",
 )
@@ -210,6 +211,7 @@ def gradients(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=2,
     title="the function is computed once more in the backward pass",
     look_at="unpack: is the tensor there already",
 )
@@ -222,6 +224,7 @@ def once_more(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=5,
+    todo=2,
     title="nothing but the arguments is held until then, and nothing afterwards",
     look_at="what still refers to a tensor that was saved, or to one that was computed again",
 )
@@ -236,6 +239,7 @@ def memory(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=2,
     title="dropout drops the same again, and random numbers go on as if nothing had been",
     look_at="recompute: the state of random numbers before it, in it and after it",
 )
@@ -249,6 +253,7 @@ def randomness(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=3,
     title="checkpoint_sequential: segments of nearly one length, the last one called once",
     look_at="where a segment begins and ends",
 )
@@ -265,6 +270,7 @@ def segments(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="offload_activations: tensors leave the device, and come back as they were",
     look_at="what pack returns, and what it still refers to",
 )
@@ -288,6 +294,7 @@ def offload(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=2,
     title="what the function sends is sent again, in one order on all ranks",
     look_at="recompute: does it call the function, and how often",
 )
@@ -301,21 +308,42 @@ def collectives(submission: Submission, ranks: Ranks) -> None:
     )
 
 
-HINTS = [
-    "An operator that saves its input or result hands it to `pack` and forgets it; what `pack` returned is all that "
-    "the graph holds. Which information is needed to find one tensor again among those that the function saves, if it "
-    "is run again and saves them in the same order?",
-    "`pack` counts: it returns `self.count`, and adds 1 to it. `unpack` looks into `self.recomputed`: where the number "
-    "is missing, it calls `self.recompute()` first. `pop` gives a tensor and forgets it: what has been asked for is "
-    "not asked for again.",
-    "recompute: a backward pass runs with gradients disabled, and then operators save nothing. So "
-    "`torch.enable_grad()`, and hooks of its own, `saved_tensors_hooks(keep, never_unpack)`, around "
-    "`self.function(*self.arguments.again())`. Before it, note the random state of now and set that of the call; "
-    "afterwards set the one of now, in a `finally`.",
-    "checkpoint_sequential: `length, longer = divmod(len(functions), segments)`; the first `longer` segments have "
-    "`length + 1` functions. `input = checkpoint(_in_turn(functions[begin:end]), input)` for all but the last, and "
-    "`_in_turn(functions[begin:])(input)` for that.",
-    "offload_activations: `pack` returns a parameter as it is, and for anything else `(_copy(tensor, target), "
-    "tensor.device)`; `unpack` returns a tensor as it is, and makes `to_device(copy, device)` of a pair. Then "
-    "`with saved_tensors_hooks(pack, unpack): yield`.",
-]
+HINTS = {
+    1: [
+        "An operator that saves its input or result hands it to `pack` and forgets it; what `pack` returned is all "
+        "that the graph holds. Which information is needed to find one tensor again among those that the function "
+        "saves, if it is run again and saves them in the same order?",
+        "`pack` counts, in `self.count`. `unpack` looks into `self.recomputed`: where the number is missing, "
+        "nothing has been computed again yet. Once a tensor has been handed back, nothing here may hold it any "
+        "longer.",
+        "`pack`: `self.count += 1` and `return self.count - 1`. `unpack`: `if number not in self.recomputed: "
+        "self.recomputed = self.recompute()`, and `return self.recomputed.pop(number)`.",
+    ],
+    2: [
+        "`recompute` runs in a backward pass, where gradients are disabled: operators would save nothing. What has "
+        "to be switched on around the call, and which hooks see what is saved? Random numbers have two states that "
+        "matter: that of the first call, and that of now.",
+        "Around the call: `torch.enable_grad()`, `saved_tensors_hooks(keep, never_unpack)`, "
+        "`suppress(AllRecomputed)` and `self.autocast`. Before it, note the random state of now and set "
+        "`self.random_states`; afterwards set the one of now, in a `finally`.",
+        "`now = random_states(self.devices)`, `set_random_states(self.random_states)`; in a `try`: `with "
+        "torch.enable_grad(), saved_tensors_hooks(keep, never_unpack), suppress(AllRecomputed), self.autocast: "
+        "self.function(*self.arguments.again())`; `finally: set_random_states(now)`.",
+    ],
+    3: [
+        "Ten functions in four segments: lengths 3, 3, 2, 2. How do you compute these from 10 and 4? Which of the "
+        "segments is not checkpointed?",
+        "`length, longer = divmod(len(functions), segments)`: the first `longer` segments have `length + 1` "
+        "functions. What one segment returns is the next one's input.",
+        "For all segments but the last: `input = checkpoint(_in_turn(functions[begin:end]), input)`, where `end` is "
+        "`begin + length`, one more for the first `longer`. The last: `return _in_turn(functions[begin:])(input)`.",
+    ],
+    4: [
+        "What the graph holds is what `pack` returns, and nothing else. What does `unpack` have to know to return "
+        "the tensor to where it was? For which tensors would a copy save nothing?",
+        "`pack` returns a parameter as it is, and for anything else a pair: the copy, and the device where the "
+        "tensor was. `unpack` gets one or the other.",
+        "`pack`: `tensor if is_parameter(tensor) else (_copy(tensor, target), tensor.device)`. `unpack`: `packed if "
+        "isinstance(packed, Tensor) else to_device(*packed)`. Then `with saved_tensors_hooks(pack, unpack): yield`.",
+    ],
+}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
+from labkit.units import size
 
 Shares = Sequence[Sequence[int]]
 """Number of samples of each rank's microbatches in one window."""
@@ -44,19 +45,35 @@ def accumulated(
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rank = gradient_accumulation.GradientAccumulator(model, optimizer, steps, max_norm=max_norm, group=group)
-    weights, said, losses = [model.weight.item()], [], []
+    weights, said = [model.weight.item()], []
     for inputs in microbatches:
         if len(inputs) or handed:
             samples = {"samples": len(inputs)} if counted else {}
-            losses.append(rank.backward(model(inputs[:, None]).mean(), **samples))
+            rank.backward(model(inputs[:, None]).mean(), **samples)
         said.append(rank.step())
         weights.append(model.weight.item())
     for _ in range(flush):
         said.append(rank.flush())
         weights.append(model.weight.item())
-    graphs = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
-    values = [loss.item() if isinstance(loss, torch.Tensor) else loss for loss in losses]
-    return {"weights": weights, "said": said, "losses": values, "graphs": graphs}
+    return {"weights": weights, "said": said}
+
+
+def one_backward(inputs: Tensor) -> Any:
+    """On a rank: with a weight of 1, call `backward` once; return its value, and whether it has a graph."""
+    import torch
+    from torch import nn
+
+    from labkit.exercises import gradient_accumulation
+
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    rank = gradient_accumulation.GradientAccumulator(model, torch.optim.SGD(model.parameters(), lr=1.0), 2)
+    loss = rank.backward(model(inputs[:, None]).mean(), samples=len(inputs))
+    return (
+        {"loss": loss.item(), "graph": loss.requires_grad}
+        if isinstance(loss, torch.Tensor)
+        else {"loss": loss, "graph": None}
+    )
 
 
 def odd_parameters(inputs: Tensor, used: list[bool]) -> Any:
@@ -127,25 +144,46 @@ def fell(run: Run, first: int, last: int) -> list[float]:
 
 
 @check(
-    points=4,
+    points=1,
+    todo=1,
+    title="backward returns the loss, without its graph",
+    look_at="what backward returns: the loss detached, and not multiplied",
+)
+def returns(submission: Submission, ranks: Ranks) -> None:
+    (found,) = ranks(1).call(submission.used_by(one_backward), [Args(torch.full((2,), 3.0))]).values
+    expect(found["loss"], "what backward() returned, for a loss of 3 over 2 samples").equals(3.0)
+    expect(found["graph"], "the returned loss has a graph").equals(False)
+
+
+@check(
+    points=1,
+    todo=2,
+    title="inside a window step returns False, and no weight moves",
+    look_at="when step calls flush: at the window's end only",
+)
+def inside(submission: Submission, ranks: Ranks) -> None:
+    run = on_ranks(submission, ranks, [window([[1, 1, 1]])[0][:2]], 3, counted=False)
+    expect(run.values[0]["said"], "what step() returned for two microbatches of three").equals([False, False])
+    expect(fell(run, 0, 2), "how far the weight has moved before the window's end").equals([0.0])
+
+
+@check(
+    points=3,
+    todo=4,
     title="one rank: a window is the mean of its microbatches, then the next one begins",
     look_at="what backward adds, what the sum is divided by, and what is cleared at the end",
 )
 def one_rank(submission: Submission, ranks: Ranks) -> None:
     run = on_ranks(submission, ranks, [window([[1, 1, 1]])[0] * 2], 3, counted=False)
     expect(run.values[0]["said"], "what step() returned, microbatch by microbatch").equals([False, False, True] * 2)
-    hint = "inside a window no weight may move: the optimizer steps at its end"
-    expect(fell(run, 0, 2), "how far the weight has moved before the window's end", look_at=hint).equals([0.0])
     expect(fell(run, 0, 3), "gradient of the window, a digit for each microbatch").equals([111.0])
     hint = "what the window before has left: grad, number of microbatches, number of samples"
     expect(fell(run, 3, 6), "gradient of the second window", look_at=hint).equals([111.0])
-    expect(run.values[0]["losses"][0], "what backward() returned, for a loss of 3").equals(3.0)
-    hint = "return the loss detached"
-    expect(run.values[0]["graphs"], "the returned loss has a graph", look_at=hint).equals(False)
 
 
 @check(
-    points=4,
+    points=3,
+    todo=4,
     title="several ranks: the gradient is that of one process with all microbatches",
     look_at="the sum over the ranks, and what it is divided by",
 )
@@ -163,6 +201,7 @@ def all_ranks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=4,
+    todo=4,
     title="nothing is sent but one all-reduce at the window's end",
     look_at="where you communicate; number of samples and `present` travel with the gradients",
 )
@@ -181,6 +220,7 @@ def communication(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="unequal microbatches count by their samples, empty ones too",
     look_at="`samples`: in backward, and in what the sum is divided by",
 )
@@ -196,6 +236,7 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
+    todo=4,
     title="flush ends a window that is not full, and does nothing when there is none",
     look_at="how many microbatches and samples the window really had",
 )
@@ -216,6 +257,7 @@ def partial(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=4,
     title="the window's gradient is clipped by its norm; one that is not finite moves no rank",
     look_at="when the norm is taken: after the sum over the ranks, and of what the optimizer will see",
 )
@@ -240,6 +282,7 @@ def clipping(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=2,
+    todo=4,
     title="frozen, tied and unused parameters",
     look_at="a parameter whose grad is None: on this rank, or on all of them",
 )
@@ -255,6 +298,7 @@ def parameters(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=1,
+    todo=4,
     title="memory is that of one microbatch, however long the window",
     look_at="what is kept from one microbatch to the next: gradients, added up in place, and nothing else",
 )
@@ -264,22 +308,45 @@ def memory(submission: Submission, ranks: Ranks) -> None:
     )
     if not short:
         raise NotMeasurable("memory is counted on virtual ranks")
-    expect(long, f"peak bytes with 8 microbatches in a window, {short} with 2").at_most(1.1 * short)
+    expect(long, f"peak memory with 8 microbatches in a window, {size(short)} with 2", unit="bytes").at_most(
+        1.1 * short
+    )
 
 
-HINTS = [
-    "Two microbatches on one rank, the first with one sample, the second with three. Write down the gradient of each "
-    "mean loss, and that over all four samples. By what do you multiply the two before autograd adds them into `grad`, "
-    "and by what do you divide at the end? Nothing changes when they are on two ranks.",
-    "`steps` is not what you divide by: the last window of an epoch may be shorter, and microbatches unequal. Let each "
-    "rank count its own samples; their sum over the ranks travels as the last element of the message.",
-    "backward: with samples `(loss * samples).backward()`, and add `samples` to `self.samples`; with or without, "
-    "return `loss.detach()`. step: one more microbatch; if they are `self.steps` now, return what `flush` returns.",
-    "flush, first half: for each `part` and `parameter.grad` that is not None `part.copy_(gradient)`; `present` is 1 "
-    "for these; `message.samples.fill_(self.samples)`; `dist.all_reduce(message.flat, group=self.group)`; "
-    "`message.gradient.div_(message.samples)`; `norm = message.gradient.norm().item()`.",
-    "flush, second half: if `math.isfinite(norm)`: multiply `message.gradient` by `self.max_norm / norm` if the norm "
-    "is larger; `parameter.grad = part.to(parameter.dtype)` where `present` is not 0, else None; "
-    "`self.optimizer.step()`. Whether or not: `self.model.zero_grad()`, both counts back to 0, and return whether it "
-    "was finite.",
-]
+HINTS = {
+    1: [
+        "Two microbatches on one rank, the first with one sample, the second with three. Write down the gradient of "
+        "each mean loss, and that over all four samples. By what do you multiply the two before autograd adds them "
+        "into `grad`, and by what do you divide at the end? Nothing changes when they are on two ranks.",
+        "The gradient of `loss * samples` is `samples` times that of `loss`. The window's end divides by the number "
+        "of samples, so count them in `self.samples`. A loss over no samples is NaN, and NaN times 0 is NaN.",
+        "If `samples`: `(loss * samples).backward()` and `self.samples += samples`. In any case `return "
+        "loss.detach()`.",
+    ],
+    2: [
+        "The window ends with the microbatch that makes `self.microbatches` equal to `self.steps`. What does `step` "
+        "return before that?",
+        "`self.microbatches += 1`; if they are `self.steps` now, return what `self.flush()` returns, else False.",
+    ],
+    3: [
+        "`steps` is not what you divide by: the last window of an epoch may be shorter, and microbatches unequal. "
+        "Let each rank count its own samples; their sum over the ranks travels as the last element of the message.",
+        "A rank writes into the views of the message: its gradients into `parts`, 1 into `present` for each "
+        "parameter that has one, its count into `samples`. After one all-reduce of `message.flat` each view holds "
+        "the sum over the ranks.",
+        "For each `part` and its `parameter.grad` that is not None `part.copy_(parameter.grad)`; `message.present` "
+        "is 1 for these; `message.samples.fill_(self.samples)`; `dist.all_reduce(message.flat, group=self.group)`; "
+        "`message.gradient.div_(message.samples)`; `norm = message.gradient.norm().item()`.",
+    ],
+    4: [
+        "Go through what must be as at the beginning when the next window starts: the gradients, and two counts. "
+        "That is so too when the norm is not finite. What must not happen then?",
+        "Where `present` is 0 after the sum, no rank had a gradient, and `grad` must be None: an optimizer with "
+        "weight decay moves a parameter whose gradient is 0. Clip the mean over all ranks, which is what the "
+        "optimizer will see.",
+        "If `math.isfinite(norm)`: multiply `message.gradient` by `self.max_norm / norm` if there is a max_norm and "
+        "the norm is larger; `parameter.grad = part.to(parameter.dtype)` where `present` is not 0, else None; "
+        "`self.optimizer.step()`. Whether or not: `self.model.zero_grad()`, both counts back to 0, and return "
+        "whether it was finite.",
+    ],
+}

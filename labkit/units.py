@@ -32,6 +32,11 @@ def size(nbytes: float) -> str:
     return f"{amount:.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"
 
 
+def exact_size(nbytes: float) -> str:
+    """Format `41622900` as `41.6 MB (41,622,900 bytes)`, and less than 10,000 as `6144 bytes`."""
+    return count(round(nbytes), "byte") if nbytes < 10_000 else f"{size(nbytes)} ({round(nbytes):,} bytes)"
+
+
 def count(number: int, noun: str) -> str:
     """Format as `1 rank`, `4 ranks`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

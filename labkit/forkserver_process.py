@@ -1,0 +1,79 @@
+"""The forkserver's process, started without importing torch.
+
+It imports torch itself, for seconds. `begin` starts one before the notebook's kernel imports torch, so that both
+import side by side; `ForkServer` takes it over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from labkit.transport import datagrams
+
+_LAUNCH = Path(__file__).parent / "clusters" / "forkserver" / "launch.py"
+# the forkserver itself must have no threads; a rank's own number is set when it starts
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A process on its way to being a forkserver."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    """The socket over which `server.serve` takes requests."""
+    errors: IO[bytes]
+    """Its output."""
+
+
+def launch(
+    control: socket.socket,
+    errors: IO[bytes],
+    command_prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that serves the other end of `control`. environment: None for this process's own."""
+    # -P: a learner's file called random.py must not shadow the library's
+    python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+    return subprocess.Popen(
+        [*command_prefix, *python],
+        env={**(os.environ if environment is None else environment), **_SINGLE_THREADED},
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        pass_fds=[control.fileno()],
+        # Ctrl-C and the end of a Jupyter kernel go to a whole process group; the forkserver ends by itself
+        start_new_session=True,
+    )
+
+
+_begun: Begun | None = None
+_begun_by: int | None = None
+"""The process that has called `begin`."""
+
+
+def begin() -> None:
+    """Start the process that `taken` returns, once."""
+    global _begun, _begun_by
+    if _begun_by == os.getpid():
+        return
+    _begun_by = os.getpid()
+    ours, theirs = datagrams.pair()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+    with theirs:
+        _begun = Begun(launch(theirs, errors), ours, errors)
+
+
+def taken() -> Begun | None:
+    """The process that `begin` has started in this process; None if there is none, or if it has been taken."""
+    global _begun
+    found, _begun = _begun, None
+    return found if _begun_by == os.getpid() else None

@@ -1,0 +1,107 @@
+"""The course home, `HOME.md` in the workspace: where to continue, and the map of the course with the points so far.
+
+It is a Markdown page, readable in any editor. A comment at its end holds the same facts as JSON; the extension in
+`labextensions/` shows them in JupyterLab as a page that follows the file.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from labkit.catalogue import workspace
+from labkit.progress.course import CourseProgress, ExerciseProgress, course_progress
+from labkit.progress.store import FOLDER, locked, replace_text
+
+LAB_EXTENSIONS = Path(__file__).with_name("labextensions")
+"""Folder for JupyterLab's option `--LabApp.extra_labextensions_path`."""
+HOME = "HOME.md"
+
+TOUR = (
+    "A notebook sets one exercise. Shift+Enter runs a cell and goes on to the next one.",
+    "`%%torchrun -n 4` runs a cell on four *ranks*: fresh processes that share nothing but the messages they send.",
+    "You write one module, in the cell that begins with `%%exercise`. Run it: it is saved, and ranks can import it.",
+    "`%check` shows what was expected and what was observed. `%hint` gives one hint at a time.",
+    "Points appear here as soon as a check has run. Each notebook leads back to this page, at its top and at its end.",
+)
+"""The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
+
+
+def home_path() -> Path:
+    """Path of the page."""
+    return workspace() / HOME
+
+
+def write_home() -> Path:
+    """Write the page from the saved results; return its path. Raises OSError when the workspace cannot be written."""
+    with locked(workspace() / FOLDER / "home.lock"):  # else an older state could replace a newer one
+        replace_text(home_path(), page(course_progress()))
+    return home_path()
+
+
+def page(course: CourseProgress) -> str:
+    """Return the page as Markdown."""
+    lines = ["# Course home", ""]
+    if course.next is not None:
+        lines += [f"**Continue here: {_link(course.next)}**, {course.next.exercise.entry.minutes} minutes.", ""]
+    lines += [f"{course.summary}.", ""]
+    for title, exercises in course.phases.items():
+        lines += [f"## {title}", "", "| exercise | builds on | minutes | points | |", "|---|---|---|---|---|"]
+        for one in exercises:
+            builds_on = ", ".join(f"{earlier.entry.number:02}" for earlier in one.builds_on)
+            minutes = one.exercise.entry.minutes
+            lines.append(f"| {_link(one)} | {builds_on} | {minutes} | {one.points_text} | {one.state} |")
+        lines.append("")
+    lines += ["## The lab in two minutes", "", *(f"{number}. {step}" for number, step in enumerate(TOUR, 1)), ""]
+    lines += ["## What builds on what", "", "```mermaid", *_diagram(course), "```", ""]
+    facts = json.dumps(_facts(course)).replace(">", "\\u003e")  # nothing in it may end the comment
+    return "\n".join([*lines, f"<!-- labkit {facts} -->", ""])
+
+
+def _link(one: ExerciseProgress) -> str:
+    return f"[{one.label}]({one.exercise.notebook_name})"
+
+
+def _diagram(course: CourseProgress) -> list[str]:
+    lines = ["flowchart LR"]
+    for number, (title, exercises) in enumerate(course.phases.items(), 1):
+        lines += [f'  subgraph phase{number} ["{title}"]']
+        lines += [f'    {_node(one)}["{one.label}"]' for one in exercises]
+        lines += [f"    {_node(one)} ~~~ {_node(after)}" for one, after in pairwise(exercises)]
+        lines += ["  end"]
+    for one in course.exercises:
+        lines += [f"  e{earlier.entry.number} --> {_node(one)}" for earlier in one.builds_on]
+    return lines
+
+
+def _node(one: ExerciseProgress) -> str:
+    return f"e{one.exercise.entry.number}"
+
+
+def _facts(course: CourseProgress) -> dict[str, Any]:
+    """What the extension shows."""
+    return {
+        "summary": course.summary,
+        "next": None if course.next is None else course.next.exercise.entry.number,
+        "tour": TOUR,
+        "phases": [
+            {"title": title, "exercises": [_exercise_facts(one) for one in exercises]}
+            for title, exercises in course.phases.items()
+        ],
+    }
+
+
+def _exercise_facts(one: ExerciseProgress) -> dict[str, Any]:
+    return {
+        "number": one.exercise.entry.number,
+        "label": one.label,
+        "notebook": one.exercise.notebook_name,
+        "minutes": one.exercise.entry.minutes,
+        "points": one.points_text,
+        "share": one.earned / one.points if one.points else 0,
+        "answers": one.right_answers,
+        "state": one.state,
+        "builds_on": [earlier.entry.number for earlier in one.builds_on],
+    }

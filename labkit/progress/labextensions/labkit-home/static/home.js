@@ -1,0 +1,225 @@
+// The course home in JupyterLab: HOME.md opens as this page, which follows the file while it is visible.
+import { drawEdges } from "./edges.js";
+import { STYLE } from "./style.js";
+
+const SECONDS_BETWEEN_READS = 2;
+const FACTS = /<!-- labkit (.*) -->/;
+
+export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
+  class Factory extends ABCWidgetFactory {
+    constructor(app) {
+      const fileTypes = ["labkit-home"];
+      // a link in a notebook opens the rendered page
+      super({ name: "Course home", fileTypes, defaultFor: fileTypes, defaultRendered: fileTypes, readOnly: true });
+      this._app = app;
+    }
+    createNewWidget(context) {
+      // its tab has the file's name: JupyterLab takes another label for a wish to rename the file
+      return new DocumentWidget({ content: new Home(this._app, context), context });
+    }
+  }
+
+  class Home extends Widget {
+    constructor(app, context) {
+      super();
+      this._app = app;
+      this._path = context.path;
+      this._text = "";
+      this.addClass("labkit-home");
+      this.node.tabIndex = 0; // scrolls by keyboard
+      this.node.setAttribute("role", "region");
+      this.node.setAttribute("aria-label", "Course home");
+      context.ready.then(() => this._show(context.model.toString()));
+      context.pathChanged.connect(() => (this._path = context.path));
+      this._timer = setInterval(() => this._follow(), 1000 * SECONDS_BETWEEN_READS);
+    }
+    dispose() {
+      clearInterval(this._timer);
+      super.dispose();
+    }
+    onAfterShow() {
+      this._follow();
+      this._draw();
+    }
+    onResize() {
+      this._draw();
+    }
+    onActivateRequest() {
+      this.node.focus();
+    }
+
+    async _follow() {
+      if (!this.isVisible || document.hidden || this._reading) return;
+      this._reading = true;
+      const { contents } = this._app.serviceManager;
+      try {
+        const { last_modified } = await contents.get(this._path, { content: false });
+        if (last_modified !== this._modified) {
+          const { content } = await contents.get(this._path, { type: "file", format: "text", content: true });
+          this._modified = last_modified;
+          if (!this.isDisposed) this._show(content);
+        }
+      } catch {
+        // the server is away, or the file is just being replaced: the next read decides
+      } finally {
+        this._reading = false;
+      }
+    }
+
+    _show(text) {
+      if (text === this._text) return;
+      const first = !this._text;
+      this._text = text;
+      let facts;
+      try {
+        facts = JSON.parse(FACTS.exec(text)[1]);
+      } catch {
+        this.node.replaceChildren(element("pre", {}, text)); // somebody else's HOME.md
+        return;
+      }
+      const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+      const scrolled = this.node.scrollTop;
+      this._facts = facts;
+      this.node.replaceChildren(element("style", {}, STYLE), ...this._page(facts));
+      this.node.scrollTop = scrolled;
+      if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus({ preventScroll: true });
+      if (!first) this.node.querySelector("[role=status]").append(facts.summary); // read aloud
+      this._draw();
+    }
+
+    _draw() {
+      const map = this.node.querySelector(".labkit-map");
+      if (map && this.isVisible) drawEdges(map, this._facts);
+    }
+
+    _page(facts) {
+      const exercises = facts.phases.flatMap((phase) => phase.exercises);
+      const next = exercises.find((one) => one.number === facts.next);
+      const map = element("div", { class: "labkit-map" }, ...facts.phases.map((phase) => this._phase(phase, facts)));
+      return [
+        element(
+          "div",
+          { class: "labkit-page" },
+          element("h1", {}, "Course home"),
+          element("p", { class: "labkit-summary" }, facts.summary),
+          element("p", { role: "status", class: "labkit-aloud" }),
+          next
+            ? element(
+                "p",
+                {},
+                this._link(next, `Continue here: ${next.label}`, "labkit-continue"),
+                ` ${next.minutes} minutes`,
+              )
+            : element("p", {}, "You have completed every exercise."),
+          this._tour(facts.tour),
+          map,
+        ),
+      ];
+    }
+
+    _tour(steps) {
+      const seen = `labkit-tour-seen:${this._app.serviceManager.serverSettings.baseUrl}`;
+      const details = element(
+        "details",
+        { class: "labkit-tour" },
+        element("summary", { "data-key": "tour" }, "The lab in two minutes"),
+        element("ol", {}, ...steps.map((step) => element("li", {}, ...inline(step)))),
+      );
+      const close = element("button", { type: "button", class: "jp-mod-styled", "data-key": "close" }, "Got it");
+      close.addEventListener("click", () => {
+        details.open = false;
+        localStorage.setItem(seen, "yes");
+        details.querySelector("summary").focus();
+      });
+      details.append(close);
+      const shown = this.node.querySelector(".labkit-tour"); // as it was before the page was written again
+      details.open = shown ? shown.open : localStorage.getItem(seen) === null;
+      details.addEventListener("toggle", () => this._draw());
+      return details;
+    }
+
+    _phase(phase, facts) {
+      return element(
+        "section",
+        {},
+        element("h2", {}, phase.title),
+        element("ol", {}, ...phase.exercises.map((one) => this._card(one, facts))),
+      );
+    }
+
+    _card(one, facts) {
+      const current = one.number === facts.next;
+      const needs = one.builds_on.map((number) => String(number).padStart(2, "0")).join(", ");
+      const lines = [
+        `${one.minutes} minutes`,
+        needs && `builds on ${needs}`,
+        one.answers > 0 && `${one.answers} ${one.answers === 1 ? "question" : "questions"} answered`,
+      ].filter(Boolean);
+      const bar = element("span", { class: "labkit-bar", "aria-hidden": "true" }, element("span", {}));
+      bar.firstChild.style.width = `${100 * one.share}%`;
+      return element(
+        "li",
+        {
+          class: `labkit-card labkit-${one.state.replace(" ", "-")}${current ? " labkit-next" : ""}`,
+          "data-number": one.number,
+        },
+        this._link(one, one.label),
+        element("span", { class: "labkit-facts" }, lines.join(" · ")),
+        element("span", { class: "labkit-points" }, `${one.points} points`),
+        bar,
+        element("span", { class: "labkit-state" }, current ? `${one.state} · next` : one.state),
+      );
+    }
+
+    // opens the notebook as a tab of this window; the address is for a new window
+    _link(one, text, className = "") {
+      const folder = this._path.split("/").slice(0, -1);
+      const path = [...folder, one.notebook].join("/");
+      const { appUrl, baseUrl } = this._app.serviceManager.serverSettings;
+      const address = `${baseUrl.replace(/\/$/, "")}/${appUrl.replace(/^\//, "")}/tree/${encodeURI(path)}`;
+      const link = element("a", { href: address, class: className, "data-key": `${className}${one.number}` }, text);
+      link.addEventListener("click", (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        this._app.commands.execute("docmanager:open", { path });
+      });
+      return link;
+    }
+  }
+
+  return {
+    id: "labkit-home:plugin",
+    description: "Shows the lab's HOME.md as the course home.",
+    autoStart: true,
+    activate: (app) => {
+      app.docRegistry.addFileType({
+        name: "labkit-home",
+        displayName: "Course home",
+        pattern: "(^|/)HOME\\.md$",
+        mimeTypes: ["text/markdown"],
+        extensions: [],
+        contentType: "file",
+        fileFormat: "text",
+      });
+      app.docRegistry.addWidgetFactory(new Factory(app));
+    },
+  };
+}
+
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== "") made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// `code` and *emphasis*; everything else is text
+function inline(markdown) {
+  return markdown.split(/(`[^`]*`|\*[^*]*\*)/).map((part) => {
+    if (part.length > 1 && part[0] === "`") return element("code", {}, part.slice(1, -1));
+    if (part.length > 1 && part[0] === "*") return element("em", {}, part.slice(1, -1));
+    return part;
+  });
+}
