@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import nbformat
-from in_browser import kernel_has, ready
+from in_browser import ended, ready, start
 from nbformat.v4 import new_code_cell
 from playwright.sync_api import Locator, Page, expect
 
@@ -38,7 +38,8 @@ class FrontNotebook:
         cell = self.cell(number)
         expect(cell).to_have_class(re.compile(r"\bjp-mod-active\b"))
         if self.cells[number].cell_type == "code":
-            self._execute(cell, number)
+            start(self.page, cell, lambda: self.select(number))
+            ended(cell)
         elif number + 1 < len(self.cells):
             self.select(number + 1)
         return cell
@@ -54,27 +55,12 @@ class FrontNotebook:
         cells = enumerate(self.cells)
         return [number for number, cell in cells if cell.cell_type == "code" and cell.source.startswith(beginning)]
 
-    def _execute(self, cell: Locator, number: int) -> None:
-        prompt = cell.locator(".jp-InputPrompt")
-        before = prompt.inner_text()
-        for _ in range(10):
-            self.page.keyboard.press("Shift+Enter")
-            try:
-                expect(prompt).not_to_have_text(before, timeout=6_000)
-            except AssertionError:
-                pass
-            else:
-                if kernel_has(self.page, cell):
-                    expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
-                    return
-            self.select(number)  # JupyterLab loses cells that are run while it connects to the kernel
-        raise AssertionError(f"cell {number} did not begin to run: {prompt.inner_text()}")
-
     def select(self, number: int) -> None:
         """Go to a cell with the arrow keys."""
         self.page.keyboard.press("Escape")
         active = self.root.locator(".jp-Notebook-cell.jp-mod-active")
         for _ in range(1_000):
+            expect(active).to_have_attribute("data-windowed-list-index", re.compile(r"^\d+$"))
             at = active.get_attribute("data-windowed-list-index") or ""
             if int(at) == number:
                 return

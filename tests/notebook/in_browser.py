@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,7 +83,8 @@ def browsing() -> Iterator[Page]:
 
 
 def ready(page: Page) -> None:
-    """Wait until the notebook in front has its kernel."""
+    """Wait until the notebook in front has its kernel; a cell that is run earlier opens a dialog that asks for one."""
+    expect(page.locator(".jp-Toolbar-kernelName:visible")).to_have_text("Python 3 (ipykernel)")
     page.locator('.jp-Notebook-ExecutionIndicator:visible[data-status="idle"]').wait_for()
     page.locator("#jupyterlab-splash").wait_for(state="detached")
 
@@ -99,30 +100,40 @@ def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def run(page: Page, number: int) -> Locator:
-    """Start a cell and return it at once.
+    """Start a cell and return it at once."""
+    cell = page.locator(".jp-CodeCell").nth(number)
+    start(page, cell, lambda: cell.locator(".cm-content").click())
+    return cell
+
+
+def start(page: Page, cell: Locator, go_there: Callable[[], None]) -> None:
+    """Start a cell by Shift+Enter, once `go_there` has made it the active one, and return when the kernel has it.
 
     On a busy machine JupyterLab shows a notebook before it accepts keys, and loses cells that are run while it connects
-    to the kernel, so keys are pressed until the kernel has the cell.
+    to the kernel (their prompt is empty again), so keys are pressed until the kernel has the cell.
     """
-    cell = page.locator(".jp-CodeCell").nth(number)
+    prompt = cell.locator(".jp-InputPrompt")
+    before = prompt.inner_text().strip()
     for _ in range(10):
-        cell.locator(".cm-content").click()
+        go_there()
         page.keyboard.press("Shift+Enter")
         try:
-            expect(cell.locator(".jp-InputPrompt")).not_to_have_text("[ ]:", timeout=6_000)
+            expect(prompt).not_to_have_text(before, timeout=6_000)
         except AssertionError:
             continue
-        if kernel_has(page, cell):
-            return cell
-    raise AssertionError(f"cell {number} did not begin to run: {cell.locator('.jp-InputPrompt').inner_text()}")
+        if kernel_has(page, prompt, before):
+            return
+    raise AssertionError(f"the cell did not begin to run: {prompt.inner_text()}")
 
 
-def kernel_has(page: Page, cell: Locator) -> bool:
+def kernel_has(page: Page, prompt: Locator, before: str) -> bool:
     """Has the kernel begun with a cell that waits for it? Not when the kernel stays idle for ten seconds."""
     kernels = f"{page.url.partition('/lab')[0]}/api/kernels"
     for _ in range(20):
-        waits = cell.locator(".jp-InputPrompt").inner_text().strip() == "[*]:"
-        if not waits or any(kernel["execution_state"] != "idle" for kernel in page.request.get(kernels).json()):
+        shown = prompt.inner_text().strip()
+        if shown in (before, "[ ]:"):
+            return False
+        if shown != "[*]:" or any(k["execution_state"] == "busy" for k in page.request.get(kernels).json()):
             return True
         page.wait_for_timeout(500)
     return False

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from in_browser import ended, opened, run
@@ -13,7 +14,8 @@ from labkit.catalogue import find
 MODULE, _ = find("process_group").source("solution")
 CELLS = [
     "%load_ext labkit\n%cluster local --nproc-per-node 2",
-    "%%torchrun\nimport time\nfor step in range(30):\n    print('step', step)\n    time.sleep(0.1)",
+    "%%torchrun\nimport os, time\nfor step in range(30):\n    print('step', step)\n    time.sleep(0.1)\n"
+    "while not os.path.exists('seen'):\n    time.sleep(0.1)",
     "%%torchrun\nimport os\nif os.environ['RANK'] == '1':\n    raise ValueError('on purpose')",
     "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
     "step_through(lambda round: ring_rounds(4, round), last=6)",
@@ -35,13 +37,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Iterator[Page]:
     """A notebook of `CELLS`, open in JupyterLab."""
-    with opened(tmp_path_factory.mktemp("lab"), CELLS) as page:
+    with opened(folder, CELLS) as page:
         yield page
 
 
-def test_what_a_learner_sees(page: Page) -> None:
+def test_what_a_learner_sees(page: Page, folder: Path) -> None:
     ended(run(page, 0))
 
     # live: lines and a sign of life while it runs, the lines alone when it has ended
@@ -50,6 +57,7 @@ def test_what_a_learner_sees(page: Page) -> None:
     expect(outputs).to_contain_text(re.compile(r"\[0-1\]\s*step 5"))
     expect(cell.locator(".jp-InputPrompt")).to_have_text("[*]:")
     expect(outputs).to_contain_text(re.compile(r"2 ranks running, \d+ s"))
+    (folder / "seen").touch()
     ended(cell)
     expect(outputs).to_have_count(1)
     assert outputs.inner_text().split("\n")[:30] == [f"[0-1] step {step}" for step in range(30)]
@@ -70,8 +78,10 @@ def test_what_a_learner_sees(page: Page) -> None:
     expect(picture).to_have_attribute("alt", re.compile("after 0 of 6 rounds"))
     player.get_by_role("slider", name="round").press("ArrowRight")
     expect(picture).to_have_attribute("alt", re.compile("after 1 of 6 rounds"))
+    play = player.get_by_role("button", name="play")
+    assert play.evaluate("play => [play.click(), play.textContent][1]") == "❚❚ pause"
+    assert player.locator(".play").evaluate("play => [play.click(), play.textContent][1]") == "▶ play"
     page.keyboard.press(" ")
-    expect(player.get_by_role("button", name="pause")).to_be_visible()
     expect(player).to_have_attribute("data-step", "6")
     expect(player.get_by_role("button", name="play")).to_be_visible()
     expect(player.get_by_role("button", name="one step on")).to_be_disabled()
