@@ -27,6 +27,7 @@ from torch import Tensor
 
 from labkit.catalogue import Exercise
 from labkit.checks.expectations import NotMeasurable
+from labkit.checks.first_use import first_use
 from labkit.checks.patience import Patience
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.arguments import marked_group
@@ -225,16 +226,19 @@ class RankSet:
         return self._run(job)
 
     def measured(self, function: Reference, inputs: Inputs) -> tuple[Run, int]:
-        """As `call`, with the peak memory of all ranks together beyond idle ranks, in bytes, by the kernel's count.
+        """As `call`, with the peak memory of all ranks together, in bytes, by the kernel's count.
 
-        Confirms the memory that a rank reports (`run.trace.peak_memory`), to some 10 MB. Raises `NotMeasurable` where
-        others use the same memory.
+        What torch takes for itself is not in it: `first_use` on the same ranks shows it beforehand. Confirms the memory
+        that a rank reports (`run.trace.peak_memory`), to some 10 MB. Raises `NotMeasurable` where others use the same
+        memory.
         """
         memory_beyond = self._ranks.memory_beyond
         if memory_beyond is None:
             raise NotMeasurable('memory is measured only in grading, for a check with needs={"memory"}')
-        idle = Job(call=("nothing", "nothing"), arguments=(None,) * self.world_size)
-        return memory_beyond(lambda: self.run_once(idle).raise_if_failed(), lambda: self.call(function, inputs))
+        before = function.submission.used_by(first_use)
+        return memory_beyond(
+            lambda: self.call(before, [Args()] * self.world_size).raise_if_failed(), lambda: self.call(function, inputs)
+        )
 
     def _run(self, job: Job) -> Run:
         return self.run_once(job)

@@ -189,10 +189,28 @@ return held[-1][0]"""
         memory_beyond=submission_sandbox.memory_beyond,
     )
     tried = Reference(Submission(Exercise(NAME), source), "tried")
-    for two in (ranks(2), ranks.processes(2)):
+    # real processes are new ones for each call, and what a first step takes is left out though this takes none
+    for two, least in ((ranks(2), 95e6), (ranks.processes(2), 60e6)):
         found, nbytes = two.measured(tried, [torch.ones(1), torch.full((1,), 2.0)])
         assert [value.item() for value in found.values] == [1.0, 2.0]
-        assert 100e6 < nbytes < 145e6
+        assert least < nbytes < 145e6
+    submission_sandbox.close()
+
+
+@pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
+def test_what_torch_takes_at_its_first_step_is_not_the_submissions_memory() -> None:
+    """It is up to 16 MB a rank, depending on the processor, and would count as activations that are kept."""
+    body = """net = torch.nn.Sequential(torch.nn.Linear(5, 9000), torch.nn.Tanh(), torch.nn.Linear(9000, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+torch.nn.functional.cross_entropy(net(torch.ones(8, 5)), torch.zeros(8, dtype=torch.long)).backward()
+optimizer.step()
+return tensor"""
+    source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
+    submission_sandbox = SubmissionSandbox(Sandbox())
+    ranks = Ranks(submission_sandbox.virtual, memory_beyond=submission_sandbox.memory_beyond)
+    tried = Reference(Submission(Exercise(NAME), source), "tried")
+    _, nbytes = ranks(2).measured(tried, [torch.ones(1)] * 2)
+    assert nbytes < 2 * 9e6
     submission_sandbox.close()
 
 

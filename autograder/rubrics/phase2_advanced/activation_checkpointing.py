@@ -28,7 +28,7 @@ SLACK = 0.2
 """Allowance, in tensors, for what is small beside those that are counted."""
 HOARD = 40 << 20
 """Bytes of all saved tensors where memory is measured."""
-NOISE = 16 << 20
+NOISE = 10 << 20
 """Allowance for bytes that the kernel counts beside tensors."""
 AGAIN = "what the backward pass gets: tensors of the first call, or those that the second call makes"
 """Hint: functions read a number that has changed by then."""

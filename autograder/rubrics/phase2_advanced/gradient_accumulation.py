@@ -26,8 +26,8 @@ CLOSE = 1e-4
 """Tolerance for float32, a few steps of Adam; sums may come in any order."""
 HOARD = 48 << 20
 """Bytes of a rank's activations of all microbatches, where memory is measured."""
-NOISE = 16 << 20
-"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
+NOISE = 10 << 20
+"""Allowance for bytes that the kernel counts for each rank beside its tensors and what torch takes."""
 WIDE = range(12_000, 30_000)
 """Hidden sizes of a net where memory is measured; elsewhere it is as wide, or a few wide."""
 FORBIDDEN = {

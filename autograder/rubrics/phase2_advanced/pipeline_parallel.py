@@ -41,8 +41,8 @@ FORWARD, BACKWARD = 0.001, 0.002
 """Seconds of a whole rank's layers, for one microbatch."""
 HOARD = 16 << 20
 """Bytes of a rank's activations of all microbatches, where memory is measured."""
-NOISE = 16 << 20
-"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
+NOISE = 10 << 20
+"""Allowance for bytes that the kernel counts for each rank beside its tensors and what torch takes."""
 FORM = 256
 """Bytes that a message may have beside its tensor, for its metadata."""
 FORBIDDEN = {

@@ -25,8 +25,8 @@ CLOSE = 1e-4
 """Tolerance for float32; sums over ranks may come in any order."""
 HOARD = 32 << 20
 """Bytes that each rank must not keep, where memory is measured."""
-NOISE = 16 << 20
-"""Allowance for bytes that the kernel counts for each rank beside its tensors."""
+NOISE = 10 << 20
+"""Allowance for bytes that the kernel counts for each rank beside its tensors and what torch takes."""
 WIDE = (144, 192, 240)
 """Widths of a block where memory is measured; elsewhere it is as wide, or less."""
 FORBIDDEN = {
