@@ -18,7 +18,7 @@ class Membership(NamedTuple):
     joined: float
     """Seconds since the job began, on the trace's clock."""
     left: float | None
-    """Time at which the rank destroyed the group; None: never."""
+    """Time at which the rank destroyed the group; None: never, or not recorded, as on real ranks."""
 
 
 def memberships_from(rows: Iterable[Sequence[object]]) -> tuple[Membership, ...]:
