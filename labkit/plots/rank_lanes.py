@@ -10,7 +10,7 @@ from itertools import groupby
 from matplotlib.axes import Axes
 
 from labkit.plots import palette
-from labkit.plots.picture import plain, rank_ticks
+from labkit.plots.picture import rank_ticks
 from labkit.trace import Trace
 
 MOST_LANES = 32
@@ -41,7 +41,7 @@ class RankLanes:
             return cls(range(n), per_machine)
         if per_machine > 1 and per_machine + trace.machines - 1 <= MOST_LANES:
             ranks = [*range(per_machine), *range(per_machine, n, per_machine)]
-            return cls(ranks, per_machine, f"{len(ranks)} of {n}: machine 0 and the first rank of each other")
+            return cls(ranks, per_machine, f"{len(ranks)} of {n}, machine 0 and the first rank of each other")
         step = 1
         while n / step > _MOST_SAMPLED:
             step *= 2
@@ -77,7 +77,8 @@ class RankLanes:
             top += lanes
         edge = axes.secondary_yaxis("right")
         edge.set_yticks(list(labels), list(labels.values()), fontsize=8, color=palette.NOTE)
-        plain(edge)
+        edge.tick_params(length=0)
+        edge.spines[:].set_visible(False)
 
 
 def _ordinal(number: int) -> str:

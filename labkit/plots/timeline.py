@@ -40,7 +40,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
 
     picture = Picture(height=min(max(0.42 * n + 1.3, 2.2), 7.0), alt=describe(trace))
     picture.alt += (
-        f" Not all ranks have a lane: {ranks.chosen}." * bool(ranks.chosen) + f" {left_out.capitalize()}." * is_cut
+        f" Not all ranks are shown: {ranks.chosen}." * bool(ranks.chosen) + f" {left_out.capitalize()}." * is_cut
     )
     axes = picture.add_subplot()
     axes.set_title(heading(trace, title), loc="left", fontsize=11)

@@ -99,7 +99,7 @@ def test_a_timeline_of_many_ranks_shows_a_sample_and_no_arrows() -> None:
     assert not axes.findobj(Annotation)
     assert ranks_of(picture) == [str(rank) for rank in range(0, 256, 16)]
     assert axes.get_ylabel() == "rank (every 16th of 256)"
-    assert picture.alt.endswith("Not all ranks have a lane: every 16th of 256.")
+    assert picture.alt.endswith("Not all ranks are shown: every 16th of 256.")
     assert picture.get_size_inches()[1] <= 7
     assert len(bars(timeline(ring(32)))) == 2 and timeline(ring(32)).axes[0].get_ylabel() == "rank"
     assert timeline(ring(64)).axes[0].get_ylabel() == "rank (every 4th of 64)"
@@ -122,7 +122,7 @@ def test_of_many_machines_one_is_shown_whole() -> None:
     picture = timeline(trace)
     assert ranks_of(picture) == [*map(str, range(8)), *map(str, range(8, 64, 8))]
     assert machines_of(picture) == [f"machine {machine}" for machine in range(8)]
-    assert picture.axes[0].get_ylabel() == "rank (15 of 64: machine 0 and the first rank of each other)"
+    assert picture.axes[0].get_ylabel() == "rank (15 of 64, machine 0 and the first rank of each other)"
     # a rank without a lane is on the path in its machine's
     lanes = RankLanes.of(trace)
     assert [lanes.lane(rank) for rank in (0, 7, 8, 15, 16, 63)] == [0, 7, 8, 8, 9, 14]

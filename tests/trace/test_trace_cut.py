@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from traces import collective, compute, message, trace
 
-from labkit.trace import Category, Membership, MemorySample, Trace
+from labkit.trace import Category, Event, Membership, MemorySample, Trace
 
 WARM_UP = [
     *[compute(rank, 0.0, 1.0) for rank in range(2)],
@@ -16,7 +16,7 @@ WARM_UP = [
 STEP = [compute(0, 5.0, 6.0), compute(1, 5.5, 6.5), *message(0, 1, 6.0, 6.5, 7.0, 0)]
 
 
-def second_barrier(ends: tuple[float, float]) -> list[object]:
+def second_barrier(ends: tuple[float, float]) -> list[Event]:
     first, second = collective([3.0, 4.0], 5.0, 1, "barrier")
     return [first._replace(end=ends[0]), second._replace(end=ends[1])]
 
