@@ -14,7 +14,7 @@ class Membership(NamedTuple):
     group: str
     """Name of the process group; `Trace.groups` gives its members."""
     backend: str
-    """The backend that the rank requested: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`."""
+    """The backend that the rank requested: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`; on real ranks the one in use."""
     joined: float
     """Seconds since the job began, on the trace's clock."""
     left: float | None

@@ -102,7 +102,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     assert shown.number("arrows") == 0
     assert shown.number("borders") == 7
     label = shown.canvas.get_attribute("aria-label") or ""
-    assert label.startswith("Timeline of 64 ranks, modelled. 39.9 ms from first to last event")
+    assert label.startswith("Timeline of 64 ranks on 8 machines, modelled. 39.9 ms from first to last event")
 
     # the wheel zooms around the pointer: the time under it stays there
     shown.point(0.25, 300)
