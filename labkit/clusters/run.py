@@ -215,13 +215,9 @@ class Run:
         figure: Figure = views.make("timeline", self.trace)
         return figure
 
-    def view(self, ranks_per_machine: int = 0) -> AnyWidget:
-        """The zoomable, interactive timeline, in a notebook.
-
-        ranks_per_machine: if it is given, borders between machines are drawn, and messages say whether they cross one.
-        """
+    def view(self) -> AnyWidget:
+        """The zoomable, interactive timeline, in a notebook."""
         viewer: AnyWidget = views.make("viewer", self.trace)
-        viewer.set_trait("ranks_per_machine", ranks_per_machine)
         return viewer
 
     def to_perfetto(self, path: str | Path) -> Path:

@@ -40,8 +40,6 @@ class Viewer(anywidget.AnyWidget):
     """The columns of the events, concatenated and compressed with zlib."""
     path = traitlets.Bytes().tag(sync=True)
     """The critical path as triples of float64: rank, start, end. Empty until requested."""
-    ranks_per_machine = traitlets.Int(0).tag(sync=True)
-    """For borders between machines; 0: not known."""
     path_wanted = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, trace: Trace, title: str = "") -> None:
@@ -100,6 +98,7 @@ def packed(trace: Trace) -> tuple[dict[str, Any], bytes]:
     types = {"f": "f64", "i": "i32", "u": "u32"}
     about = {
         "worldSize": trace.world_size,
+        "ranksPerMachine": trace.ranks_per_machine,
         "clock": trace.clock,
         "began": min((event.start for event in trace.events), default=0.0),
         "seconds": trace.seconds,

@@ -7,7 +7,8 @@ from matplotlib.patheffects import Normal, Stroke
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.timeline import timeline
+from labkit.plots.rank_lanes import RankLanes
+from labkit.plots.timeline import shown, timeline
 from labkit.trace import Trace
 from labkit.trace.critical_path import CriticalPath
 from labkit.trace.critical_path import critical_path as find
@@ -18,10 +19,12 @@ def critical_path(trace: Trace, title: str = "") -> Picture:
     """Draw the timeline of `trace` in pale colours, and over it the chain of events that determined its end.
 
     The line follows the lane of the rank that all others wait for; where it changes lanes, a message or a collective
-    made one rank wait for another. It is dotted where nothing was recorded.
+    made one rank wait for another. It is dotted where nothing was recorded. If only a sample of the ranks is shown, the
+    line is in the lane of the nearest one above.
     """
-    path = find(trace)
     picture = timeline(trace, title or "Critical path")
+    trace = shown(trace)
+    path, lanes = find(trace), RankLanes.of(trace)
     picture.alt = _describe(trace, path)
     if not path.steps:
         return picture
@@ -39,12 +42,12 @@ def critical_path(trace: Trace, title: str = "") -> Picture:
     ranks: list[float] = []
     for step in path.steps:
         times += [(step.start - began) / unit, (step.end - began) / unit]
-        ranks += [step.rank, step.rank]
+        ranks += [lanes.lane(step.rank)] * 2
     axes.plot(times, ranks, zorder=20, path_effects=halo, label="critical path", **style)  # type: ignore[arg-type]
     for step in path.steps:
         if step.kind is None:
             gap = [(step.start - began) / unit, (step.end - began) / unit]
-            axes.plot(gap, [step.rank] * 2, color="white", linewidth=1.2, linestyle=(0, (2, 2)), zorder=21)
+            axes.plot(gap, [lanes.lane(step.rank)] * 2, color="white", linewidth=1.2, linestyle=(0, (2, 2)), zorder=21)
     shares = " · ".join(f"{name} {seconds / path.seconds:.0%}" for name, seconds in _parts(path).items() if seconds)
     axes.set_title(shares, loc="right", fontsize=9)
     (old,) = picture.legends

@@ -11,39 +11,42 @@ from matplotlib.patheffects import withStroke
 
 from labkit.plots import palette
 from labkit.plots.lanes import bars_of
-from labkit.plots.picture import Picture, plain, rank_ticks
+from labkit.plots.picture import Picture, plain
+from labkit.plots.rank_lanes import RankLanes
 from labkit.trace import Event, Kind, Trace
 from labkit.trace.messages import messages
 from labkit.units import count, duration, size, time_unit
 
 MOST_ARROWS = 120
-MOST_RANKS_WITH_DETAIL = 16
-"""Maximum number of ranks with labels and arrows."""
-MOST_RANKS_WITH_ROWS = 32
-"""Maximum number of ranks with a row for each kind, so that a simultaneous send and receive are both visible."""
-MOST_RANKS_WITH_TWO_ROWS = 96
-"""Maximum number of ranks with two rows, one for computing and one for the rest, so that overlap is visible."""
-_RESOLUTION = 1500
+MOST_LANES_WITH_DETAIL = 16
+"""Maximum number of lanes with labels and arrows."""
+_RESOLUTION = 1000
 """Bars and gaps shorter than 1/_RESOLUTION of the time shown would be thinner than a pixel."""
 
 
 def timeline(trace: Trace, title: str = "") -> Picture:
     """Draw `trace`: time runs to the right, ranks run downwards; grey is waiting.
 
-    Bars closer than a pixel are merged, so that drawing 256 ranks is as fast as drawing 4.
+    A measured timeline begins when the ranks' first process group is complete; the label of its axis says so. Of many
+    ranks a sample is shown. Bars closer than a pixel are merged.
     """
-    n, span = trace.world_size, trace.seconds
-    began = min((e.start for e in trace.events), default=0.0)
+    whole, trace = trace, shown(trace)
+    ranks = RankLanes.of(trace)
+    n, span = len(ranks.ranks), trace.seconds
+    began = _began(trace)
     unit, unit_seconds = time_unit(span)
+    left_out = f"the first {duration(began - _began(whole))}, up to init_process_group, are not shown"
+    is_cut = len(trace.events) < len(whole.events)
 
     picture = Picture(height=min(max(0.42 * n + 1.3, 2.2), 7.0), alt=describe(trace))
+    picture.alt += (
+        f" Not all ranks are shown: {ranks.chosen}." * bool(ranks.chosen) + f" {left_out.capitalize()}." * is_cut
+    )
     axes = picture.add_subplot()
     axes.set_title(heading(trace, title), loc="left", fontsize=11)
-    axes.set_xlabel(f"time ({unit})")
-    axes.set_ylabel("rank")
+    axes.set_xlabel(f"time ({unit})" + f"; {left_out}" * is_cut)
     axes.set_xlim(0, span / unit_seconds if span else 1)
-    axes.set_ylim(n - 0.5, -0.5)
-    rank_ticks(axes, n)
+    ranks.draw(axes)
     plain(axes)
     if not trace.events:
         axes.text(0.5, 0.5, "nothing was recorded", transform=axes.transAxes, ha="center", va="center")
@@ -51,28 +54,24 @@ def timeline(trace: Trace, title: str = "") -> Picture:
 
     lanes = _lanes(trace)
     kinds = [kind for kind in Kind if any(k is kind for _, k in lanes)]
-    rows = _rows(kinds, n)
-    top, height = _rows(kinds[:1], n)[kinds[0]]
-    lane = [(0.0, span / unit_seconds, rank + top) for rank in range(n)]
+    rows = _rows(kinds)
+    top, height = _rows(kinds[:1])[kinds[0]]
+    lane = [(0.0, span / unit_seconds, place + top) for place in range(n)]
     axes.add_collection(bars_of(lane, height, palette.IDLE, "idle", layer=-1))
-    # the first kinds are on top: in a shared row, computing covers sending, and sending covers receiving
     for layer, kind in enumerate(reversed(kinds)):
         top, height = rows[kind]
         bars = [
-            ((start - began) / unit_seconds, (end - began) / unit_seconds, rank + top)
-            for rank in range(n)
+            ((start - began) / unit_seconds, (end - began) / unit_seconds, place + top)
+            for place, rank in enumerate(ranks.ranks)
             for start, end in merge(lanes[rank, kind], span / _RESOLUTION)
         ]
         axes.add_collection(bars_of(bars, height, palette.KIND[kind], kind.value, layer))
-    if n <= MOST_RANKS_WITH_DETAIL:
-        _arrows(axes, trace, rows, began, unit_seconds)
-        _labels(axes, trace, rows, began, unit_seconds)
+    if n <= MOST_LANES_WITH_DETAIL:
+        if not ranks.chosen:
+            _arrows(axes, trace, rows, began, unit_seconds)
+        _labels(axes, trace, ranks, rows, began, unit_seconds)
     legend = [Patch(color=palette.KIND[kind], label=kind.value) for kind in kinds]
     legend.append(Patch(color=palette.IDLE, label="idle"))
-    if len(set(rows.values())) < len(kinds):
-        axes.set_title(
-            "kinds share rows: the first in the legend hides the others", loc="right", fontsize=8, color=palette.NOTE
-        )
     picture.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=9)
     return picture
 
@@ -89,14 +88,23 @@ def merge(events: Iterable[Event], least: float) -> list[tuple[float, float]]:
     return merged
 
 
-def _rows(kinds: Sequence[Kind], ranks: int) -> dict[Kind, tuple[float, float]]:
-    """Row of each kind in a lane: offset from the lane's middle, and height. Thin lanes have fewer rows than kinds."""
-    if ranks > MOST_RANKS_WITH_TWO_ROWS:
-        return dict.fromkeys(kinds, (-0.5, 1.0))
-    rows = len(kinds)
-    if ranks > MOST_RANKS_WITH_ROWS:
-        rows = min(rows, 2) if kinds[0] is Kind.COMPUTE else 1
-    return {kind: (-0.4 + 0.8 * min(i, rows - 1) / rows, 0.8 / rows) for i, kind in enumerate(kinds)}
+def _rows(kinds: Sequence[Kind]) -> dict[Kind, tuple[float, float]]:
+    """Row of each kind in a lane, so that a simultaneous send and receive are both visible: offset from the lane's
+    middle, and height.
+    """
+    return {kind: (-0.4 + 0.8 * i / len(kinds), 0.8 / len(kinds)) for i, kind in enumerate(kinds)}
+
+
+def shown(trace: Trace) -> Trace:
+    """The part that a still picture shows: measured ranks begin by importing modules and finding each other."""
+    if trace.clock == "modelled":
+        return trace
+    begun = trace.without_start_up()
+    return begun if begun.events else trace
+
+
+def _began(trace: Trace) -> float:
+    return min((event.start for event in trace.events), default=0.0)
 
 
 def heading(trace: Trace, title: str = "") -> str:
@@ -121,11 +129,16 @@ def _arrows(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
         )
 
 
-def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], began: float, unit: float) -> None:
+def _labels(
+    axes: Axes, trace: Trace, ranks: RankLanes, rows: dict[Kind, tuple[float, float]], began: float, unit: float
+) -> None:
     """Label bars that are long enough for the text."""
+    places = {rank: place for place, rank in enumerate(ranks.ranks)}
     width = axes.get_xlim()[1]
     taken: dict[tuple[int, Kind], float] = {}  # end of the row's last label
     for event in trace.events:
+        if event.rank not in places:
+            continue
         text = event.operation if event.kind is Kind.COMPUTE else f"{event.operation} {size(event.nbytes)}"
         start, end = (event.start - began) / unit, (event.end - began) / unit
         top, height = rows[event.kind]
@@ -134,15 +147,15 @@ def _labels(axes: Axes, trace: Trace, rows: dict[Kind, tuple[float, float]], beg
         if end - start > long and height > 0.25 and free:
             taken[event.rank, event.kind] = middle + long / 2
             colour = palette.KIND[event.kind]
-            shown = axes.text(middle, event.rank + top + height / 2, text, ha="center", va="center", fontsize=7)
-            shown.set(color=palette.TEXT_ON[event.kind], zorder=9)
-            shown.set_path_effects([withStroke(linewidth=2.5, foreground=colour)])  # arrows pass behind
+            label = axes.text(middle, places[event.rank] + top + height / 2, text, ha="center", va="center", fontsize=7)
+            label.set(color=palette.TEXT_ON[event.kind], zorder=9)
+            label.set_path_effects([withStroke(linewidth=2.5, foreground=colour)])  # arrows pass behind
 
 
 def describe(trace: Trace) -> str:
     """Describe the picture in words: its length, and how the ranks' time divides."""
     if not trace.events:
-        return f"Timeline of {count(trace.world_size, 'rank')}, empty. Nothing was recorded."
+        return f"Timeline of {_who(trace)}, empty. Nothing was recorded."
     lanes = _lanes(trace)
     total = trace.seconds * trace.world_size or 1.0
     shares = []
@@ -153,9 +166,15 @@ def describe(trace: Trace) -> str:
     working = sum(_busy([e for kind in Kind for e in lanes[rank, kind]]) for rank in range(trace.world_size))
     shares.append(f"idle {max(0.0, 1 - working / total):.0%}")
     return (
-        f"Timeline of {count(trace.world_size, 'rank')}, {trace.clock}. "
+        f"Timeline of {_who(trace)}, {trace.clock}. "
         f"{duration(trace.seconds)} from first to last event; shares of the ranks' time: {', '.join(shares)}."
     )
+
+
+def _who(trace: Trace) -> str:
+    """`4 ranks`, `64 ranks on 8 machines`."""
+    ranks = count(trace.world_size, "rank")
+    return f"{ranks} on {trace.machines} machines" if trace.machines > 1 else ranks
 
 
 def _lanes(trace: Trace) -> defaultdict[tuple[int, Kind], list[Event]]:

@@ -14,11 +14,11 @@ class Membership(NamedTuple):
     group: str
     """Name of the process group; `Trace.groups` gives its members."""
     backend: str
-    """The backend that the rank requested: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`."""
+    """The backend that the rank requested: `gloo`, `nccl`, `cpu:gloo,cuda:nccl`; on real ranks the one in use."""
     joined: float
     """Seconds since the job began, on the trace's clock."""
     left: float | None
-    """Time at which the rank destroyed the group; None: never."""
+    """Time at which the rank destroyed the group; None: never, or not recorded, as on real ranks."""
 
 
 def memberships_from(rows: Iterable[Sequence[object]]) -> tuple[Membership, ...]:

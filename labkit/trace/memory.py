@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -43,6 +43,19 @@ def peak(samples: Iterable[MemorySample]) -> dict[Category, int]:
         if total > highest:
             highest, at_peak = total, dict(held)
     return at_peak
+
+
+def samples_since(samples: Iterable[MemorySample], moments: Mapping[int, float]) -> tuple[MemorySample, ...]:
+    """Each rank's samples from its moment on, preceded by what it held at that moment."""
+    held: dict[tuple[int, Category], MemorySample] = {}
+    later = []
+    for sample in samples:
+        moment = moments.get(sample.rank)
+        if moment is None or sample.time >= moment:
+            later.append(sample)
+        else:
+            held[sample.rank, sample.category] = sample._replace(time=moment)
+    return (*held.values(), *later)
 
 
 def samples_from(rows: Iterable[Sequence[object]]) -> tuple[MemorySample, ...]:

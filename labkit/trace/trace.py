@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from labkit.trace.columns import Columns, columns_of, later, merged
 from labkit.trace.events import Event, Kind
 from labkit.trace.memberships import Membership, memberships_from
-from labkit.trace.memory import Category, MemorySample, peak, samples_from
+from labkit.trace.memory import Category, MemorySample, peak, samples_from, samples_since
 
 SIGNAL_BYTES = 16
 """Bytes that a message or collective can convey besides its contents: by its tag, and by its time."""
@@ -36,7 +36,9 @@ class Trace:
     memory: Sequence[MemorySample] = ()
     """Live memory of the ranks over time, if it was counted; each rank's samples sorted by time."""
     memberships: Sequence[Membership] = ()
-    """Memberships in process groups over time, as recorded by the scheduler of virtual ranks; empty elsewhere."""
+    """Memberships in process groups over time."""
+    ranks_per_machine: int = 0
+    """Ranks fill machine after machine, each with this many; 0: not known."""
 
     def __repr__(self) -> str:
         return f"<Trace of {self.world_size} ranks: {len(self.events)} events in {self.seconds:.3g} s, {self.clock}>"
@@ -107,6 +109,43 @@ class Trace:
             return 0.0
         return max(e.end for e in self.events) - min(e.start for e in self.events)
 
+    @property
+    def machines(self) -> int:
+        """Number of machines; 0: not known."""
+        return math.ceil(self.world_size / self.ranks_per_machine) if self.ranks_per_machine else 0
+
+    def since_barrier(self) -> Trace:
+        """The part after the last barrier of all ranks: what each rank began after it had left that barrier.
+
+        Memory begins with what each rank held then. Raises ValueError if the trace has no such barrier.
+        """
+        barriers: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+        for event in self.collectives():
+            if event.operation == "barrier":
+                barriers[event.group, event.sequence][event.rank] = event.end
+        of_all = [ends for ends in barriers.values() if len(ends) == self.world_size]
+        if not of_all:
+            raise ValueError(
+                f"the trace has no barrier of all {self.world_size} ranks: call dist.barrier() on every rank, right "
+                "before the part that you want to see"
+            )
+        return self._since(max(of_all, key=lambda ends: max(ends.values())))
+
+    def without_start_up(self) -> Trace:
+        """The part after each rank's first `init_process_group`; before it ranks import modules and find each other.
+
+        The whole trace if no process group was recorded.
+        """
+        joined: dict[int, float] = {}
+        for membership in self.memberships:
+            joined[membership.rank] = min(membership.joined, joined.get(membership.rank, math.inf))
+        return self._since(joined) if joined else self
+
+    def _since(self, moments: Mapping[int, float]) -> Trace:
+        """What each rank began at its moment or later."""
+        events = [event for event in self.events if event.start >= moments.get(event.rank, -math.inf)]
+        return replace(self, events=events, memory=samples_since(self.memory, moments))
+
     def to_json(self) -> dict[str, Any]:
         """Plain data: `events` and `memory` each have one list of values per field, in the order of the fields.
 
@@ -119,6 +158,7 @@ class Trace:
             "events": list(columns_of(self.events)),
             "memory": [list(map(itemgetter(field), self.memory)) for field in range(len(MemorySample._fields))],
             "memberships": [list(membership) for membership in self.memberships],
+            "ranks_per_machine": self.ranks_per_machine,
         }
 
     @classmethod
@@ -130,7 +170,7 @@ class Trace:
         match data:
             case {"world_size": int() as size, "clock": "modelled" | "measured" as clock, "groups": dict() as groups}:
                 columns, memory = data.get("events"), data.get("memory")
-                rows = data.get("memberships", [])
+                rows, per_machine = data.get("memberships", []), data.get("ranks_per_machine", 0)
             case _:
                 raise ValueError("a trace of the wrong form")
         for given, row in ((columns, Event), (memory, MemorySample)):
@@ -147,6 +187,7 @@ class Trace:
 
         for numbers in (ranks, holders, [peer for peer in peers if peer is not None], *groups.values()):
             _check(numbers, int, are_ranks)
+        _check([per_machine], int, lambda values: 0 <= values[0] < 1 << 31)
         for numbers in (sizes, sequences):
             _check(numbers, int, lambda values: max(map(abs, values)) < 1 << 63)
         _check(held, int, lambda values: min(values) >= 0 and max(values) < 1 << 63)
@@ -164,7 +205,7 @@ class Trace:
         events = Columns(len(ranks), lambda: columns)
         samples = samples_from(zip(holders, moments, categories, held, strict=True))
         members = {str(name): tuple(ranks) for name, ranks in groups.items()}
-        return cls(size, events, clock, members, samples, memberships)
+        return cls(size, events, clock, members, samples, memberships, per_machine)
 
     def later(self, seconds: float) -> Trace:
         """The same trace, `seconds` later."""
@@ -176,7 +217,7 @@ class Trace:
             m._replace(joined=m.joined + seconds, left=None if m.left is None else m.left + seconds)
             for m in self.memberships
         )
-        return Trace(self.world_size, events, self.clock, self.groups, memory, memberships)
+        return replace(self, events=events, memory=memory, memberships=memberships)
 
     @classmethod
     def merged(cls, traces: Iterable[Trace]) -> Trace:
@@ -189,7 +230,8 @@ class Trace:
         memory = sorted((s for part in parts for s in part.memory), key=lambda s: (s.time, s.rank))
         memberships = tuple(membership for part in parts for membership in part.memberships)
         size = max(part.world_size for part in parts)
-        return cls(size, events, parts[0].clock, groups, tuple(memory), memberships)
+        per_machine = max(part.ranks_per_machine for part in parts)
+        return cls(size, events, parts[0].clock, groups, tuple(memory), memberships, per_machine)
 
 
 def _check(column: Any, kind: type, holds: Callable[[Any], bool]) -> None:

@@ -29,13 +29,14 @@ for step in range(40):
         events.append(Event(rank, Kind.SEND, "isend", *times, 2**20, right, "0", number, "Cell In[3], line 9"))
         events.append(Event(right, Kind.RECEIVE, "irecv", *times, 2**20, rank, "0", number))
         events.append(Event(rank, Kind.COLLECTIVE, "all_reduce", t + 6e-4, t + 9e-4, 2**22, None, "0", step))
-trace = Trace(64, sorted(events, key=lambda e: (e.start, e.rank)), "modelled", {"0": tuple(range(64))})
+trace = Trace(64, sorted(events, key=lambda e: (e.start, e.rank)), "modelled", {"0": tuple(range(64))},
+              ranks_per_machine=8)
 """
 MANY = """
 trace = Trace(1024, [Event(r, Kind.COLLECTIVE, "all_reduce", t * 1e-3, (t + 1) * 1e-3, 8, None, "0", t)
                      for t in range(100) for r in range(1024)], "measured", {"0": tuple(range(1024))})
 """
-CELLS = [TRACE, "Run([], trace).view(ranks_per_machine=8)", MANY + "Run([], trace).view()"]
+CELLS = [TRACE, "Run([], trace).view()", MANY + "Run([], trace).view()"]
 GUTTER, TOP, RIGHT = 46, 6, 12
 
 pytestmark = pytest.mark.slow
@@ -101,7 +102,7 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
     assert shown.number("arrows") == 0
     assert shown.number("borders") == 7
     label = shown.canvas.get_attribute("aria-label") or ""
-    assert label.startswith("Timeline of 64 ranks, modelled. 39.9 ms from first to last event")
+    assert label.startswith("Timeline of 64 ranks on 8 machines, modelled. 39.9 ms from first to last event")
 
     # the wheel zooms around the pointer: the time under it stays there
     shown.point(0.25, 300)

@@ -1,6 +1,7 @@
 """Contents of plots: bars, arrows, labels, texts. Their appearance was reviewed by eye."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,9 +24,10 @@ from labkit.plots import (
 )
 from labkit.plots.memory import columns
 from labkit.plots.picture import Picture
+from labkit.plots.rank_lanes import RankLanes
 from labkit.plots.ring import sends, state
 from labkit.plots.timeline import merge
-from labkit.trace import Category, Event, Kind, MemorySample, Trace
+from labkit.trace import Category, Event, Kind, Membership, MemorySample, Trace
 from labkit.units import count, duration, size
 
 
@@ -80,13 +82,72 @@ def test_timeline_says_measured_and_counts_in_seconds() -> None:
     assert axes.get_xlabel() == "time (s)"
 
 
-def test_a_crowded_timeline_drops_arrows_and_labels_and_thins_out_ranks() -> None:
+def ranks_of(picture: Picture) -> list[str]:
+    """The labels of the lanes."""
+    return [label.get_text() for label in picture.axes[0].get_yticklabels()]
+
+
+def machines_of(picture: Picture) -> list[str]:
+    """The labels at the right edge."""
+    return [label.get_text() for edge in picture.axes[0].child_axes for label in edge.get_yticklabels()]
+
+
+def test_a_timeline_of_many_ranks_shows_a_sample_and_no_arrows() -> None:
     picture = timeline(ring(256))
     axes = picture.axes[0]
-    assert bars(picture) == {"send": 256, "receive": 256}
-    assert not axes.findobj(Annotation) and not axes.texts
-    assert len(axes.get_yticks()) == 16
+    assert bars(picture) == {"send": 16, "receive": 16}
+    assert not axes.findobj(Annotation)
+    assert ranks_of(picture) == [str(rank) for rank in range(0, 256, 16)]
+    assert axes.get_ylabel() == "rank (every 16th of 256)"
+    assert picture.alt.endswith("Not all ranks are shown: every 16th of 256.")
     assert picture.get_size_inches()[1] <= 7
+    assert len(bars(timeline(ring(32)))) == 2 and timeline(ring(32)).axes[0].get_ylabel() == "rank"
+    assert timeline(ring(64)).axes[0].get_ylabel() == "rank (every 4th of 64)"
+
+
+def test_machines_have_borders_and_numbers() -> None:
+    picture = timeline(replace(ring(8), ranks_per_machine=4))
+    assert [line.get_ydata()[0] for line in picture.axes[0].lines] == [3.5]
+    assert machines_of(picture) == ["machine 0", "machine 1"]
+    assert picture.alt.startswith("Timeline of 8 ranks on 2 machines, modelled. ")
+    for alone in (ring(8), replace(ring(8), ranks_per_machine=8)):
+        assert not timeline(alone).axes[0].lines and not machines_of(timeline(alone))
+        assert timeline(alone).alt.startswith("Timeline of 8 ranks, modelled. ")
+    each = timeline(replace(ring(8), ranks_per_machine=1))
+    assert not each.axes[0].lines and each.axes[0].get_ylabel() == "rank (one per machine)"
+
+
+def test_of_many_machines_one_is_shown_whole() -> None:
+    trace = replace(ring(64), ranks_per_machine=8)
+    picture = timeline(trace)
+    assert ranks_of(picture) == [*map(str, range(8)), *map(str, range(8, 64, 8))]
+    assert machines_of(picture) == [f"machine {machine}" for machine in range(8)]
+    assert picture.axes[0].get_ylabel() == "rank (15 of 64, machine 0 and the first rank of each other)"
+    # a rank without a lane is on the path in its machine's
+    lanes = RankLanes.of(trace)
+    assert [lanes.lane(rank) for rank in (0, 7, 8, 15, 16, 63)] == [0, 7, 8, 8, 9, 14]
+    borders = len(picture.axes[0].lines)
+    (path,) = critical_path(trace).axes[0].lines[borders:]
+    assert max(path.get_ydata()) <= 14
+    # 32 machines are too many for a lane each beside a whole one
+    assert timeline(replace(ring(256), ranks_per_machine=8)).axes[0].get_ylabel() == "rank (every 16th of 256)"
+
+
+def test_a_measured_timeline_begins_when_the_process_group_is_complete() -> None:
+    joined = tuple(Membership(rank, "0", "gloo", 2.0, None) for rank in range(4))
+    imports = [Event(rank, Kind.COMPUTE, "compute", 0.0, 1.5) for rank in range(4)]
+    work = [event._replace(start=event.start + 2, end=event.end + 2) for event in incast(4).events]
+    trace = Trace(4, [*imports, *work], memberships=joined)
+    picture = timeline(trace)
+    assert bars(picture) == {"send": 3, "receive": 1}
+    assert picture.axes[0].get_xlim() == (0.0, 3.0)
+    said = "the first 2 s, up to init_process_group, are not shown"
+    assert picture.axes[0].get_xlabel() == f"time (s); {said}"
+    assert picture.alt == f"{timeline(incast(4)).alt} {said.capitalize()}."
+    assert said in critical_path(trace).axes[0].get_xlabel()
+    # virtual ranks import nothing; and there may be nothing else to show
+    assert timeline(replace(trace, clock="modelled")).axes[0].get_xlim() == (0.0, 5.0)
+    assert timeline(replace(trace, events=imports)).axes[0].get_xlabel() == "time (s)"
 
 
 def test_an_empty_trace_says_so() -> None:

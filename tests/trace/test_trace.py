@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ def test_figures() -> None:
 def test_plain_form_and_back() -> None:
     assert Trace.from_json(json.loads(json.dumps(TRACE.to_json()))) == TRACE
     assert Trace.from_json(Trace(2).to_json()) == Trace(2, [])
+    on_machines = replace(TRACE, ranks_per_machine=2)
+    assert Trace.from_json(json.loads(json.dumps(on_machines.to_json()))) == on_machines and on_machines.machines == 2
+    # files from before traces knew their machines
+    older = json.loads(json.dumps(TRACE.to_json()))
+    del older["ranks_per_machine"]
+    assert Trace.from_json(older) == TRACE and TRACE.machines == 0
 
 
 def changed(path: list[Any], value: Any) -> Any:
@@ -65,6 +72,8 @@ def changed(path: list[Any], value: Any) -> Any:
         changed(["events", 9, 0], ["x"]),
         changed(["groups", "0"], [0, 9]),
         changed(["world_size"], 2),
+        changed(["ranks_per_machine"], -1),
+        changed(["ranks_per_machine"], 1.0),
     ],
 )
 def test_forged_traces_are_refused(forged: Any) -> None:

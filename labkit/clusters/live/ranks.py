@@ -381,4 +381,8 @@ def _seen_from(result: RankResult, origin: float, stopped: str) -> RankResult:
 def _moved(trace: Trace, origin: Sequence[float]) -> Trace:
     """The trace with times since each rank's `origin`."""
     events = [e._replace(start=e.start - origin[e.rank], end=e.end - origin[e.rank]) for e in trace.events]
-    return replace(trace, events=events)
+    memberships = [
+        m._replace(joined=m.joined - origin[m.rank], left=None if m.left is None else m.left - origin[m.rank])
+        for m in trace.memberships
+    ]
+    return replace(trace, events=events, memberships=memberships)

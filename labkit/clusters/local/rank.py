@@ -77,7 +77,7 @@ def record_groups(
         reporter.note(f"{ranks} ranks, {gpus} GPU{'s' * (gpus != 1)}: gloo is used, not nccl{share}")
         return "gloo"
 
-    recorder = Recorder(rank, world_size, seconds, slot(), tracing)
+    recorder = Recorder(rank, world_size, options["local_world_size"], seconds, slot(), tracing)
     destroyed_later: deque[dist.ProcessGroup] = deque(maxlen=_GROUPS_KEPT)
 
     def recorded(group: dist.ProcessGroup, backend: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
@@ -87,7 +87,7 @@ def record_groups(
             destroyed_later.append(group)
         if not options.get("recorded", True):
             return group
-        return RecordingProcessGroup(group, recorder.joined(group.group_name, ranks))
+        return RecordingProcessGroup(group, recorder.joined(group.group_name, ranks, backend))
 
     rendezvous_with(lambda _: store(), lambda: rank, world_size)
     replace_groups_with(backend, recorded, recorder.making_a_group)

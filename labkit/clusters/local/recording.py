@@ -20,7 +20,7 @@ from labkit.clusters.local.computing import Computing
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.program import call_site
 from labkit.torch_versions.groups import run_after_backward
-from labkit.trace import Columns, Kind, Trace, in_order
+from labkit.trace import Columns, Kind, Membership, Trace, in_order
 
 MAX_EVENTS = 200_000
 """Maximum per rank. Later events are counted and left out, so that a long training does not fill the memory."""
@@ -32,16 +32,26 @@ monotonic = time.monotonic
 class Recorder:
     """This rank's events. Safe to use from any thread; the thread that creates it runs the rank's program."""
 
-    def __init__(self, rank: int, world_size: int, seconds: Callable[[], float], slot: Slot, tracing: bool) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        ranks_per_machine: int,
+        seconds: Callable[[], float],
+        slot: Slot,
+        tracing: bool,
+    ) -> None:
         """`seconds` returns those since the job began. Without `tracing` only `slot` is written."""
         self.rank = rank
         self.slot = slot
         self.left_out = 0
         self._world_size = world_size
+        self._ranks_per_machine = ranks_per_machine
         self._origin = monotonic() - seconds()
         self.tracing = tracing
         self._computing = Computing(self._computed) if tracing else None
         self._groups: dict[str, tuple[int, ...]] = {}
+        self._memberships: list[Membership] = []
         self._names: set[str] = set()
         """Names of the groups since the last `init_process_group`: the next one uses them again."""
         self._inits = 1
@@ -58,7 +68,7 @@ class Recorder:
         self._awaited: list[Operation] = []
         """Operations that the running backward pass waits for at its end."""
 
-    def joined(self, name: str, ranks: tuple[int, ...]) -> Group:
+    def joined(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
         """Record a new process group."""
         if name in self._names:
             self._inits += 1
@@ -66,6 +76,7 @@ class Recorder:
         self._names.add(name)
         label = name if self._inits == 1 else f"{name} of init {self._inits}"
         self._groups[label] = ranks
+        self._memberships.append(Membership(self.rank, label, backend, monotonic() - self._origin, None))
         self.slot.group(label, ranks)
         self._joined.append(Group(label, ranks, self))
         return self._joined[-1]
@@ -217,7 +228,14 @@ class Recorder:
         kinds, names, *rest = rest
         # a compute span is recorded at its end
         columns = in_order([[self.rank] * len(starts), kinds, names, starts.tolist(), ends.tolist(), *rest])
-        return Trace(self._world_size, Columns(len(starts), lambda: columns), "measured", dict(self._groups))
+        return Trace(
+            self._world_size,
+            Columns(len(starts), lambda: columns),
+            "measured",
+            dict(self._groups),
+            memberships=tuple(self._memberships),
+            ranks_per_machine=self._ranks_per_machine,
+        )
 
 
 class Operation:

@@ -79,8 +79,8 @@ function element(parent, tag, className, text = "") {
 }
 
 class Viewer {
-    constructor(root, about, columns, perMachine, askForPath) {
-        Object.assign(this, { root, about, perMachine, askForPath }, columns);
+    constructor(root, about, columns, askForPath) {
+        Object.assign(this, { root, about, askForPath }, columns);
         this.kinds = about.kinds;
         this.began = about.began;
         this.ended = about.began + (about.seconds || 1e-9);
@@ -483,11 +483,12 @@ class Viewer {
     }
 
     drawMachineBorders() {
-        const { context: c, perMachine, about } = this;
+        const { context: c } = this;
+        const { ranksPerMachine, worldSize } = this.about;
         this.drawn.borders = 0;
-        if (!perMachine) return;
+        if (ranksPerMachine < 2) return; // not known, or a border at every rank
         c.fillStyle = this.colours.text;
-        for (let rank = perMachine; rank < about.worldSize; rank += perMachine) {
+        for (let rank = ranksPerMachine; rank < worldSize; rank += ranksPerMachine) {
             const y = Math.round(rank * this.lane - this.top);
             if (y < 0 || y > this.plot) continue;
             c.fillRect(GUTTER, y - 1, this.across(), 2);
@@ -495,10 +496,11 @@ class Viewer {
         }
     }
 
-    /** Does a message stay inside its machine? Empty if machines are not known. */
+    /** Does a message stay inside its machine? Empty if machines are not known, or there is only one. */
     linkText(rank, peer) {
-        if (!this.perMachine) return "";
-        const [from, to] = [rank, peer].map((one) => Math.floor(one / this.perMachine));
+        const { ranksPerMachine, worldSize } = this.about;
+        if (!ranksPerMachine || ranksPerMachine >= worldSize) return "";
+        const [from, to] = [rank, peer].map((one) => Math.floor(one / ranksPerMachine));
         return from === to ? `, inside machine ${from}` : `, between machines ${Math.min(from, to)} and ${Math.max(from, to)}`;
     }
 
@@ -721,7 +723,7 @@ async function render({ model, el }) {
     el.appendChild(root);
     const about = model.get("about");
     const columns = await unpack(model.get("data"), about.layout);
-    const viewer = new Viewer(root, about, columns, model.get("ranks_per_machine"), () => {
+    const viewer = new Viewer(root, about, columns, () => {
         model.set("path_wanted", true);
         model.save_changes();
     });

@@ -56,6 +56,7 @@ def test_ranks_of_two_nodes_compute_together(pair: Agents) -> None:
     run = pair.nodes.run(plan(pair, SUM), lambda rank, stream, text: printed.append((rank, text)), states.append)
     assert run.raise_if_failed().values[3].tolist() == [6, 6, 6]
     assert sorted(printed) == [(rank, f"node {rank // 2} local rank {rank % 2}\n") for rank in range(4)]
+    assert run.trace.ranks_per_machine == 2
     assert len(run.trace.collectives()) >= 4 and {e.rank for e in run.trace.events} == {0, 1, 2, 3}
     # one clock for all nodes: shared collectives overlap
     last = [

@@ -82,6 +82,7 @@ def test_a_run_holds_what_its_own_cell_printed_and_did(live: LiveRanks) -> None:
     calls = run.trace.collectives()
     assert [call.operation for call in calls] == ["all_reduce"] * 3 and {call.sequence for call in calls} == {0}
     assert all(call.line == "Cell In[7], line 4" for call in calls)
+    assert run.trace.without_start_up().events == run.trace.events, "the process group was made before the cell"
     assert all(0.2 <= call.start <= call.end <= run.wall_seconds for call in calls), "seconds since the cell began"
 
 

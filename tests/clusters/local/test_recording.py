@@ -184,5 +184,26 @@ model(torch.ones(2, 8)).sum().backward()
     assert counts["all_gather"] >= 1 and counts["reduce_scatter"] == 1
 
 
+def test_start_up_ends_with_the_process_group() -> None:
+    source = """
+import time, torch, torch.distributed as dist
+torch.ones(300, 300) @ torch.ones(300, 300)
+end = time.process_time() + 0.1
+while time.process_time() < end: pass
+dist.init_process_group("gloo")
+dist.new_group([0, 1])
+dist.barrier()
+dist.all_reduce(torch.ones(1))"""
+    trace = local(nproc_per_node=2).run(Job(source=source)).raise_if_failed().trace
+    assert trace.ranks_per_machine == 2 and trace.machines == 1
+    for rank in range(2):
+        assert [(m.backend, trace.groups[m.group]) for m in trace.memberships_of(rank)] == [("gloo", (0, 1))] * 2
+        before = trace.memberships_of(rank)[0].joined
+        assert any(e.start < before and e.end - e.start > 0.05 for e in trace.of(rank, Kind.COMPUTE))
+        assert all(event.start >= before for event in trace.without_start_up().of(rank))
+    assert trace.without_start_up().collectives() == trace.collectives()
+    assert [event.operation for event in trace.since_barrier().collectives()] == ["all_reduce"] * 2
+
+
 def test_no_trace_when_none_is_asked_for() -> None:
     assert run("dist.all_reduce(torch.ones(1))", trace=False).trace.events == ()

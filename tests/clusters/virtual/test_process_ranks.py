@@ -103,6 +103,7 @@ dist.get_rank(), torch.distributed.group.WORLD.group_name, torch.initial_seed() 
     assert by_processes.values == by_threads.values
     assert [rank.output for rank in by_processes.ranks] == ["True\n"] * 2
     assert by_processes.trace.groups == by_threads.trace.groups
+    assert by_processes.trace.ranks_per_machine == by_threads.trace.ranks_per_machine == 2
 
 
 @pytest.mark.parametrize("ranks", ["threads", "processes"])

@@ -385,7 +385,8 @@ class Engine:
         for field in (4, 0, 3):
             rows.sort(key=itemgetter(field))
         events, memberships = events_from(rows), tuple(self._memberships.values())
-        return Trace(self.topology.world_size, events, "modelled", dict(self.groups), memberships=memberships)
+        size, per_machine = self.topology.world_size, self.topology.nproc_per_node
+        return Trace(size, events, "modelled", dict(self.groups), (), memberships, per_machine)
 
     # Outcomes of requests -----------------------------------------------------------------------------------------
 
