@@ -3,12 +3,13 @@
 Of a run's trace, `run.trace`:
 
     timeline(trace)          what every rank did when; also run.plot(), and run.view() to zoom into
+    timelines({name: trace}) several runs, each a picture, on one scale
     critical_path(trace)     the chain of events that determined when the run ended
     overlap(trace)           how much communication is hidden behind computing
     bubbles(trace, stages)   how long pipeline stages are idle
     pipeline(actions)        what each rank of a pipeline does when, by microbatch, in a schedule or a run
     memory(trace, capacity)  memory of the ranks over time, by category
-    peaks(traces, x)         memory at its peak, by category, run beside run
+    peaks(traces, label)     memory at its peak, by category, run below run
     traffic_matrix(trace)    bytes sent between ranks
 
 Of predictions, `labkit.predict`:
@@ -23,6 +24,7 @@ For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace
 """
 
 from labkit.plots.chunks import chunk_grid
+from labkit.plots.curve_panels import Panel, curve_panels
 from labkit.plots.curves import Curve, curves
 from labkit.plots.cuts import matrix_cuts
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
@@ -44,15 +46,18 @@ from labkit.plots.segments import segments
 from labkit.plots.shards import shards
 from labkit.plots.shares import bubbles, overlap
 from labkit.plots.timeline import timeline
+from labkit.plots.timelines import timelines
 from labkit.plots.traffic import traffic_matrix
 
 __all__ = [
     "Curve",
+    "Panel",
     "Picture",
     "beside_measured",
     "bubbles",
     "chunk_grid",
     "critical_path",
+    "curve_panels",
     "curves",
     "doubling_steps",
     "exchanges",
@@ -72,6 +77,7 @@ __all__ = [
     "segments",
     "shards",
     "timeline",
+    "timelines",
     "traffic_matrix",
     "tree_steps",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from labkit.plots import palette
@@ -41,10 +42,7 @@ def curves(
     mark: the reader's prediction, drawn as a line across; None if there is none.
     Raises `ValueError` if a curve's x and y differ in length.
     """
-    for curve in series:
-        if len(curve.x) != len(curve.y):
-            raise ValueError(f"curve {curve.label!r} has {len(curve.x)} x and {len(curve.y)} y")
-    labels = list(dict.fromkeys(curve.label for curve in series))
+    labels = labels_of(series)
     predicted = "" if mark is None else f" Your prediction: {mark:.3g}."
     picture = Picture(height=3.6, alt=_describe(series, x, y, title) + predicted)
     axes = picture.add_subplot()
@@ -53,17 +51,7 @@ def curves(
     axes.set_ylabel(y)
     if "x" in log:
         axes.set_xscale("log", base=2)
-    if "y" in log:
-        axes.set_yscale("log")
-    for curve, hidden in zip(series, _hidden_by(series, "y" in log), strict=True):
-        colour = palette.SERIES[labels.index(curve.label) % len(palette.SERIES)]
-        line = {"modelled": "--", "measured": "-", "formula": ":"}[curve.clock]
-        marker = "" if curve.clock == "formula" else "os^Dv"[labels.index(curve.label) % 5]
-        face = colour if curve.clock == "measured" else "white"
-        axes.plot(
-            curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label,
-            linewidth=1.4 + 1.8 * hidden, markersize=6 + 4 * hidden,
-        )  # fmt: skip
+    draw(axes, series, labels, logarithmic="y" in log)
     if mark is not None and (mark > 0 or "y" not in log):
         axes.axhline(mark, color="black", linestyle=(0, (7, 3)), linewidth=1)
         across = axes.get_yaxis_transform()
@@ -74,11 +62,42 @@ def curves(
         axes.minorticks_off()
     if "y" not in log:
         axes.set_ylim(bottom=0)
+    picture.legend(handles=legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
+    return picture
+
+
+def labels_of(series: Sequence[Curve]) -> list[str]:
+    """Return each label once, in order: its position determines the colour and the mark of its curves.
+
+    Raises `ValueError` if a curve's x and y differ in length.
+    """
+    for curve in series:
+        if len(curve.x) != len(curve.y):
+            raise ValueError(f"curve {curve.label!r} has {len(curve.x)} x and {len(curve.y)} y")
+    return list(dict.fromkeys(curve.label for curve in series))
+
+
+def draw(
+    axes: Axes, series: Sequence[Curve], labels: Sequence[str], logarithmic: bool = False, mark_size: float = 6
+) -> None:
+    """Draw `series` and the lines of a grid; `logarithmic` is the y axis. `mark_size`: in points.
+
+    Marks at 0 are whole: the axis does not cut them.
+    """
+    if logarithmic:
+        axes.set_yscale("log")
+    for curve, hidden in zip(series, _hidden_by(series, logarithmic), strict=True):
+        colour = palette.SERIES[labels.index(curve.label) % len(palette.SERIES)]
+        line = {"modelled": "--", "measured": "-", "formula": ":"}[curve.clock]
+        marker = "" if curve.clock == "formula" else "os^Dv"[labels.index(curve.label) % 5]
+        face = colour if curve.clock == "measured" else "white"
+        axes.plot(
+            curve.x, curve.y, line, marker=marker, color=colour, markerfacecolor=face, label=curve.label,
+            linewidth=1.4 + 1.8 * hidden, markersize=mark_size + 4 * hidden, clip_on=False,
+        )  # fmt: skip
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=palette.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    picture.legend(handles=_legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
-    return picture
 
 
 def _hidden_by(series: Sequence[Curve], logarithmic: bool) -> list[int]:
@@ -106,7 +125,7 @@ def _hidden_by(series: Sequence[Curve], logarithmic: bool) -> list[int]:
     ]
 
 
-def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
+def legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
     """Legend entries: each method's colour and mark, then the meaning of hollow, filled and dotted."""
     handles = []
     beside_points = False
@@ -129,11 +148,15 @@ def _legend(series: Sequence[Curve], labels: Sequence[str]) -> list[Line2D]:
     return handles
 
 
-def _describe(series: Sequence[Curve], x: str, y: str, title: str) -> str:
-    names = ", ".join(dict.fromkeys(f"{curve.label} ({curve.clock})" for curve in series))
-    ends = [
+def describe(series: Sequence[Curve]) -> str:
+    """Name both ends of each curve."""
+    return "; ".join(
         f"{curve.label}, {curve.clock}: {curve.y[0]:.3g} at {curve.x[0]:g} to {curve.y[-1]:.3g} at {curve.x[-1]:g}"
         for curve in series
         if len(curve.x)
-    ]
-    return f"{title or y}, over {x}: {names}. {'; '.join(ends)}."
+    )
+
+
+def _describe(series: Sequence[Curve], x: str, y: str, title: str) -> str:
+    names = ", ".join(dict.fromkeys(f"{curve.label} ({curve.clock})" for curve in series))
+    return f"{title or y}, over {x}: {names}. {describe(series)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,15 @@ _LEAST_OF_CAPACITY = 0.15
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Picture:
+def memory(
+    trace: Trace, capacity: float | None = None, title: str = "", compared_with: Iterable[Trace] = ()
+) -> Picture:
     """Draw `Trace.memory`: one panel for ranks with equal peaks, which shows the first of them.
 
-    capacity: bytes of one GPU's memory, drawn as a line.
+    capacity: bytes of one GPU's memory, drawn as a line. compared_with: other runs for which the axes are long enough,
+    too, so that pictures of all of them have the same scales.
     """
-    panels = _alike(trace)
+    panels, others = _alike(trace), tuple(compared_with)
     shown = sorted(panels[:MOST_PANELS])
     picture = Picture(height=max(1.25 * len(shown) + 1.4, 2.9), alt=_describe(trace, panels, capacity))
     axes = picture.subplots(max(len(shown), 1), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -37,10 +41,11 @@ def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Pict
         axes[0].text(0.5, 0.5, "memory was not counted", transform=axes[0].transAxes, ha="center", va="center")
         axes[0].set_axis_off()
         return picture
-    began = min([sample.time for sample in trace.memory] + [event.start for event in trace.events])
-    ended = max([sample.time for sample in trace.memory] + [event.end for event in trace.events])
-    unit, unit_seconds = time_unit(ended - began)
+    began, ended = _ends(trace)
+    longest = max([ended - began, *(end - begin for begin, end in map(_ends, others))])
+    unit, unit_seconds = time_unit(longest)
     peak = max(trace.peak_memory(ranks[0]) for ranks in panels)
+    peak = max([peak, *(other.peak_memory(rank) for other in others for rank in range(other.world_size))])
     in_reach = capacity is not None and peak >= _LEAST_OF_CAPACITY * capacity
     highest = max(peak, capacity) if capacity is not None and in_reach else peak
     byte_name, unit_bytes = byte_unit(highest)
@@ -62,7 +67,7 @@ def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Pict
         panel.set_ylabel(byte_name)
         if capacity is not None and in_reach:
             panel.axhline(capacity / unit_bytes, color=palette.CAPACITY, linewidth=1.6, linestyle="--")
-    axes[0].set_xlim(0, (ended - began) / unit_seconds or 1)
+    axes[0].set_xlim(0, longest / unit_seconds or 1)
     axes[0].set_ylim(0, 1.08 * highest / unit_bytes or 1)
     axes[-1].set_xlabel(f"time ({unit})")
     legend: list[Any] = [Patch(color=palette.MEMORY[c], label=c.value) for c in reversed(Category) if c in used]
@@ -74,6 +79,12 @@ def memory(trace: Trace, capacity: float | None = None, title: str = "") -> Pict
         legend.append(Line2D([], [], linestyle="", label=f"{len(panels) - len(shown)} more panels\nnot shown"))
     picture.legend(handles=legend, loc="outside right upper", frameon=False, fontsize=9)
     return picture
+
+
+def _ends(trace: Trace) -> tuple[float, float]:
+    """First and last moment of a run."""
+    began = min([sample.time for sample in trace.memory] + [event.start for event in trace.events], default=0.0)
+    return began, max([sample.time for sample in trace.memory] + [event.end for event in trace.events], default=0.0)
 
 
 def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array, Array]:

@@ -31,6 +31,15 @@ MEMORY = {
     Category.COMMUNICATION: "#44AA99",  # teal
     Category.OTHER: "#BBBBBB",  # grey
 }
+TEXT_ON_MEMORY = {
+    Category.PARAMETER: "#FFFFFF",
+    Category.GRADIENT: DARK_TEXT,
+    Category.OPTIMIZER: DARK_TEXT,
+    Category.ACTIVATION: LIGHT_TEXT,
+    Category.COMMUNICATION: DARK_TEXT,
+    Category.OTHER: DARK_TEXT,
+}
+"""Parameters have another colour on a dark page: their text is replaced with it."""
 CAPACITY = "#D55E00"
 """The line above which a rank is out of memory."""
 

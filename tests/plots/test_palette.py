@@ -76,3 +76,11 @@ def test_text_and_marks_are_legible_on_light_and_dark_pages(page: str) -> None:
         assert contrast(shown(text), page) >= 4.5, text
         assert contrast(shown(text), shown(palette.IDLE)) >= 4.5, text
     assert all(contrast(colour, page) >= 3 for _, colour in report_html.MARKS.values())
+
+
+@pytest.mark.parametrize("page", ["light", "dark"])
+def test_text_on_categories_of_memory_is_legible_on_light_and_dark_pages(page: str) -> None:
+    replaced = palette.DARK_PAGE if page == "dark" else {}
+    for category, colour in palette.MEMORY.items():
+        text = palette.TEXT_ON_MEMORY[category]
+        assert contrast(replaced.get(text, text), replaced.get(colour, colour)) >= 4, category

@@ -356,3 +356,18 @@ def test_the_shortest_peak_of_memory_is_seen() -> None:
     assert held.sum(axis=0).max() == 10_000_000
     assert np.count_nonzero(held.sum(axis=0) > 4_000_000) == 1
     assert len(edges) == held.shape[1]
+
+
+def test_pictures_of_memory_that_are_compared_have_the_same_scales() -> None:
+    small = filled()
+    large = Trace(1, [Event(0, Kind.COMPUTE, "compute", 5.0, 9.0)], "modelled", {}, (
+        MemorySample(0, 5.0, Category.PARAMETER, 40_000_000),
+    ))  # fmt: skip
+    alone, beside, other = memory(small), memory(small, compared_with=[small, large]), memory(large)
+    assert alone.axes[0].get_xlim() == (0, 1) and beside.axes[0].get_xlim() == other.axes[0].get_xlim() == (0, 4)
+    assert alone.axes[0].get_ylim()[1] < beside.axes[0].get_ylim()[1] == other.axes[0].get_ylim()[1]
+
+
+def test_marks_at_zero_are_whole() -> None:
+    (line,) = curves([Curve("weighted", [1, 2], [0.0, 0.0])], x="ranks", y="%").axes[0].lines
+    assert not line.get_clip_on()
