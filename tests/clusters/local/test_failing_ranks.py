@@ -118,11 +118,12 @@ def test_common_mistakes_come_with_what_to_try(statement: str, advice: str) -> N
 @pytest.mark.parametrize(
     ("file", "advice"),
     [
-        ("Cell In[3]", ["try: ranks do not see the notebook's variables: define or import it in this cell, or keep ranks with %%ranks"]),
-        ("phase3_multi_node/ring_allreduce.py", ["try: define or import it in phase3_multi_node/ring_allreduce.py, which sees no other names"]),
-        ("/tmp/ipykernel_1/2.py", []),
+        ("Cell In[3]", "ranks do not see the notebook's variables"),
+        ("phase3_multi_node/ring_allreduce.py", "define or import it in phase3_multi_node/ring_allreduce.py, which"),
+        ("/tmp/ipykernel_1/2.py", ""),
     ],
 )
-def test_an_undefined_name_is_looked_for_where_it_is_used(file: str, advice: list[str]) -> None:
+def test_an_undefined_name_is_looked_for_where_it_is_used(file: str, advice: str) -> None:
     error = RankError("NameError", "name 'y' is not defined", ((file, 7, "f", "y"),))
-    assert Run([RankResult(0, error=error, exit=1)]).what_to_try() == advice
+    said = Run([RankResult(0, error=error, exit=1)]).what_to_try()
+    assert len(said) == bool(advice) and all(line.startswith(f"try: {advice}") for line in said)
