@@ -7,15 +7,15 @@ A list holds one value for each rank and is compared rank by rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from labkit.checks.brief import brief
-from labkit.checks.provenance import parts_by_rank
+from labkit.checks.provenance import Parts, count_parts, in_words
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.device.uninitialized import marked
 from labkit.units import exact_size, time_unit
@@ -31,9 +31,14 @@ _HUGE = 1.6e38
 
 @dataclass(frozen=True)
 class WrongChunks:
-    """Data for a picture: which chunk of the result is wrong on which rank, `wrong[rank][chunk]`."""
+    """Data for a picture: which chunk of the result is wrong on which rank, `wrong[rank][chunk]`.
+
+    A result that is not cut is one chunk.
+    """
 
     wrong: list[list[bool]]
+    parts: Mapping[int, Sequence[Parts]] = field(default_factory=dict)
+    """The parts in the wrong sums, chunk by chunk, by the rank that has the sum; empty if they cannot be counted."""
 
 
 class CheckFailed(Exception):
@@ -132,11 +137,13 @@ class Expectation:
         first = found[bad[0]]
         assert first is not None
         others = f" ({len(bad)} of {len(expected)} ranks are wrong: {ranges(bad)})" if len(expected) > 1 else ""
+        chunks = self.chunks or 1
+        parts = count_parts(values, expected, self.ranks, chunks) if self.ranks else {}
         picture = None
-        if self.chunks is not None:
-            picture = WrongChunks([_by_chunk(d, e, self.chunks) for d, e in zip(found, expected, strict=True)])
-        parts = parts_by_rank(values, expected, self.ranks, self.chunks or 1) if self.ranks else ""
-        self._fail(f"on rank {bad[0]}: {first.expected}", first.seen + others, picture, first.told + others, parts)
+        if self.chunks is not None or parts:
+            picture = WrongChunks([_by_chunk(difference, chunks) for difference in found], parts)
+        where, said = f"on rank {bad[0]}: {first.expected}", in_words(parts)
+        self._fail(where, first.seen + others, picture, first.told + others, said)
 
     def _fail(
         self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "", parts: str = ""
@@ -173,7 +180,8 @@ def expect(
     easier: names of checks of this value alone, the easiest first. If one of them has failed, the feedback points
     the learner to that one instead of this check's subject.
     unit: of a number, which failures show as MB or ms.
-    ranks: with sums in which rank r's part is 10**r, the number of ranks: a failure names those whose part is missing.
+    ranks: with sums in which rank r's part is 10**r, the number of ranks: a failure names and draws those whose part
+    is missing.
     """
     return Expectation(value, what, look_at, chunks, easier, unit, ranks)
 
@@ -234,7 +242,7 @@ def _wrong(seen: Tensor, expected: Tensor, exact: bool, rel: float | None) -> Te
     return ~((seen.to(wide) - expected.to(wide)).abs() <= rel * scale)
 
 
-def _by_chunk(difference: _Difference | None, expected: Any, chunks: int) -> list[bool]:
+def _by_chunk(difference: _Difference | None, chunks: int) -> list[bool]:
     if difference is None:
         return [False] * chunks
     if difference.wrong is None:

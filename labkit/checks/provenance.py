@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,57 +13,100 @@ EXPLANATION = "rank r gives 10^r, so each digit of a sum counts the parts of one
 _MOST_LINES = 8
 
 
-def parts_by_rank(values: Sequence[Any], expected: Sequence[Any], world_size: int, chunks: int) -> str:
-    """Return a line for the ranks with the same wrong sums: `rank 0: chunk 2 without rank 1's part (1101)`.
+class Parts(NamedTuple):
+    """How often each rank's part is in one chunk of a result."""
 
-    Empty if no wrong value can be read as a sum of parts. chunks: how many equal chunks a tensor has; 1: not cut.
+    seen: tuple[int, ...] | None
+    """Number of parts by rank; None if the number is no sum of parts."""
+    wanted: tuple[int, ...]
+
+
+def count_parts(values: Sequence[Any], expected: Sequence[Any], world_size: int, chunks: int) -> dict[int, list[Parts]]:
+    """Return the parts in the wrong results, chunk by chunk, by the rank that has the result.
+
+    Empty if no wrong number can be read as a sum of parts. chunks: how many equal chunks a tensor has; 1: not cut.
+    A chunk is judged by its first wrong element; those without elements are omitted.
     """
-    alike: dict[str, list[int]] = {}
+    found = {}
     for rank, (value, wanted) in enumerate(zip(values, expected, strict=True)):
         if isinstance(value, Tensor) and isinstance(wanted, Tensor) and value.shape == wanted.shape:
-            found = _by_chunk(value, wanted, world_size, chunks)
-            if found:
-                alike.setdefault("; ".join(found), []).append(rank)
-    lines = [f"rank{'s' * (len(those) > 1)} {ranges(those)}: {found}" for found, those in alike.items()]
+            by_chunk = _by_chunk(value, wanted, world_size, chunks)
+            if any(parts.seen != parts.wanted for parts in by_chunk):
+                found[rank] = by_chunk
+    return found if in_words(found) else {}
+
+
+def in_words(parts: Mapping[int, Sequence[Parts]]) -> str:
+    """Return a line for the ranks with the same wrong sums: `rank 0: chunk 2 without rank 1's part (1101)`."""
+    alike: dict[str, list[int]] = {}
+    for rank, by_chunk in parts.items():
+        if said := _wrong_chunks(by_chunk):
+            alike.setdefault(said, []).append(rank)
+    lines = [f"rank{'s' * (len(those) > 1)} {ranges(those)}: {said}" for said, those in alike.items()]
     more = len(lines) - _MOST_LINES
     return "\n".join([*lines[:_MOST_LINES], f"and {more} more lines"] if more > 0 else lines)
 
 
-def _by_chunk(value: Tensor, wanted: Tensor, world_size: int, chunks: int) -> list[str]:
-    """Return what is wrong with the chunks of one rank, those with the same sum together."""
+def _by_chunk(value: Tensor, wanted: Tensor, world_size: int, chunks: int) -> list[Parts]:
     flat, right = value.reshape(-1), wanted.reshape(-1)
     length = max(1, -(-flat.numel() // chunks))
+    found = []
+    for start in range(0, flat.numel(), length):
+        wrong = (flat[start : start + length] != right[start : start + length]).nonzero()
+        index = start + (int(wrong[0]) if len(wrong) else 0)
+        counts = _counts(right[index].item(), world_size)
+        assert counts is not None, "a check expects a sum of parts"
+        found.append(Parts(_counts(flat[index].item(), world_size), counts))
+    return found
+
+
+def _counts(number: Any, world_size: int) -> tuple[int, ...] | None:
+    """The digits of a sum of parts, rank 0's first; None for a number that is no such sum."""
+    if isinstance(number, complex) or not (0 <= number < 10**world_size and number == int(number)):
+        return None
+    return tuple(int(digit) for digit in reversed(f"{int(number):0{world_size}}"))
+
+
+def _wrong_chunks(by_chunk: Sequence[Parts]) -> str:
+    """What is wrong with the chunks of one rank, those with the same sum together."""
     alike: dict[str, list[int]] = {}
-    for chunk in range(chunks):
-        part = slice(chunk * length, (chunk + 1) * length)
-        wrong = (flat[part] != right[part]).nonzero()
-        if len(wrong):
-            index = chunk * length + int(wrong[0])
-            said = _difference(float(flat[index]), float(right[index]), world_size)
-            if said:
-                alike.setdefault(said, []).append(chunk)
-    if chunks == 1:
-        return list(alike)
-    return [f"chunk{'s' * (len(those) > 1)} {ranges(those)} {said}" for said, those in alike.items()]
+    for chunk, parts in enumerate(by_chunk):
+        if said := _difference(parts):
+            alike.setdefault(said, []).append(chunk)
+    if len(by_chunk) == 1:
+        return next(iter(alike), "")
+    return "; ".join(f"chunk{'s' * (len(those) > 1)} {ranges(those)} {said}" for said, those in alike.items())
 
 
-def _difference(seen: float, wanted: float, world_size: int) -> str:
-    """`without rank 2's part (1011)`, `with rank 0's part 3 times (1113)`; empty for a number that is no such sum."""
-    if not (0 <= seen < 10**world_size and seen == int(seen)):
+def _difference(parts: Parts) -> str:
+    """`without rank 2's part (1011)`, `with rank 0's part 3 times (1113)`; empty if no part is missing or too many."""
+    seen, wanted = parts
+    if seen is None:
         return ""
-    counts, right = (f"{int(number):0{world_size}}"[::-1] for number in (seen, wanted))
-    wanted_from = [rank for rank in range(world_size) if right[rank] != "0"]
-    missing = [rank for rank in wanted_from if counts[rank] == "0"]
-    there = [rank for rank in range(world_size) if counts[rank] != "0"]
-    if len(there) < len(missing) and all(counts[rank] == "1" for rank in there):
-        return f"with nothing but {_of(there)} ({int(seen)})" if there else "with no part of any rank (0)"
+    number = sum(count * 10**rank for rank, count in enumerate(seen))
+    missing = [rank for rank, count in enumerate(wanted) if count and not seen[rank]]
+    there = [rank for rank, count in enumerate(seen) if count]
+    if len(there) < len(missing) and all(seen[rank] == 1 for rank in there):
+        return f"with nothing but {_of(there)} ({number})" if there else "with no part of any rank (0)"
     said = [f"without {_of(missing)}"] if missing else []
-    for rank in range(world_size):
-        if counts[rank] > max(right[rank], "0") and counts[rank] != right[rank]:
-            times = f" {counts[rank]} times" if right[rank] != "0" else ", which does not belong there"
-            said.append(f"with rank {rank}'s part{times}")
-    return f"{' and '.join(said)} ({int(seen)})" if said else ""
+    if too_many := _too_many(parts):
+        said.append(f"with {' and '.join(too_many)}")
+    return f"{' and '.join(said)} ({number})" if said else ""
 
 
-def _of(ranks: list[int]) -> str:
+def _too_many(parts: Parts) -> list[str]:
+    """`rank 0's part twice`, those that are there equally often together."""
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for rank, (count, wanted) in enumerate(zip(parts.seen or (), parts.wanted, strict=True)):
+        if count > wanted:
+            alike.setdefault((count, wanted > 0), []).append(rank)
+    said = []
+    for (count, belongs), ranks in alike.items():
+        does = "does" if len(ranks) == 1 else "do"
+        times = "twice" if count == 2 else f"{count} times"
+        said.append(f"{_of(ranks)} {times}" if belongs else f"{_of(ranks)}, which {does} not belong there,")
+    return [*said[:-1], *(last.rstrip(",") for last in said[-1:])]
+
+
+def _of(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}'s part" if len(ranks) == 1 else f"the parts of ranks {ranges(ranks)}"

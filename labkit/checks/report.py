@@ -47,7 +47,7 @@ class CheckResult:
     run: Run | None = field(default=None, repr=False, compare=False)
     """The run in which it failed, with trace and output. One of the passed checks keeps its run, too."""
     picture: WrongChunks | None = field(default=None, repr=False, compare=False)
-    """Which chunks were wrong on which rank, if known."""
+    """Which chunks were wrong on which rank, and whose parts are in them, as far as known."""
     fault: str = ""
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
     of_the_machine: bool = False
@@ -73,7 +73,7 @@ class CheckResult:
         if self.retried:
             lines.append(f"           {'retried':<9} {self.retried}")
         if self.picture is not None and len(self.picture.wrong) <= 16:
-            lines += [" " * 11 + line for line in _grid(self.picture)]
+            lines += [" " * 11 + line for line in _grid(self.picture.wrong)]
         return "\n".join(lines)
 
 
@@ -194,10 +194,13 @@ def _shortened(text: str) -> str:
     return "\n".join([*lines[:_MAX_LINES], f"... {len(lines) - _MAX_LINES} more lines"])
 
 
-def _grid(picture: WrongChunks) -> list[str]:
-    chunks = len(picture.wrong[0]) if picture.wrong else 0
+def _grid(wrong: Sequence[Sequence[bool]]) -> list[str]:
+    """Rows of ranks and columns of chunks; nothing if there is only one column."""
+    chunks = len(wrong[0]) if wrong else 0
+    if chunks < 2:
+        return []
     head = "chunk    " + " ".join(f"{chunk:>2}" for chunk in range(chunks))
-    marks = (" ".join(" x" if wrong else " ." for wrong in row) for row in picture.wrong)
+    marks = (" ".join(" x" if is_wrong else " ." for is_wrong in row) for row in wrong)
     rows = [f"rank {rank:>3} {row}" for rank, row in enumerate(marks)]
     return [head, *rows, "x: wrong"]
 

@@ -201,7 +201,7 @@ def _where_it_stood(statuses: Sequence[RankStatus], submission: Submission) -> s
     said = []
     for place, ranks in at.items():
         verb = "was" if len(ranks) == 1 else "were"
-        where = f"{verb} at line {place.rpartition(' ')[2]}" if place else "had not returned"
+        where = f"{verb} at {_shortly(place, submission)}" if place else "had not returned"
         said.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
     return f"When time ran out, {'; '.join(said)}." if said else "The time for this call ran out."
 

@@ -42,14 +42,26 @@ _KNOWN = [
         r"^FrozenInstanceError: ",
         "objects of this class are frozen: use dataclasses.replace(old, name=value) instead",
     ),
-    (
-        r"^NameError: name '(\w+)' is not defined$",
-        "ranks do not see the notebook's variables: define or import it in this cell, or keep ranks with %%ranks",
-    ),
 ]
 
+_UNDEFINED = re.compile(r"name '\w+' is not defined")
+_IN_CELL = "ranks do not see the notebook's variables: define or import it in this cell, or keep ranks with %%ranks"
 
-def error_hint(kind: str, message: str) -> str:
-    """One-line hint for the error `kind: message`, or an empty string."""
+
+def error_hint(kind: str, message: str, file: str = "") -> str:
+    """One-line hint for the error `kind: message`, or an empty string.
+
+    file: name of the learner's file in which it arose: of a cell, `Cell In[3]`; of an exercise's module, its path in
+    the course; empty if unknown.
+    """
+    if kind == "NameError" and _UNDEFINED.fullmatch(message):
+        return _hint_for_a_name(file)
     text = f"{kind}: {message}"
     return next((said for pattern, said in _KNOWN if re.search(pattern, text)), "")
+
+
+def _hint_for_a_name(file: str) -> str:
+    if not file.endswith(".py"):
+        return _IN_CELL if file else ""
+    # a module of the learner's own, and a function of the notebook, have files with absolute paths
+    return "" if file.startswith("/") else f"define or import it in {file}, which sees no other names"

@@ -49,6 +49,11 @@ class RankError:
         return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
 
     @property
+    def file(self) -> str:
+        """Name of the file of that line: `Cell In[3]`; empty if unknown."""
+        return self.frames[-1][0] if self.frames else ""
+
+    @property
     def where(self) -> str:
         """`Cell In[3], line 5`, or an empty string when no line of the learner's code is known."""
         return f"{self.frames[-1][0]}, line {self.frames[-1][1]}" if self.frames else ""
@@ -196,7 +201,7 @@ class Run:
         if first.error.consequence:
             return connection_loss.findings(self.ranks, self.trace)
         found = connection_loss.amounts(self.trace) if first.error.type == "SIGABRT" else []
-        said = self.advice or error_hints.error_hint(first.error.type, first.error.message)
+        said = self.advice or error_hints.error_hint(first.error.type, first.error.message, first.error.file)
         return [*found, *([f"try: {said}"] if said else [])]
 
     def _error(self, rank: int) -> RankError:

@@ -11,6 +11,7 @@ from IPython.display import display
 from labkit.catalogue import Exercise
 from labkit.checks import Check, CheckResult, Report, check_exercise, visible_rubric
 from labkit.checks.guidance import full_marks
+from labkit.checks.provenance import in_words
 from labkit.notebook.magics import Magic, exercise_names
 from labkit.notebook.own_exercise import named_or_own
 from labkit.notebook.screen import Watch
@@ -71,7 +72,7 @@ def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
 
 def show(exercise: Exercise, report: Report) -> None:
     """Display a report, and a picture of the first result that is partly wrong: simple checks come first."""
-    from labkit.plots import chunk_grid
+    from labkit.plots import chunk_grid, part_grids
 
     banner = full_marks.banner(exercise) if report.passed else None
     text, html = report.text(), report._repr_html_()
@@ -79,7 +80,11 @@ def show(exercise: Exercise, report: Report) -> None:
         text, html = f"{text}\n{banner.text}", html + banner.html
     display({"text/plain": text, "text/html": html}, raw=True)
     first = next((result for result in report.results if result.picture is not None), None)
-    if first is not None and first.picture is not None:
+    if first is None or first.picture is None:
+        return
+    if parts := first.picture.parts:
+        display(part_grids(parts, in_words(parts), title=first.title))
+    else:
         display(chunk_grid(first.picture.wrong, title=f"Wrong chunks · {first.title}"))
 
 

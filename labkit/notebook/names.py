@@ -20,10 +20,12 @@ _OF_IPYTHON = ("display", "get_ipython", "In", "Out", "_", "__", "exit", "quit")
 def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
     """One-line hint if the first failure of `run` is a name defined in the notebook; else an empty string.
 
+    Only for a line of the cell itself: what the notebook defines is of no use to a module.
+
     kept: whether the ranks stay alive after the cell, so that values can be pushed to them.
     """
     error = run.first_failure.error if run.first_failure else None
-    if error is None or error.type != "NameError":
+    if error is None or error.type != "NameError" or error.file.endswith(".py"):
         return ""
     missing = re.match(r"name '(\w+)' is not defined", error.message)
     if missing is None:

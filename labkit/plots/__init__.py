@@ -30,6 +30,7 @@ from labkit.plots.cuts import matrix_cuts
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.exponents import exponents
 from labkit.plots.memory import memory
+from labkit.plots.parts import part_grids
 from labkit.plots.path import critical_path
 from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
@@ -66,6 +67,7 @@ __all__ = [
     "matrix_cuts",
     "memory",
     "overlap",
+    "part_grids",
     "peaks",
     "pipeline",
     "predicted_memory",

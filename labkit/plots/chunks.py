@@ -37,8 +37,15 @@ def chunk_grid(wrong: Sequence[Sequence[bool]], title: str = "") -> Picture:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("chunk")
     axes.set_ylabel("rank")
-    colours = ListedColormap([palette.RIGHT, palette.WRONG])
-    axes.imshow(grid, cmap=colours, vmin=0, vmax=1, aspect="equal" if marks else "auto")
+    # the image has the wrong cells only: unlike the background, it keeps its colours on a dark page
+    axes.set_facecolor(palette.RIGHT)
+    axes.imshow(
+        np.ma.masked_equal(grid, False),
+        cmap=ListedColormap([palette.WRONG]),
+        vmin=0,
+        vmax=1,
+        aspect="equal" if marks else "auto",
+    )
     if rows == len(by_rank):
         rank_ticks(axes, rows)
     else:

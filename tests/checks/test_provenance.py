@@ -34,8 +34,44 @@ def test_ranks_with_the_same_sums_share_a_line() -> None:
 
 def test_a_part_of_another_group_does_not_belong_there() -> None:
     assert parts([sums(111.0)], [sums(101.0)]) == ["rank 0: with rank 1's part, which does not belong there (111)"]
+    assert parts([sums(2222.0)], [sums(1010.0)]) == [
+        "rank 0: with the parts of ranks 0, 2, which do not belong there, and the parts of ranks 1, 3 twice (2222)"
+    ]
+
+
+def test_the_parts_are_counted_for_a_picture() -> None:
+    whole = sums(*[111.0] * 3)
+    with pytest.raises(CheckFailed) as caught:
+        expect([whole, sums(111, 0.5, 121), sums(101, 101, 101)], "sum", chunks=3, ranks=3).equals([whole] * 3)
+    picture, every = caught.value.picture, (1, 1, 1)
+    assert picture is not None
+    assert picture.parts == {
+        1: [(every, every), (None, every), ((1, 2, 1), every)],
+        2: [((1, 0, 1), every)] * 3,
+    }
+
+
+def test_sums_that_are_not_cut_are_counted_too() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        expect([None, sums(101.0, 101.0)], "sum", ranks=3).equals([None, sums(111.0, 111.0)])
+    picture = caught.value.picture
+    assert picture is not None
+    assert (picture.wrong, picture.parts) == ([[False], [True]], {1: [((1, 0, 1), (1, 1, 1))]})
+
+
+def test_chunks_without_elements_are_left_out() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        expect([sums(11.0, 11.0, 10.0)], "sum", chunks=4, ranks=2).equals([sums(11.0, 11.0, 11.0)])
+    assert caught.value.picture is not None
+    assert caught.value.picture.parts == {0: [((1, 1), (1, 1))] * 2 + [((0, 1), (1, 1))]}
 
 
 @pytest.mark.parametrize("seen", [0.5, -1.0, float("nan"), float("inf"), 12345678.0])
 def test_a_number_that_is_no_such_sum_is_not_read_as_one(seen: float) -> None:
-    assert parts([sums(seen)], [sums(1111.0)]) == []
+    with pytest.raises(CheckFailed) as caught:
+        expect([sums(seen)], "sum", ranks=4).equals([sums(1111.0)])
+    assert (caught.value.parts, caught.value.picture) == ("", None)
+
+
+def test_a_complex_number_is_no_such_sum() -> None:
+    assert parts([torch.tensor([1j])], [sums(1111.0)]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from labkit.checks import CheckResult, Report, WrongChunks
+from labkit.checks.provenance import Parts
 from labkit.clusters import RankResult, Run
 
 HOSTILE = "<script>alert('1')</script>"
@@ -99,6 +100,17 @@ def test_hidden_checks_tell_where_to_look_and_no_values() -> None:
     assert "timeout" in text
     for secret in ("6144", "8192", "step 0", "x: wrong"):
         assert secret not in text
+
+
+def test_counted_parts_leave_neither_a_hidden_check_nor_the_data_of_a_report() -> None:
+    counted = WrongChunks([[True]], {0: [Parts((1, 0), (1, 1))]})
+    failed = CheckResult("the sum", 3, 0, "11", "1", parts="rank 0: without rank 1's part (1)", picture=counted)
+    assert "chunk" not in failed.text()  # one chunk: the words say it all
+    shown = Report("phase3_multi_node/ring_allreduce", [failed], seed=0)
+    (hidden,) = shown.without_details().results
+    assert (hidden.parts, hidden.picture) == ("", None)
+    (result,) = Report.from_json(json.loads(json.dumps(shown.to_json()))).results
+    assert result.picture is None
 
 
 def test_what_was_judged_counts_for_what_was_left_out() -> None:

@@ -141,3 +141,35 @@ def test_a_deadlock_says_who_waits_for_whom() -> None:
     assert (text, line) == (f"DeadlockError at {FILE}, line 6", 6)
     assert "rank 0 waits in send for rank 1 to receive (line 6)" in why
     assert "Cycle: 0 → 1 → 0. Each of them sends first" in why
+
+
+OTHER = "phase1_small/earlier.py"
+
+
+def with_other() -> Submission:
+    return Submission(catalogue.find("largest"), SOLUTION, {"phase1_small/earlier": SOLUTION})
+
+
+def test_a_wait_in_another_module_of_the_learners_is_said_with_its_file() -> None:
+    """Without a file, a line is one of the exercise's own module."""
+    statuses = [
+        RankStatus(
+            rank,
+            under_way=(PendingOperation("send", "send", peer=1 - rank, line=f"{file}, line 6", waited_for=True),),
+        )
+        for rank, file in enumerate((FILE, OTHER))
+    ]
+    ranks = [RankResult(r, error=RankError("DeadlockError", SECRET, ((OTHER, 6, "f", ""),)), exit=1) for r in range(2)]
+    stop = what_stopped(Run(ranks, statuses=statuses), with_other())
+    assert "rank 0 waits in send for rank 1 to receive (line 6)" in stop.why
+    assert f"rank 1 waits in send for rank 0 to receive ({OTHER}, line 6)" in stop.why
+    assert (stop.text, stop.line, stop.todo.number) == (f"DeadlockError at {OTHER}, line 6", 0, 0)
+
+
+def test_a_time_out_in_another_module_is_said_with_its_file() -> None:
+    statuses = [RankStatus(rank, ((file, 5, "f", ""),)) for rank, file in enumerate((FILE, OTHER))]
+    run = Run([RankResult(rank, exit=None) for rank in range(2)], stopped="timeout after 5 s", statuses=statuses)
+    assert (
+        what_stopped(run, with_other()).why
+        == f"When time ran out, rank 0 was at line 5; rank 1 was at {OTHER}, line 5."
+    )

@@ -181,6 +181,8 @@ def test_a_question_is_answered_by_keyboard(page: Page) -> None:
     cell = run(page, 10)
     ended(cell)
     choices = cell.get_by_role("radio")
+    left = [place["x"] for one in (choices.nth(0), cell.get_by_role("button")) if (place := one.bounding_box())]
+    assert left == [left[0]] * 2  # the button is right below the options
     choices.nth(0).focus()
     page.keyboard.press("Space")
     page.keyboard.press("Enter")

@@ -93,13 +93,27 @@ def test_a_misspelt_or_unqualified_name_is_answered_with_the_right_one(kernel):
     assert "did you mean learning_rate? learning_rate is defined in the notebook, not on the ranks" in error
 
 
+def test_a_name_that_a_module_lacks_is_not_looked_for_in_the_notebook(kernel):
+    kernel.run("learning_rate = 0.1\n%cluster virtual")
+    call = "%%torchrun -n 2\nfrom labkit.exercises import ring_allreduce\nring_allreduce.ring_all_reduce()"
+    kernel.run("%%exercise ring_allreduce\ndef ring_all_reduce():\n    return learning_rate")
+    error = kernel.run(call).error
+    assert "define or import it in phase3_multi_node/ring_allreduce.py, which sees no other names" in error
+    assert "notebook" not in error and "this cell" not in error
+    kernel.run("%%exercise ring_allreduce\nlearning_rates = 1\ndef ring_all_reduce():\n    return learning_rate")
+    error = kernel.run(call).error
+    assert "name 'learning_rate' is not defined; did you mean 'learning_rates'?" in error
+    assert "notebook" not in error and "this cell" not in error
+
+
 def test_check_reports_and_draws_the_first_wrong_result(kernel):
     assert ONE_ROUND_SHORT != SOLUTION
     kernel.run(f"%%exercise ring_allreduce\n{ONE_ROUND_SHORT}")
     report, picture = kernel.run("%check ring_allreduce --seed 7").displays
     assert "FAIL 0/3   every rank ends with the sum of all ranks" in report["text/plain"]
     assert 'role="listitem"' in report["text/html"]
-    assert "image/png" in picture and picture["text/plain"].startswith("<Grid of 4 ranks by 4 chunks: ")
+    assert "image/png" in picture and picture["text/plain"] == "<Grid of whose part is in which chunk>"
+    assert "Ranks 0-3: chunk 0 with nothing but rank 0" in picture["text/html"]
     kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
     (report,) = kernel.run("%check ring_allreduce").displays
     assert "25 of 25 points (your module, on virtual ranks)" in report["text/plain"]

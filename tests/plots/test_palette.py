@@ -75,6 +75,8 @@ def test_text_and_marks_are_legible_on_light_and_dark_pages(page: str) -> None:
     for text in ("#000000", palette.NOTE, palette.MESSAGE):
         assert contrast(shown(text), page) >= 4.5, text
         assert contrast(shown(text), shown(palette.IDLE)) >= 4.5, text
+    assert contrast(palette.DARK_TEXT, palette.WRONG) >= 4.5
+    assert contrast(palette.WRONG, page) >= 3
     assert all(contrast(colour, page) >= 3 for _, colour in report_html.MARKS.values())
 
 

@@ -20,7 +20,8 @@ function render({ model, el }) {
     el.dataset.lmSuppressShortcuts = "true"; // else the letters of JupyterLab's commands act on the cell
     const form = element("div", "form", el);
     const read = about.kind === "choice" ? choices(form, about, id) : input(form, about, id);
-    const row = about.kind === "choice" ? element("div", "row", form) : form;
+    // not "row": JupyterLab's style sheet puts an empty element at the beginning of each of those
+    const row = about.kind === "choice" ? element("div", "buttons", form) : form;
     const check = element("button", "check", row);
     check.type = "button";
     check.textContent = about.button;

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from labkit import Job, Run, local
+from labkit.clusters import RankError, RankResult
 from labkit.notebook.failures import render
 
 HEAD = """\
@@ -112,3 +113,17 @@ def test_common_mistakes_come_with_what_to_try(statement: str, advice: str) -> N
     found = run(statement)
     assert f"try: {advice}" in found.diagnosis()
     assert any(advice in line for line in render(found))
+
+
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [
+        ("Cell In[3]", "ranks do not see the notebook's variables"),
+        ("phase3_multi_node/ring_allreduce.py", "define or import it in phase3_multi_node/ring_allreduce.py, which"),
+        ("/tmp/ipykernel_1/2.py", ""),
+    ],
+)
+def test_an_undefined_name_is_looked_for_where_it_is_used(file: str, advice: str) -> None:
+    error = RankError("NameError", "name 'y' is not defined", ((file, 7, "f", "y"),))
+    said = Run([RankResult(0, error=error, exit=1)]).what_to_try()
+    assert len(said) == bool(advice) and all(line.startswith(f"try: {advice}") for line in said)

@@ -208,7 +208,7 @@ def reductions(submission: Submission, ranks: Ranks) -> None:
     shares = [1, 3, 0, 2]
     for reduction in ("per_parameter", "gather_scatter", "tree"):
         run = trained(submission, ranks, shares, reduction)
-        expect(gradient(run), f"gradient with {reduction}").equals([digits(shares)] * 4)
+        expect(gradient(run), f"gradient with {reduction}, a digit for each rank").equals([digits(shares)] * 4)
     (counts, *_) = per_step(submission, ranks, shares, "gather_scatter")
     expect(dict(counts), "collectives of a step with gather_scatter").equals({"gather": 1, "scatter": 1})
     (counts, *_) = per_step(submission, ranks, shares, "tree")

@@ -227,7 +227,7 @@ def communication(submission: Submission, ranks: Ranks) -> None:
 def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for shares in ([[1, 3], [0, 2]], [draw.sample([1, 2, 4], 3), [0, 0, 5]]):
         run = on_ranks(submission, ranks, window(shares), len(shares[0]))
-        what = f"gradient of ranks with {' and '.join(map(str, shares))} samples"
+        what = f"gradient of ranks with {' and '.join(map(str, shares))} samples, a digit for each microbatch"
         expect(fell(run, 0, len(shares[0])), what).equals([digits(shares)] * len(shares))
     run = on_ranks(submission, ranks, window([[2, 0], [0, 1]]), 2, handed=True)
     what = "gradient of ranks with [2, 0] and [0, 1] samples, where backward(NaN, samples=0) is called"
@@ -247,7 +247,9 @@ def partial(submission: Submission, ranks: Ranks) -> None:
         wanted = [False, False, True, False, False, True, False]
         what = f"what step() five times, then flush() twice returned on rank {rank}, with windows of 3"
         expect(value["said"], what).equals(wanted)
-    expect(fell(run, 3, 6), "gradient of a last window of 2 microbatches").equals([digits([[1, 1]] * 2)] * 2)
+    expect(fell(run, 3, 6), "gradient of a last window of 2 microbatches, a digit for each").equals(
+        [digits([[1, 1]] * 2)] * 2
+    )
     expect(fell(run, 6, 7), "how far a second flush() moves the weight").equals([0.0] * 2)
     once, twice = (on_ranks(submission, ranks, mine, 3, flush=n).trace for n in (1, 2))
     for rank in range(2):

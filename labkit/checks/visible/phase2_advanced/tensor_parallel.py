@@ -134,7 +134,9 @@ def copy_and_reduce(submission: Submission, ranks: Ranks) -> None:
     pair = group_of([0, 2])
     given = [Args("reduce_from_group", digit, alike, pair) if rank != 1 else None for rank, digit in enumerate(digits)]
     run = ranks(3).call(submission.used_by(crossing), given)
-    expect(run.values[2]["out"], "reduce_from_group in a group of ranks 0 and 2").equals(torch.tensor([101.0, 202.0]))
+    expect(run.values[2]["out"], "reduce_from_group of 1 and 100 in a group of ranks 0 and 2").equals(
+        torch.tensor([101.0, 202.0])
+    )
 
 
 @check(
