@@ -24,17 +24,19 @@ _RESOLUTION = 1000
 """Bars and gaps shorter than 1/_RESOLUTION of the time shown would be thinner than a pixel."""
 
 
-def timeline(trace: Trace, title: str = "") -> Picture:
+def timeline(trace: Trace, title: str = "", *, at_least: float = 0.0) -> Picture:
     """Draw `trace`: time runs to the right, ranks run downwards; grey is waiting.
 
     A measured timeline begins when the ranks' first process group is complete; the label of its axis says so. Of many
     ranks a sample is shown. Bars closer than a pixel are merged.
+
+    at_least: minimum length of the time axis, in seconds.
     """
     whole, trace = trace, shown(trace)
     ranks = RankLanes.of(trace)
     n, span = len(ranks.ranks), trace.seconds
-    began = _began(trace)
-    unit, unit_seconds = time_unit(span)
+    began, length = _began(trace), max(span, at_least)
+    unit, unit_seconds = time_unit(length)
     left_out = f"the first {duration(began - _began(whole))}, up to init_process_group, are not shown"
     is_cut = len(trace.events) < len(whole.events)
 
@@ -45,7 +47,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
     axes = picture.add_subplot()
     axes.set_title(heading(trace, title), loc="left", fontsize=11)
     axes.set_xlabel(f"time ({unit})" + f"; {left_out}" * is_cut)
-    axes.set_xlim(0, span / unit_seconds if span else 1)
+    axes.set_xlim(0, length / unit_seconds if length else 1)
     ranks.draw(axes)
     plain(axes)
     if not trace.events:
@@ -63,7 +65,7 @@ def timeline(trace: Trace, title: str = "") -> Picture:
         bars = [
             ((start - began) / unit_seconds, (end - began) / unit_seconds, place + top)
             for place, rank in enumerate(ranks.ranks)
-            for start, end in merge(lanes[rank, kind], span / _RESOLUTION)
+            for start, end in merge(lanes[rank, kind], length / _RESOLUTION)
         ]
         axes.add_collection(bars_of(bars, height, palette.KIND[kind], kind.value, layer))
     if n <= MOST_LANES_WITH_DETAIL:

@@ -1,4 +1,4 @@
-"""Timelines of several runs: one scale, whatever the unit of each."""
+"""Timelines of several runs: one scale and one unit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_axes_of_all_are_as_long_as_the_longest_run() -> None:
         "long · modelled time", "short · modelled time"
     ]  # fmt: skip
     assert long.axes[0].get_xlim() == (0, pytest.approx(16)) and long.axes[0].get_xlabel() == "time (ms)"
-    assert short.axes[0].get_xlim() == (0, pytest.approx(16_000)) and short.axes[0].get_xlabel() == "time (µs)"
+    assert short.axes[0].get_xlim() == (0, pytest.approx(16)) and short.axes[0].get_xlabel() == "time (ms)"
 
 
 def test_a_run_without_events_and_no_runs_at_all() -> None:
