@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from kernels import kernel_manager
 
 
 @dataclass
@@ -105,7 +106,7 @@ class Kernel:
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for a module's tests, with an empty workspace."""
     folder: Path = tmp_path_factory.mktemp("course")
-    manager = KernelManager()
+    manager = kernel_manager()
     manager.start_kernel(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
     client = manager.client()
     client.start_channels()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from kernels import kernel_manager
 from slurm_rig import SlurmRig  # beside this file
 
 COUNT = """\
@@ -52,7 +53,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(rig: SlurmRig, tmp_path: Path) -> Iterator[Kernel]:
-    manager = KernelManager()
+    manager = kernel_manager()
     manager.start_kernel(cwd=str(tmp_path), env={**os.environ, "LABKIT_WORKSPACE": str(tmp_path / "workspace")})
     client = manager.client()
     client.start_channels()
