@@ -202,8 +202,8 @@ def _keeping(cluster: Cluster) -> LiveCluster:
     if not isinstance(cluster, LiveCluster):
         *some, last = (f"%cluster {name}" for name in sorted(kinds.with_ability(LiveCluster)))
         raise InvalidJob(
-            f"ranks of a {cluster.kind} cluster cannot stay alive between cells yet: use %%torchrun, or choose "
-            f"{', '.join(some)} or {last}"
+            f"ranks cannot stay alive between cells yet on this cluster ({cluster.describe()}): use %%torchrun, or "
+            f"choose {', '.join(some)} or {last}"
         )
     return cluster
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d_bindings
 from torch.distributed import c10d_logger
@@ -162,6 +163,11 @@ def run_after_backward(callback: Callable[[], None]) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def backward_pass_number() -> int:
+    """Number of the backward pass that is running in this thread; -1 if none is."""
+    return torch._C._current_graph_task_id()
 
 
 # C++ classes whose overloads are for callers; Python subclasses have one signature for each method

@@ -167,3 +167,13 @@ def post_accumulate_grad_hooks(parameter: Tensor) -> dict[int, Callable[[Tensor]
     """Hooks that `register_post_accumulate_grad_hook` has registered; None if there never was one."""
     hooks: dict[int, Callable[[Tensor], None]] | None = parameter._post_accumulate_grad_hooks
     return hooks
+
+
+def print_options() -> dict[str, Any]:
+    """What `torch.set_printoptions` has set, for `set_print_options`."""
+    return dict(vars(torch._tensor_str.PRINT_OPTS))
+
+
+def set_print_options(options: dict[str, Any]) -> None:
+    """Set all options of printing tensors."""
+    vars(torch._tensor_str.PRINT_OPTS).update(options)

@@ -311,3 +311,21 @@ def test_tab_offers_the_options_of_a_magic_and_no_names_of_python(kernel):
     assert kernel.complete("%cluster v") == ["virtual"]
     assert all(word.startswith("--") for word in kernel.complete("%%torchrun --"))
     assert "timeit" not in kernel.complete("%check ")
+
+
+# last in this file: the process that such ranks are forked from stays
+def test_virtual_ranks_can_be_processes(kernel):
+    assert "ranks are processes" in kernel.run("%cluster virtual --nproc-per-node 2 --ranks processes").stdout
+    kernel.run(
+        """%%torchrun -o run
+import os, torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+os.getpid()"""
+    )
+    assert kernel.run("len(set(run.values)), run.trace.clock").result == "(2, 'modelled')"
+    crash = "%%torchrun -o run\nimport ctypes, os\nif os.environ['RANK'] == '1':\n    ctypes.string_at(0)"
+    assert "SIGSEGV" in kernel.run(crash).error
+    assert "cannot stay alive" in kernel.run("%%ranks\n1").stderr
+    assert "must be threads" in kernel.run("%cluster virtual --ranks processes --fake").stderr
+    assert "not 'fibres'" in kernel.run("%cluster virtual --ranks fibres").stderr

@@ -22,6 +22,7 @@ import numpy.random
 import torch
 
 from labkit.clusters.forkserver import reports
+from labkit.clusters.forkserver.output_batches import OutputBatches
 from labkit.clusters.forkserver.progress import Slot, private_slot
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.run import RankResult
@@ -69,14 +70,21 @@ class ProcessReporter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.Lock()
+        self._renew_lock()
+        # the thread that passes output on may hold it while a rank forks
+        os.register_at_fork(after_in_child=self._renew_lock)
+        self._batches = OutputBatches(lambda *output: self._write(reports.output_frame(*output)))
         self.exit_code = 0
         """Exit code of the first rank that failed."""
 
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
     def output(self, rank: int, stream: str, text: str) -> None:
-        self._write(reports.output_frame(rank, stream, text))
+        self._batches.add(rank, stream, text)
 
     def result(self, result: RankResult) -> None:
+        self._batches.flush()
         self._write(reports.result_frame(result))
         if self.exit_code == 0 and result.exit != 0:
             # the system keeps eight bits of an exit code, and failure must not look like success

@@ -117,7 +117,9 @@ def virtual(
     require_placeable(placed, faults)
     if ranks == "processes":
         if fake:
-            raise InvalidJob('fake=True needs ranks="threads": fake tensors are shared by all ranks')
+            raise InvalidJob(
+                "fake tensors are shared by all ranks, which must be threads: leave out ranks=processes or fake"
+            )
         return VirtualProcessCluster(placed, tuple(faults), account, forkserver, trusting, alteration, pool)
     if alteration is not None:
         raise InvalidJob('alteration needs ranks="processes": messages of threads go from hand to hand')

@@ -26,6 +26,12 @@ def _setting(text: str) -> tuple[str, object]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _rank_kind(text: str) -> str:
+    if text not in ("threads", "processes"):
+        raise argparse.ArgumentTypeError(f"virtual ranks are threads or processes, not {text!r}")
+    return text
+
+
 def _fault(text: str) -> faults.Fault:
     try:
         return faults.parse(text)
@@ -69,6 +75,13 @@ KIND = ClusterKind(
             "FAULT",
             keyword="faults",
             repeatable=True,
+        ),
+        Option(
+            "--ranks",
+            "threads of one process (the default), or processes: slower to start, and a crash ends one rank only",
+            _rank_kind,
+            "KIND",
+            words=("threads", "processes"),
         ),
         Option("--fake", "tensors have shapes but no data, so that a model of any size runs", switch=True),
     ),

@@ -43,6 +43,10 @@ class VirtualProcessCluster(VirtualRanks):
     pool: RankPool | None = None
     """Pool of processes that are reused from call to call, instead of fresh ones."""
 
+    def describe(self) -> str:
+        """As `VirtualRanks.describe`; mentions processes."""
+        return self._described("ranks are processes, ")
+
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on virtual ranks; see `Cluster.run`."""
         placed = self._placed_once(job)

@@ -50,7 +50,7 @@ def test_a_learner_chooses_kubernetes_and_runs_a_cell(standin: StandInCluster) -
         "%cluster kubernetes --nnodes 1 --image lab:nosuch": "a Job in namespace lab of https://127.0.0.1:",
         "%%torchrun\n1": "UsageError: pod 0 of 1 cannot start: the image lab:nosuch cannot be had",
         "%cluster kubernetes --nnodes 1 -n 2 --image lab:1 --timeout 5m": "a run is stopped after 300 s",
-        "%%ranks\n1": "UsageError: ranks of a kubernetes cluster cannot stay alive between cells yet: use %%torchrun",
+        "%%ranks\n1": "UsageError: ranks cannot stay alive between cells yet on this cluster (kubernetes: ",
         cell: "[0-1] hello",
     }
     shown = _notebook(*asked)

@@ -14,6 +14,7 @@ import torch
 from labkit.clusters.virtual.endpoints.endpoint import refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.isolation import process_state
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.requests import Request
 from labkit.linux.libc import libc
@@ -60,7 +61,7 @@ class ThreadRanks:
         if following != rank:
             assert following is not None
             self._batons[following].release()
-            self._batons[rank].acquire()
+            self._take_turn(rank)
 
     def call_back(self, rank: int) -> None:
         """Give a thread of a sleeping rank its turn."""
@@ -77,8 +78,12 @@ class ThreadRanks:
                 return None
             self._called.wait()
 
-    def _main(self, rank: int) -> None:
+    def _take_turn(self, rank: int) -> None:
         self._batons[rank].acquire()
+        process_state.resume(rank)
+
+    def _main(self, rank: int) -> None:
+        self._take_turn(rank)
         # threads that the rank starts are daemons only when it asks for that
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the property is fixed by now
         # a backward pass must stay in its rank's thread
@@ -99,7 +104,7 @@ class ThreadRanks:
     def rest(self, rank: int, failed: bool) -> None:
         """End the rank's program; return when `go_on` has another one for it."""
         self.end(rank, failed)
-        self._batons[rank].acquire()
+        self._take_turn(rank)
 
     def go_on(self, ranks: Iterable[int]) -> None:
         """Wake resting ranks, and return when all rest again or have ended."""

@@ -18,11 +18,11 @@ from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual.device import streams, uninitialized
+from labkit.clusters.virtual.device import profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
-from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, random_states
+from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, process_state, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.scheduler import faults
@@ -109,6 +109,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     leave_uncompiled()
     fast_path.install()
     streams.install()
+    profiling.install()
     store.install()
     futures.install()
     rendezvous_with(
@@ -123,6 +124,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     modules.separate()
     clocks.separate()
     random_states.separate()
+    process_state.separate()
     exits.separate(leave)
     return Host(topology, engine, ledger, options["account"])
 

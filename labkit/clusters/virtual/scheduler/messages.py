@@ -101,7 +101,8 @@ class Messages:
             if (group, to, tag) == wanted and box and isinstance(box[0], Send)
         ]
         if boxes:
-            send = min(boxes, key=lambda box: box[0].order).popleft()
+            # by time: a rank that ran ahead has posted its request before one that is due earlier
+            send = min(boxes, key=lambda box: (box[0].posted, box[0].order)).popleft()
             assert isinstance(send, Send)
             self._meet(now, send, receive)
             return

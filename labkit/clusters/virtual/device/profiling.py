@@ -1,0 +1,104 @@
+"""torch.profiler on virtual ranks that are threads: each records a profile of its own, in virtual time.
+
+Operators are those that reach the device, so `aten::linear` is an `aten::addmm`. Communication has the backend's names,
+`nccl:all_reduce`, and lasts from the call to the end of the transfer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from labkit.clusters.virtual.device import memory
+from labkit.clusters.virtual.device.operators import known, operator
+from labkit.clusters.virtual.endpoints.endpoint import Endpoint
+from labkit.clusters.virtual.isolation import current
+from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send
+from labkit.torch_versions.dispatch import UnguardedDispatchMode, schema_of
+from labkit.torch_versions.groups import groups_of_this_rank
+from labkit.torch_versions.profiler import Recorded, record_with
+
+_OPERATORS, _COMMUNICATION = 1, 2
+"""Lanes of a profile."""
+
+
+class _Active(threading.local):
+    recorder: _RankRecorder | None = None
+
+
+_active = _Active()
+
+
+def install() -> None:
+    """Let each rank record profiles of its own."""
+    record_with(lambda profile: _RankRecorder(current.endpoint(), profile), lambda: _active.recorder)
+
+
+class _RankRecorder(UnguardedDispatchMode):
+    """Sees the operators of one rank, on top of its accounting, and its requests to the scheduler."""
+
+    def __init__(self, endpoint: Endpoint, profile: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self.rank, self.metadata = endpoint.rank, dict[str, str]()
+        self._endpoint, self._post = endpoint, endpoint.post
+        self._with_shapes, self._with_flops = profile.record_shapes, profile.with_flops
+        self._account = memory.current() if profile.profile_memory else None
+        self._recorded: list[Recorded] = []
+        self._requests: list[tuple[str, Request]] = []
+
+    def start(self) -> None:
+        _active.recorder = self
+        self._endpoint.post = self._posted  # type: ignore[method-assign]
+        self.__enter__()  # type: ignore[no-untyped-call]  # as above
+
+    def stop(self) -> Sequence[Recorded]:
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
+        self._endpoint.post = self._post  # type: ignore[method-assign]
+        _active.recorder = None
+        for name, request in self._requests:
+            end = self._endpoint.now if request.done_at is None else request.done_at
+            self._recorded.append(Recorded(name, _ns(request.posted), _ns(end), _COMMUNICATION))
+        return sorted(self._recorded, key=lambda event: (event.start_ns, -event.end_ns))
+
+    def annotate(self, name: str) -> Callable[[], None]:
+        begin = self._endpoint.now
+
+        def end() -> None:
+            self._recorded.append(Recorded(name, _ns(begin), _ns(self._endpoint.now), _OPERATORS, is_annotation=True))
+
+        return end
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        begin, held = self._endpoint.now, self._held()
+        output = function(*args, **(kwargs or {}))
+        count = (known.get(id(function)) or operator(function)).flops if self._with_flops else None
+        self._recorded.append(
+            Recorded(
+                schema_of(function).name,
+                _ns(begin),
+                _ns(self._endpoint.now),
+                _OPERATORS,
+                shapes=[tuple(a.shape) if isinstance(a, Tensor) else () for a in args] if self._with_shapes else (),
+                flops=count(*args, **(kwargs or {}), out_val=output) if count else 0,
+                nbytes=self._held() - held,
+            )
+        )
+        return output
+
+    def _held(self) -> int:
+        return 0 if self._account is None else self._account.total
+
+    def _posted(self, request: Request, at: float | None = None) -> Any:
+        handle = self._post(request, at)
+        if isinstance(request, (Collective, Receive, Send)):
+            groups: Any = groups_of_this_rank()
+            backend = next(group.backend.name for group in groups if group.label == request.group)
+            self._requests.append((f"{backend}:{request.name}", request))
+        return handle
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
