@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from labkit import Job, virtual
-from labkit.parallel.accumulation_arguments import check_loss
+from labkit.parallel.gradient_accumulation.arguments import check_loss
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_without_samples_a_loss_needs_no_graph() -> None:
 CELL = """
 import torch, torch.distributed as dist
 from torch import nn
-from labkit.parallel.accumulation_arguments import check_accumulator
+from labkit.parallel.gradient_accumulation.arguments import check_accumulator
 
 dist.init_process_group()
 model, frozen, odd = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2, dtype=torch.complex64)

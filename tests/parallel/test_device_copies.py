@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.parallel.device_copies import DeviceCopies
+from labkit.parallel.data_loader.device_copies import DeviceCopies
 
 
 class Pair(NamedTuple):

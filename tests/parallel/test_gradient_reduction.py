@@ -8,7 +8,7 @@ from labkit import Job, virtual
 
 CELL = """
 import torch, torch.distributed as dist
-from labkit.parallel.gradient_reduction import all_reduce_gradients, share_of_samples
+from labkit.parallel.mixed_precision.gradient_reduction import all_reduce_gradients, share_of_samples
 
 dist.init_process_group()
 rank = dist.get_rank()

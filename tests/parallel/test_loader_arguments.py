@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.loader_arguments import known_device, require_integer, require_iterable
+from labkit.parallel.data_loader.arguments import known_device, require_integer, require_iterable
 
 
 @pytest.mark.parametrize("bad", [-1, 4, True, 1.0, "1", None])

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from labkit import Job, virtual
-from labkit.parallel.loss_scale import LossScale, check_scaled_gradients
-from labkit.parallel.master_weights import PairedOptimizer
+from labkit.parallel.mixed_precision.loss_scale import LossScale, check_scaled_gradients
+from labkit.parallel.mixed_precision.master_weights import PairedOptimizer
 
 SETTINGS = [
     ("init_scale", 0.0),
@@ -54,8 +54,8 @@ def test_an_optimizer_that_has_taken_a_step_is_refused() -> None:
 STEP = """
 import torch, torch.distributed as dist
 from torch import nn
-from labkit.parallel.master_weights import PairedOptimizer
-from labkit.parallel.mixed_precision_arguments import check_step
+from labkit.parallel.mixed_precision.master_weights import PairedOptimizer
+from labkit.parallel.mixed_precision.arguments import check_step
 
 dist.init_process_group()
 model, frozen, half = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2).half()

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.parallel import pipeline_arguments as arguments
-from labkit.parallel.pipeline_schedules import Action
+from labkit.parallel.pipeline import arguments
+from labkit.parallel.pipeline.schedules import Action
 
 FORTH, BACK = Action(0, 0, "forward", 0), Action(1, 0, "backward", 0)
 BATCH = torch.ones(5, 2)

@@ -6,14 +6,14 @@ import pytest
 
 from labkit import Job, virtual
 from labkit.clusters import RankFailed
-from labkit.parallel.pipeline_messages import Message, slots_of_rank
-from labkit.parallel.pipeline_schedules import Action
+from labkit.parallel.pipeline.messages import Message, slots_of_rank
+from labkit.parallel.pipeline.schedules import Action
 
 START = """
 import torch, torch.distributed as dist
 from types import SimpleNamespace
-from labkit.parallel.pipeline_messages import PipelineMessages, slots_of_rank
-from labkit.parallel.pipeline_schedules import Action, schedule_orders
+from labkit.parallel.pipeline.messages import PipelineMessages, slots_of_rank
+from labkit.parallel.pipeline.schedules import Action, schedule_orders
 
 dist.init_process_group()
 rank, ranks = dist.get_rank(), dist.get_world_size()

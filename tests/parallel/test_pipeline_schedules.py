@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.parallel.pipeline_schedules import StageStep, bubble_fraction, most_in_flight, schedule_orders
+from labkit.parallel.pipeline.schedules import StageStep, bubble_fraction, most_in_flight, schedule_orders
 
 FORWARD, BACKWARD = ("forward", 0, 0), ("backward", 0, 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.process_group_arguments import metric_value, require_process_group
+from labkit.parallel.process_group.arguments import metric_value, require_process_group
 
 GOOD: dict[str, Any] = {"backend": "gloo", "init_method": "env://", "world_size": 4, "rank": 3, "local_rank": 0}
 

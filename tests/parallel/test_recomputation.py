@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.offloading import is_parameter, storage_device
-from labkit.parallel.recomputation import SavedArguments, SavedAutocast, devices_of, random_states, set_random_states
+from labkit.parallel.activation_checkpointing.offloading import is_parameter, storage_device
+from labkit.parallel.activation_checkpointing.recomputation import (
+    SavedArguments,
+    SavedAutocast,
+    devices_of,
+    random_states,
+    set_random_states,
+)
 
 
 def test_arguments_come_back_without_their_graph() -> None:

@@ -17,7 +17,7 @@ def ranks(world_size: int, source: str) -> list[Any]:
 
 GATHERED = """
 import torch, torch.distributed as dist
-from labkit.parallel.tensor_parallel_parts import all_gather_parts, part_of
+from labkit.parallel.tensor.parts import all_gather_parts, part_of
 
 dist.init_process_group()
 whole = torch.arange(2 * size).view(2, size)
@@ -40,7 +40,7 @@ def test_parts_are_even_and_come_back_in_order(world_size: int, more: int) -> No
 
 OUTSIDE = """
 import torch, torch.distributed as dist
-from labkit.parallel.tensor_parallel_parts import apply_in_group, part_of
+from labkit.parallel.tensor.parts import apply_in_group, part_of
 
 class Same(torch.autograd.Function):
     @staticmethod

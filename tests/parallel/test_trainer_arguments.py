@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.parallel.trainer_arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
+from labkit.parallel.trainer.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
 
 
 def test_a_choice_that_there_is_not_is_named_beside_those_that_there_are() -> None:

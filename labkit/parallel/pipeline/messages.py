@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.pipeline_arguments import Stage
-from labkit.parallel.pipeline_schedules import Action, Op, Schedule
+from labkit.parallel.pipeline.arguments import Stage
+from labkit.parallel.pipeline.schedules import Action, Op, Schedule
 
 
 class Message(NamedTuple):

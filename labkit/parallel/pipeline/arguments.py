@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.pipeline_schedules import Op, Schedule, StageStep
+from labkit.parallel.pipeline.schedules import Op, Schedule, StageStep
 
 
 class Stage(Protocol):

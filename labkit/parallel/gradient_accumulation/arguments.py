@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel.trainer_arguments import require_trainable
+from labkit.parallel.trainer.arguments import require_trainable
 
 
 def check_accumulator(

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.tensor_parallel_parts import all_gather_parts, part_of
+from labkit.parallel.tensor.parts import all_gather_parts, part_of
 
 
 class LayerPart(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel.master_weights import HALVES, PairedOptimizer
+from labkit.parallel.mixed_precision.master_weights import HALVES, PairedOptimizer
 
 
 def check_step(

@@ -1,0 +1,81 @@
+"""A backward pass: which parameters it will reach, when it has ended, and hooks that do not keep their owner alive."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from labkit.torch_versions.groups import backward_pass_number, run_after_backward
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists, tuples, dicts and data classes."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            yield from tensors_in(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name))
+
+
+def parameters_in_graph(outputs: Any) -> set[nn.Parameter]:
+    """Return the parameters that a backward pass from these outputs reaches: the leaves of their autograd graph."""
+    found: set[Any] = set()
+    seen: set[Any] = set()
+    nodes: list[Any] = []
+    for tensor in tensors_in(outputs):
+        if tensor.requires_grad and tensor.grad_fn is None:
+            found.add(tensor)
+        nodes.append(tensor.grad_fn)
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(node.variable)
+        nodes += [following for following, _ in node.next_functions]
+    return found
+
+
+class EndOfBackward:
+    """Calls a function once when the backward pass that is under way has ended; see `ask`."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function if not hasattr(function, "__self__") else weakref.WeakMethod(function)
+        self._pass = -1
+
+    def ask(self) -> None:
+        """Have the function called at the end of this pass, however often this is called. From within a hook only."""
+        this = backward_pass_number()
+        if this != self._pass:
+            self._pass = this
+            run_after_backward(self._call)
+
+    def _call(self) -> None:
+        function = self._function() if isinstance(self._function, weakref.WeakMethod) else self._function
+        if function is not None:
+            function()
+
+
+def weak(method: Callable[[nn.Parameter], None]) -> Callable[[Tensor], None]:
+    """Return a hook that calls the method while its object exists, and then does nothing.
+
+    A parameter outlives a wrapper that is replaced, and would otherwise keep it, its buckets and its hooks.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def hook(parameter: Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(parameter)  # type: ignore[arg-type]  # registered on parameters only
+
+    return hook

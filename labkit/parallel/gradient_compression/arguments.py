@@ -1,0 +1,45 @@
+"""Arguments of compressors and of the communication optimizer, checked before any message is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.parallel.gradient_compression.integer_packing import WIDTHS
+
+
+def kept(ratio: float, numel: int) -> int:
+    """Return how many of `numel` elements a ratio keeps: ceil(ratio * numel), so at least one if there is any."""
+    return min(numel, math.ceil(ratio * numel))
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless a compressor's arguments, by name, can be used."""
+    for name, value in fields.items():
+        if name == "ratio" and not 0 < value <= 1:
+            raise ValueError(f"ratio must be above 0 and at most 1, got {value}")
+        if name in ("rank", "block") and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if name == "bits" and value not in WIDTHS[1:]:
+            raise ValueError(f"bits must be 2, 4 or 8, got {value!r}")
+        if name == "seed" and not isinstance(value, int):
+            raise ValueError(f"seed must be an integer, got {value!r}")
+
+
+def require_size(bucket_size_mb: float) -> None:
+    """Raise `ValueError` unless `bucket_size_mb` is above 0."""
+    if not bucket_size_mb > 0:
+        raise ValueError(f"bucket_size_mb must be above 0, got {bucket_size_mb}")
+
+
+def require_gradient(name: Any, gradient: Any) -> None:
+    """Raise `ValueError` unless `name` is a text and `gradient` a tensor of floating-point numbers."""
+    if not isinstance(name, str):
+        raise ValueError(f"gradients must be pairs of a name and a tensor, got a name {name!r}")
+    if not isinstance(gradient, Tensor) or not gradient.is_floating_point() or gradient.layout != torch.strided:
+        shown = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
+        raise ValueError(f"gradients must be dense tensors of floating-point numbers, got {shown} for {name!r}")

@@ -1,0 +1,80 @@
+"""Requests of workers to servers: four numbers, sent ahead of the payload.
+
+Requests travel in a gloo group of their own, on the CPU, so that a server can receive the next one from any worker:
+NCCL can receive only from a given rank. Payloads, gradients and values, travel in the backend's own group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+
+class Kind(IntEnum):
+    """What a request is."""
+
+    PULL = 0
+    """The worker waits for the values."""
+    PUSH = 1
+    """The worker has computed gradients; they are in `gradients`."""
+    FINISH = 2
+    """The worker has finished: no other request follows."""
+    DIED = 3
+    """The worker has died. No worker sends this: `next_request` reports it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A worker's request, as a server gets it."""
+
+    worker: int
+    """Global rank of the worker."""
+    kind: Kind
+    clock: int = 0
+    """Number of pushes that the worker had made before this request."""
+    samples: int = 0
+    """For a push: the number of samples whose mean loss the gradients belong to."""
+    gradients: Sequence[Tensor] = ()
+    """For a push: this server's part, one flat tensor for each dtype of its shard. Valid until the next request."""
+
+
+def encode(kind: Kind, clock: int, samples: int) -> Tensor:
+    """Return the message of a request."""
+    return torch.tensor([kind, clock, samples, 0], dtype=torch.int64)
+
+
+def empty_message() -> Tensor:
+    """Return space for the message of a request."""
+    return torch.zeros(4, dtype=torch.int64)
+
+
+def decode(worker: int, message: Tensor) -> Request:
+    """Return the request in a message from `worker`."""
+    kind, clock, samples, _ = message.tolist()
+    return Request(worker, Kind(kind), clock, samples)
+
+
+def open_groups(
+    servers: Sequence[int], workers: Sequence[int], group: ProcessGroup | None, device: torch.device
+) -> ProcessGroup:
+    """Return the group for requests: every server and worker of `group` must call it, in the same order.
+
+    With NCCL, also make each pair's connection for payloads, all in the same order: later, ranks would wait for each
+    other in a circle.
+    """
+    requests: ProcessGroup = dist.new_group([*servers, *workers], backend="gloo", use_local_synchronization=True)
+    if dist.get_backend(group) == "nccl":
+        rank, probe = dist.get_rank(), torch.zeros(1, device=device)
+        for server in servers:
+            for worker in workers:
+                if rank == server:
+                    dist.recv(probe, worker, group)
+                elif rank == worker:
+                    dist.send(probe, server, group)
+    return requests
