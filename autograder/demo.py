@@ -153,7 +153,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
             course.autograde(exercise.phase, student)
     with _step(console, "nbgrader generate_feedback"):
         course.feedback(exercise.phase)
-    marks = course.marks(exercise.phase)
+    marks = [mark for mark in course.marks(exercise.phase) if mark.notebook == notebook]
     console.print(_gradebook(exercise.phase, marks))
     for student in submissions:
         page = results / f"feedback-{student}.html"

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from labkit.exercises import tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
-from labkit.parallel.tensor_parallel_parts import part_of
+from labkit.parallel.tensor.parts import part_of
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)

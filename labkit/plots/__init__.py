@@ -11,6 +11,8 @@ Of a run's trace, `run.trace`:
     memory(trace, capacity)  memory of the ranks over time, by category
     peaks(traces, label)     memory at its peak, by category, run below run
     traffic_matrix(trace)    bytes sent between ranks
+    card_traffic({name: trace}, nodes)      bytes that each rank sends to other nodes
+    step_lanes({name: trace}, node, rank)   collectives of a rank inside its node and between nodes
 
 Of predictions, `labkit.predict`:
 
@@ -23,12 +25,14 @@ Of predictions, `labkit.predict`:
 For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
 """
 
+from labkit.plots.card_traffic import card_traffic
 from labkit.plots.chunks import chunk_grid
 from labkit.plots.curve_panels import Panel, curve_panels
 from labkit.plots.curves import Curve, curves
 from labkit.plots.cuts import matrix_cuts
 from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
 from labkit.plots.exponents import exponents
+from labkit.plots.heat_maps import heat_maps
 from labkit.plots.memory import memory
 from labkit.plots.parts import part_grids
 from labkit.plots.path import critical_path
@@ -46,9 +50,11 @@ from labkit.plots.ring import ring_rounds
 from labkit.plots.segments import segments
 from labkit.plots.shards import shards
 from labkit.plots.shares import bubbles, overlap
+from labkit.plots.step_lanes import step_lanes
 from labkit.plots.timeline import timeline
 from labkit.plots.timelines import timelines
 from labkit.plots.traffic import traffic_matrix
+from labkit.plots.two_levels import two_levels
 
 __all__ = [
     "Curve",
@@ -56,6 +62,7 @@ __all__ = [
     "Picture",
     "beside_measured",
     "bubbles",
+    "card_traffic",
     "chunk_grid",
     "critical_path",
     "curve_panels",
@@ -63,6 +70,7 @@ __all__ = [
     "doubling_steps",
     "exchanges",
     "exponents",
+    "heat_maps",
     "layouts",
     "matrix_cuts",
     "memory",
@@ -78,8 +86,10 @@ __all__ = [
     "ring_rounds",
     "segments",
     "shards",
+    "step_lanes",
     "timeline",
     "timelines",
     "traffic_matrix",
     "tree_steps",
+    "two_levels",
 ]

@@ -1,5 +1,6 @@
 """Events of the ranks, and the trace that holds them. Imports nothing else of labkit."""
 
+from labkit.trace.between_nodes import bytes_between_nodes, mixed_collectives
 from labkit.trace.columns import Columns, events_from, in_order
 from labkit.trace.events import Event, Kind
 from labkit.trace.memberships import Membership
@@ -15,6 +16,8 @@ __all__ = [
     "Membership",
     "MemorySample",
     "Trace",
+    "bytes_between_nodes",
     "events_from",
     "in_order",
+    "mixed_collectives",
 ]

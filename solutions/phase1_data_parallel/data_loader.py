@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from labkit.parallel.device_copies import DeviceCopies
-from labkit.parallel.loader_arguments import known_device, require_integer, require_iterable
+from labkit.parallel.data_loader.arguments import known_device, require_integer, require_iterable
+from labkit.parallel.data_loader.device_copies import DeviceCopies
 
 __all__ = ["PrefetchLoader", "ShardedSampler"]
 

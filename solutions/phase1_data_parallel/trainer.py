@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from labkit.exercises import collectives
 from labkit.parallel.collective_arguments import group_ranks
-from labkit.parallel.trainer_arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
+from labkit.parallel.trainer.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
 
 __all__ = ["REDUCTIONS", "DataParallelTrainer", "StepMetrics", "scaled_learning_rate"]
 

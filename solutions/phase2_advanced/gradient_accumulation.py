@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel.accumulation_arguments import check_accumulator, check_loss
+from labkit.parallel.gradient_accumulation.arguments import check_accumulator, check_loss
 
 __all__ = ["GradientAccumulator"]
 

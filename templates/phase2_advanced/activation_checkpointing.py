@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from labkit import to_device, to_host
-from labkit.parallel.offloading import is_parameter, storage_device
-from labkit.parallel.recomputation import (
+from labkit.parallel.activation_checkpointing.offloading import is_parameter, storage_device
+from labkit.parallel.activation_checkpointing.recomputation import (
     AllRecomputed,
     SavedArguments,
     SavedAutocast,

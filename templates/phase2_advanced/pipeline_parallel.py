@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed import ProcessGroup
 
-from labkit.parallel import pipeline_arguments as arguments
-from labkit.parallel.pipeline_messages import PipelineMessages, slots_of_rank
-from labkit.parallel.pipeline_schedules import Action, Schedule, Step, bubble_fraction, most_in_flight, schedule_orders
+from labkit.parallel.pipeline import arguments
+from labkit.parallel.pipeline.messages import PipelineMessages, slots_of_rank
+from labkit.parallel.pipeline.schedules import Action, Schedule, Step, bubble_fraction, most_in_flight, schedule_orders
 
 __all__ = [
     "Action", "PipelineParallel", "PipelineStage", "bubble_fraction", "get_pipeline_schedule", "gpipe_schedule",

@@ -19,6 +19,44 @@ FILLS_FROM_THE_LEFT = """    ends, held = [], 0
 """
 
 MISTAKES = {
+    "parameter_server: a gradient keeps the dtype of the sum": (
+        "step",
+        "(total / self.samples).to(parameter.dtype)",
+        "total / self.samples",
+    ),
+    "parameter_server: servers have the same number of elements, not of bytes": (
+        "balanced",
+        "start + room // parameter.element_size()",
+        "start + room // 4",
+    ),
+    "parameter_server: pulls that have waited are answered in the order of ranks": (
+        "sync",
+        "for pull in ready:",
+        "for pull in sorted(ready, key=lambda pull: pull.worker):",
+    ),
+    "parameter_server: a worker that has died is waited for": ("leaving", "Kind.FINISH | Kind.DIED", "Kind.FINISH"),
+    "ddp: gradients are divided for a communication hook, too": (
+        "comm_hook",
+        " if self.synchronizing and not self.comm_hook else 1",
+        " if self.synchronizing else 1",
+    ),
+    "ddp: gradients in no_sync are divided": (
+        "no_sync",
+        " if self.synchronizing and not self.comm_hook else 1",
+        " if not self.comm_hook else 1",
+    ),
+    "ddp: what is sent for None is what was in the bucket": ("unused", "view.zero_()", "pass"),
+    "ddp: with views, a gradient of other ranks only stays None": (
+        "unused",
+        "if self.as_view:\n                    parameter.grad = view\n                elif",
+        "if self.as_view:\n                    pass\n                elif",
+    ),
+    "ddp: the first bucket is as large as the others": (
+        "assignment",
+        "room.get(kind, first_cap)",
+        "room.get(kind, cap)",
+    ),
+    "ddp: the name is on the disk before the content": ("checkpoint", "                os.fsync(file.fileno())\n", ""),
     "trainer: buffers are not sent": (
         "start",
         "for tensor in (*self.model.parameters(), *self.model.buffers()):",
@@ -60,6 +98,21 @@ MISTAKES = {
         "setup",
         "elif (dist.get_rank(), dist.get_world_size()) != (config.rank, config.world_size):",
         "elif False:",
+    ),
+    "hierarchical_allreduce: the first ranks of a larger node own its shards": (
+        "unequal_nodes",
+        "[[node[k * len(node) // shards] for k in range(shards)] for node in nodes]",
+        "[node[:shards] for node in nodes]",
+    ),
+    "hierarchical_allreduce: AVG divides by the ranks of equal nodes": (
+        "operations",
+        "div_(node.world_size)",
+        "div_(dist.get_world_size(node.group) * dist.get_world_size(inter_node_group))",
+    ),
+    "hierarchical_allreduce: a ring enters and leaves a node by the same card": (
+        "cards",
+        "[rank for node in turned for card in node for rank in card]",
+        "[rank for node in turned for rank in (*node[0][:1], *sum(node[1:], []), *node[0][1:])]",
     ),
     "data_loader: 0 samples taken count as no answer": (
         "resume_elsewhere",

@@ -29,7 +29,7 @@ from labkit.cli import main
 
 LATER = "phase4_production"
 assert Path(labkit.__file__).is_relative_to(Path.cwd())
-for words in (["phase3_multi_node/first"], [f"{LATER}/third", "--number", "20"], [f"{LATER}/second", "--number", "15"]):
+for words in (["phase3_multi_node/first"], [f"{LATER}/third", "--number", "90"], [f"{LATER}/second", "--number", "80"]):
     assert main(["new-exercise", *words]) == 0, words
 assert main(["sync", "--check"]) == 0
 assert completeness.faults() == []
@@ -67,11 +67,12 @@ def run(tree: Path, *command: str | Path) -> str:
 def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
     output = run(tree, "-c", STEPS)
     entries, marks, unfilled = json.loads(output.rpartition("RESULT ")[2])
-    assert entries[9:] == [
-        [10, "phase3_multi_node/ring_allreduce"],
-        [11, "phase3_multi_node/first"],
-        [15, "phase4_production/second"],
-        [20, "phase4_production/third"],
+    last = catalogue.entries()[-1]
+    assert entries[-4:] == [
+        [last.number, last.name],
+        [last.number + 1, "phase3_multi_node/first"],
+        [80, "phase4_production/second"],
+        [90, "phase4_production/third"],
     ]
     assert marks == {"solution": [3, 3], "template": [0, 0], "gathers": [3, 3], "sends_twice": [3, 2]}
     places = "\n".join(unfilled)
@@ -97,7 +98,7 @@ def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
         (["first"], "'first' is not PHASE/NAME"),
         (["phase3_multi_node/trainer"], "there is already phase1_data_parallel/trainer"),
         (["phase2_advanced/first"], "10 is the number of phase3_multi_node/ring_allreduce"),
-        (["phase2_advanced/first", "--number", "11"], "11 is not a number for phase2_advanced"),
+        (["phase2_advanced/first", "--number", "90"], "90 is not a number for phase2_advanced"),
         ([], "give either the name of the new exercise"),
     ],
 )

@@ -123,7 +123,7 @@ ODD = """
 import torch, torch.distributed as dist
 from torch import nn
 from labkit.exercises import tensor_parallel as tp
-from labkit.parallel.tensor_parallel_parts import part_of
+from labkit.parallel.tensor.parts import part_of
 
 dist.init_process_group()
 rank = dist.get_rank()

@@ -139,8 +139,8 @@ MUTANTS = {
 
         - require_iterable("loader", loader)
 
-        - from labkit.parallel.loader_arguments import known_device, require_integer, require_iterable
-        + from labkit.parallel.loader_arguments import known_device
+        - from labkit.parallel.data_loader.arguments import known_device, require_integer, require_iterable
+        + from labkit.parallel.data_loader.arguments import known_device
         +
         +
         + def require_integer(name: str, value: Any, *, at_least: int, below: int | None = None) -> None:
@@ -184,8 +184,8 @@ MUTANTS = {
     "forgets_dicts": Mutant(23, loses={"batches"}).edited("""
         Copies tensors, and lists and tuples of them; those in a dict stay where they are.
 
-        - from labkit.parallel.device_copies import DeviceCopies
-        + from labkit.parallel import device_copies
+        - from labkit.parallel.data_loader.device_copies import DeviceCopies
+        + from labkit.parallel.data_loader import device_copies
 
         + class DeviceCopies(device_copies.DeviceCopies):
         +     def make(self, batch: Any) -> Any:

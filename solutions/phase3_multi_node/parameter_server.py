@@ -1,0 +1,195 @@
+"""A parameter server: some ranks keep the weights and the optimizer, the others, the workers, compute gradients.
+
+A worker pulls the weights, computes gradients on its own batch and pushes them; its clock is the number of its pushes.
+Each server has a shard of the parameters and serves one request after another (Li et al. 2014). With `sync` all workers
+take each step together, as in data parallelism. With `async` each push is a step of its own, and nobody waits (Dean et
+al. 2012). With `ssp` it is too, but no worker may be more than `staleness` clocks ahead of the slowest one (stale
+synchronous parallel, Ho et al. 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from labkit.parallel import parameter_server as given
+from labkit.parallel.parameter_server import Kind, Piece, Request, Shard
+
+__all__ = ["ParameterServer", "Piece", "Worker", "partition"]
+
+
+def partition(parameters: Sequence[Tensor], num_servers: int) -> list[list[Piece]]:
+    """Divide the elements of all parameters among the servers; return the pieces of each server.
+
+    `Piece(parameter, start, stop)`: elements `start` to `stop` of parameter number `parameter`, flattened. Each element
+    is in one piece, and no piece is empty. All servers have the same bytes, up to one element more or less; elements
+    may differ in size. At most `num_servers - 1` parameters are cut, none where it need not be: so there are at most
+    `len(parameters) + num_servers - 1` pieces, in the parameters' order.
+    """
+    given.check_num_servers(num_servers)
+    # TODO 1. Lay all parameters end to end, and cut the line of bytes into `num_servers` equal parts: server s ends at
+    # byte total * (s + 1) // num_servers. Walk along the parameters: how many of an element's bytes fit before the end
+    # of the present server? The rest of the parameter goes to the next server, and perhaps to the one after it.
+    ### BEGIN SOLUTION
+    total = sum(parameter.nbytes for parameter in parameters)
+    shards: list[list[Piece]] = [[] for _ in range(num_servers)]
+    server = position = 0  # the present server, and the bytes that are placed
+    for index, parameter in enumerate(parameters):
+        start = 0
+        while start < parameter.numel():
+            room = total * (server + 1) // num_servers - position
+            stop = min(parameter.numel(), start + room // parameter.element_size())
+            if stop > start:
+                shards[server].append(Piece(index, start, stop))
+            position += (stop - start) * parameter.element_size()
+            start = stop
+            if start < parameter.numel():
+                server += 1
+    return shards
+    ### END SOLUTION
+
+
+class ParameterServer:
+    """Keeps a shard of the parameters, and the optimizer's state for it; serves until all workers have left.
+
+    parameters: the same on every rank, in the same order; this server copies its shard's initial values from them. Only
+    those that require gradients are served. optimizer: makes one for a list of parameters, such as
+    `partial(torch.optim.SGD, lr=0.1, momentum=0.9)`; each element must be updated by itself (Adam: yes, LAMB: no).
+    num_servers: the first ranks of `group` are servers, the others are workers. mode: "sync", "async" or "ssp", the
+    latter with `staleness`, 0 or more. Raises ValueError, before any message, for an argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        num_servers: int = 1,
+        mode: str = "sync",
+        staleness: int | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        trained = given.trained_parameters(parameters)
+        self.staleness, self.mode = given.check_mode(mode, staleness), mode
+        pieces = partition(trained, num_servers)
+        self.messages = given.ServerMessages(trained, pieces, num_servers, group)
+        self.shard = Shard(trained, pieces[self.messages.index])
+        self.shard.copy_from(trained)
+        # they share the memory of the shard's buffers: a step changes those
+        self.parameters = [nn.Parameter(buffer) for buffer in self.shard.buffers]
+        self.optimizer = optimizer(self.parameters) if self.parameters else None
+        wide = [torch.promote_types(buffer.dtype, torch.float32) for buffer in self.shard.buffers]
+        self.totals = [b.new_zeros(b.shape, dtype=dtype) for b, dtype in zip(self.shard.buffers, wide, strict=True)]
+        self.samples = 0  # whose gradients are in the totals
+        self.clocks = dict.fromkeys(self.messages.workers, 0)  # of the workers that have not left
+
+    def add(self, push: Request) -> None:
+        """Add a push to `totals`: its gradients times its samples; and its samples to `samples`."""
+        for total, gradient in zip(self.totals, push.gradients, strict=True):
+            total.add_(gradient, alpha=push.samples)
+        self.samples += push.samples
+
+    def step(self) -> None:
+        """Take one step of the optimizer with the mean over the samples of all added pushes, and forget these.
+
+        Without any sample there is no step. Gradients have their parameters' dtypes.
+        """
+        # TODO 2. `totals` and `samples` are what `add` has collected since the last step; `self.parameters` are the
+        # shard's, in the same order. Afterwards both must be as if nothing had been added.
+        ### BEGIN SOLUTION
+        if self.samples and self.optimizer is not None:
+            for parameter, total in zip(self.parameters, self.totals, strict=True):
+                parameter.grad = (total / self.samples).to(parameter.dtype)
+                total.zero_()
+            self.optimizer.step()
+        self.samples = 0
+        ### END SOLUTION
+
+    def serve(self) -> None:
+        """Serve until every worker has finished or died: first come, first served, sleeping while there is no request.
+
+        sync: one step for each clock, when all workers have pushed it. async, ssp: one step for each push. A pull of
+        clock c is answered as soon as no worker's clock is below c - staleness (sync: 0, async: infinite); pulls that
+        wait are answered in the order of their arrival. A worker that has left counts no more, but its pushes do.
+        """
+        waiting: list[Request] = []  # pulls without an answer, in order of arrival
+        complete: float = 0  # sync: the number of clocks whose step has been taken
+        # TODO 3. Until `self.clocks` is empty: take `self.messages.next_request()`. By its `kind`: a PULL waits; a PUSH
+        # is added, and the worker's clock is now one more than `request.clock`; with FINISH or DIED the worker leaves.
+        # Then, is a step due? And which pulls may be answered now: `self.messages.answer(pull, self.shard.buffers)`?
+        # Each kind of request may allow a step or an answer, also one that leaves.
+        ### BEGIN SOLUTION
+        while self.clocks:
+            request = self.messages.next_request()
+            match request.kind:
+                case Kind.PULL:
+                    waiting.append(request)
+                case Kind.PUSH:
+                    self.add(request)
+                    self.clocks[request.worker] = request.clock + 1
+                case Kind.FINISH | Kind.DIED:
+                    del self.clocks[request.worker]
+            slowest = min(self.clocks.values(), default=inf)
+            if self.mode != "sync" or slowest > complete:
+                self.step()
+                complete = slowest
+            ready = [pull for pull in waiting if pull.clock - self.staleness <= slowest]
+            waiting = [pull for pull in waiting if pull not in ready]
+            for pull in ready:
+                self.messages.answer(pull, self.shard.buffers)
+        ### END SOLUTION
+
+
+class Worker(given.FinishingWorker):
+    """Computes gradients for the servers of `group`, its first `num_servers` ranks. Each step is one pull and one push.
+
+    parameters: as on the servers; the first pull makes them equal to those. With `with Worker(...) as worker:` the
+    worker finishes at the end. Raises ValueError, before any message, for an argument that cannot be used.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], num_servers: int = 1, group: ProcessGroup | None = None) -> None:
+        self.parameters = given.trained_parameters(parameters)
+        shards = partition(self.parameters, num_servers)
+        self.messages = given.WorkerMessages(num_servers, group, self.parameters[0].device)
+        self.shards = [Shard(self.parameters, pieces) for pieces in shards]  # one for each server
+        self.clock = 0  # number of pushes
+        self.pulled = False
+
+    def pull(self) -> None:
+        """Wait for the values of clock `self.clock` from all servers, and write them into the parameters.
+
+        Asks all servers at once. Raises ServerStopped, which names the server, if one has stopped serving.
+        """
+        # TODO 4. Here and in `push`: `self.messages.pull(server, self.clock, buffers)` begins, and returns what has a
+        # `wait()`, as does `self.messages.push(server, self.clock, samples, buffers)`. In which order do you begin and
+        # wait, so that servers work at the same time? `shard.copy_to(tensors)` and `shard.copy_from(tensors)` copy
+        # between `shard.buffers` and a list with a tensor for each parameter.
+        ### BEGIN SOLUTION
+        works = [self.messages.pull(server, self.clock, shard.buffers) for server, shard in enumerate(self.shards)]
+        for work, shard in zip(works, self.shards, strict=True):
+            work.wait()
+            shard.copy_to(self.parameters)
+        ### END SOLUTION
+        self.pulled = True
+
+    def push(self, samples: int = 1) -> None:
+        """Send each server its part of the gradients, the parameters' `grad`; return when they have left.
+
+        samples: how many have the mean loss that the gradients belong to; 0 changes nothing but the clock. A `grad`
+        that is None counts as zeros. Raises RuntimeError without a pull before it, ServerStopped as `pull`.
+        """
+        given.check_push(samples, self.pulled)
+        # This belongs to TODO 4, too.
+        ### BEGIN SOLUTION
+        works = []
+        for server, shard in enumerate(self.shards):
+            shard.copy_from([parameter.grad for parameter in self.parameters])
+            works.append(self.messages.push(server, self.clock, samples, shard.buffers))
+        for work in works:
+            work.wait()
+        ### END SOLUTION
+        self.clock, self.pulled = self.clock + 1, False
