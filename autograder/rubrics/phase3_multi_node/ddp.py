@@ -521,12 +521,12 @@ def no_sync(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def unused(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes = [draw.randrange(2, 40) for _ in range(5)]
-    for view in (False, True):
+    for view, cap in zip((False, True), draw.sample([25, 1e-6], 2), strict=True):  # one bucket, and one for each layer
         gradients = drawn(draw, 3, sizes)
         # layer 4 is used nowhere, layer 1 on one rank only, and layer 2 by one rank only in the second pass
         alone = draw.randrange(3)
         orders = [[[0, 3], [0, 2, 3]] if rank != alone else [[0, 1, 2, 3], [0, 1, 3]] for rank in range(3)]
-        how = {"find_unused_parameters": True, "cap": draw.choice([25, 1e-5]), "gradient_as_bucket_view": view}
+        how = {"find_unused_parameters": True, "cap": cap, "gradient_as_bucket_view": view}
         run = go(submission, ranks, [Args(mine, order, **how) for mine, order in zip(gradients, orders, strict=True)])
         for number in (0, 1):
             for layer in range(5):

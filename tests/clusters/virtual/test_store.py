@@ -14,6 +14,14 @@ dist.init_process_group("gloo")
 rank, n = dist.get_rank(), dist.get_world_size()
 """
 
+AT_A_FREE_PORT = """
+def tcp_store():
+    "The first rank listens where the system has a port free, and tells the others."
+    store = dist.TCPStore("localhost", 0, n, True, wait_for_workers=False) if rank == 0 else None
+    port = [store and store.port]; dist.broadcast_object_list(port)
+    return store or dist.TCPStore("localhost", port[0], n, False)
+"""
+
 OPERATIONS = """
 store = MAKE
 out = []
@@ -46,7 +54,7 @@ out
 @pytest.mark.parametrize(
     "make",
     [
-        'dist.TCPStore("localhost", PORT, n, rank == 0)',
+        'tcp_store()',
         'dist.FileStore(os.environ["LABKIT_TEST_FILE"], n)',
     ],
 )
@@ -54,11 +62,7 @@ out
 def test_every_operation_answers_as_torchs_own_stores_do(
     make: str, ranks: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        source = HEAD + OPERATIONS.replace("MAKE", make.replace("PORT", str(free.getsockname()[1])))
+    source = HEAD + AT_A_FREE_PORT + OPERATIONS.replace("MAKE", make)
     if "FileStore" in make:  # it has no append, and counts keys as each process remembers them
         source = source.replace('store.append("d", "!"); store.append("f", "new")', 'store.set("f", "new")').replace(
             "store.num_keys()", "0"
