@@ -90,7 +90,17 @@ MUTANTS = {
         + q = given.random_matrix(m, r, gradient, name, state["step"])
     """),
     "p_is_only_normalized": Mutant(
-        12, loses={"feedback", "power_sgd", "parameters", "traffic", "hierarchical", "hook", "accuracy"}
+        11,
+        loses={
+            "feedback",
+            "power_sgd",
+            "parameters",
+            "dtypes_and_groups",
+            "traffic",
+            "hierarchical",
+            "hook",
+            "accuracy",
+        },
     ).edited("""
         The columns of P have length 1, and are not orthogonal.
 
