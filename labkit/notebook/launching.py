@@ -24,13 +24,23 @@ _REFUSED = {
     ("--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr", "--node-rank", "--local-addr"): (
         f"the cluster sets up the rendezvous of a cell's ranks; {_ELSEWHERE}"
     ),
-    ("--log-dir", "--tee", "--redirects", "--local-ranks-filter"): (
+    ("--log-dir", "--logs-specs", "--tee", "-t", "--redirects", "-r"): (
         "each rank's output is always shown and saved in its own file: run.logs"
     ),
-    ("--monitor-interval", "--start-method", "--module", "--no-python", "--run-path"): (
+    ("--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"): (
+        "all ranks' output is shown, equal lines once; run.logs has each rank's"
+    ),
+    ("--monitor-interval", "--start-method", "--module", "-m", "--no-python", "--run-path"): (
         f"ranks are forked, with torch imported, and run this cell; {_ELSEWHERE}"
     ),
+    ("--signals-to-handle", "--shutdown-timeout"): (
+        "the kernel's interrupt stops a cell's ranks, and they have 5 s to save if they handle SIGTERM"
+    ),
+    ("--event-log-handler",): "starts and ends of ranks are in the cell's Run: run.ranks, run.notes",
+    ("--numa-binding",): f"a cell's ranks share the cores of their node; {_ELSEWHERE}",
+    ("--virtual-local-rank",): "LOCAL_RANK is a rank's number in its node, and its GPU is cuda:LOCAL_RANK",
 }
+"""torchrun's options that mean nothing in a cell, and why."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ def add_options(magic: Magic) -> None:
         help="restart all ranks when one fails, at most N times",
     )  # fmt: skip
     magic.option("--master-port", type=at_least_one, metavar="PORT", help="MASTER_PORT, for cells that use it")
+    magic.option("--role", metavar="NAME", help="ROLE_NAME, for cells that use it")
     magic.option("--standalone", action="store_true", help=argparse.SUPPRESS)
     magic.option("--rdzv-backend", type=_c10d, help=argparse.SUPPRESS)
     for names, why in _REFUSED.items():
@@ -87,14 +98,24 @@ def add_options(magic: Magic) -> None:
     )
 
 
+def _nodes(options: argparse.Namespace) -> Nodes | None:
+    if not options.standalone:
+        return options.nnodes  # type: ignore[no-any-return]
+    if options.nnodes and options.nnodes.most > 1:
+        raise UsageError(f"%%torchrun: --standalone: one node, but {options.nnodes} are asked for by --nnodes")
+    return Nodes(None, 1)
+
+
 def job_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_options` as fields of `Job`."""
+    nnodes = _nodes(options)
+    variables = {"MASTER_PORT": options.master_port, "ROLE_NAME": options.role}
     return {
         "nproc_per_node": options.nproc_per_node,
-        "nnodes": options.nnodes.most if options.nnodes else None,
-        "min_nnodes": options.nnodes.least if options.nnodes else None,
+        "nnodes": nnodes.most if nnodes else None,
+        "min_nnodes": nnodes.least if nnodes else None,
         "max_restarts": options.max_restarts,
-        "environment": {"MASTER_PORT": str(options.master_port)} if options.master_port else {},
+        "environment": {name: str(value) for name, value in variables.items() if value},
     }
 
 
@@ -104,11 +125,15 @@ def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str,
         return False
     command = _Command(
         file=str(options.save or f"cell_{number}.py"),
-        nnodes=options.nnodes or Nodes(None, cluster.nnodes),
+        nnodes=_nodes(options) or Nodes(None, cluster.nnodes),
         nproc_per_node=options.nproc_per_node or cluster.nproc_per_node,
         max_restarts=options.max_restarts,
         environment=_environment(options, cluster, cell),
+        master_port=options.master_port,
+        role=options.role,
     )
+    if options.master_port and command.nnodes.least is not None:
+        raise UsageError("%%torchrun: where nodes come and go, torchrun chooses MASTER_PORT: leave out --master-port")
     if options.save is not None:
         _save(options.save, cell, number, command, options.force)
     if options.print_command:
@@ -157,7 +182,7 @@ def _environment(options: argparse.Namespace, cluster: Cluster, cell: str) -> di
     """Environment variables that a cell's ranks have and torchrun's would not."""
     found: dict[str, str] = {}
     count = options.nproc_per_node or cluster.nproc_per_node
-    one_node = (options.nnodes or Nodes(None, cluster.nnodes)).most == 1
+    one_node = (_nodes(options) or Nodes(None, cluster.nnodes)).most == 1
     if isinstance(cluster, CoreSharingCluster) and one_node and "OMP_NUM_THREADS" not in os.environ:
         found["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(count))
     names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(cell) else ()
@@ -171,12 +196,14 @@ class _Command:
     nproc_per_node: int | str
     max_restarts: int
     environment: dict[str, str]
+    master_port: int | None = None
+    role: str | None = None
 
     @property
     def line(self) -> str:
-        """The command for one node, or for each of several; the user fills in HOST."""
+        """The command for one node, or for each of several; the user fills in HOST, and NUMBER if it is there."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " ".join([*variables, *self._words(f"HOST:{_PORT}", "a-cell")])
+        return " ".join([*variables, *self._words("HOST", "NUMBER", "a-cell")])
 
     def explained(self, cluster: Cluster) -> str:
         """The command with a comment on where to run it."""
@@ -190,23 +217,32 @@ class _Command:
                 f"# run on each of {self.nnodes} nodes; HOST is the name of one of them, the same on all. "
                 "On this machine: localhost, in one terminal per node"
             )
+            if self.master_port:  # each node must be told which one it is
+                lines.append(f"# NUMBER is 0 on HOST, and 1 to {self.nnodes.most - 1} on the others")
         return "\n".join([*lines, self.line])
 
-    def _words(self, endpoint: str, identifier: str) -> list[str]:
+    def _words(self, host: str, number: str, identifier: str) -> list[str]:
+        """host: the first node. number: what a node's own number is written as."""
         words = ["torchrun"]
-        if self.nnodes.most == 1:
+        if self.nnodes.most > 1:
+            words.append(f"--nnodes={self.nnodes}")
+        if self.master_port:  # the rendezvous c10d chooses the port itself
+            words += [f"--node-rank={number}", f"--master-addr={host}"] if self.nnodes.most > 1 else []
+            words.append(f"--master-port={self.master_port}")
+        elif self.nnodes.most == 1:
             words.append("--standalone")
         else:
-            words += [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
-            words.append(f"--rdzv-id={identifier}")
+            words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{_PORT}", f"--rdzv-id={identifier}"]
         words.append(f"--nproc-per-node={self.nproc_per_node}")
         if self.max_restarts:
             words.append(f"--max-restarts={self.max_restarts}")
+        if self.role:
+            words.append(f"--role={shlex.quote(self.role)}")
         return [*words, shlex.quote(self.file)]
 
     def _srun(self, options: Sequence[str]) -> str:
         first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
-        inner = " ".join(self._words(f"{first}:{_PORT}", "$SLURM_JOB_ID"))
+        inner = " ".join(self._words(first, "$SLURM_NODEID", "$SLURM_JOB_ID"))
         return f"srun {shlex.join(options)} sh -c {shlex.quote(inner)}"
 
 
@@ -222,6 +258,6 @@ class _RefusedOption(argparse.Action):
 
 
 def _c10d(text: str) -> str:
-    if text not in ("c10d", "static"):
+    if text != "c10d":
         raise argparse.ArgumentTypeError(f"ranks of a cell use the c10d rendezvous, got {text!r}; {_ELSEWHERE}")
     return text

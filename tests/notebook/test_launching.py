@@ -50,6 +50,38 @@ def test_nodes_and_ranks_in_torchruns_words(kernel, folder: Path) -> None:
     )
 
 
+def test_standalone_is_one_node_of_a_cluster_that_has_more(kernel, folder: Path) -> None:
+    kernel.run("%cluster local --nproc-per-node 2 --nnodes 2")
+    assert kernel.run(f"%%torchrun --standalone\n{ENVIRONMENT}").result == "[0-1] ['2', '2', '1']"
+    kernel.run("%cluster local --nproc-per-node 2")
+
+
+def test_the_role_is_in_the_environment_with_and_without_an_agent(kernel, folder: Path) -> None:
+    role = "import os\nos.environ['ROLE_NAME']"
+    assert kernel.run(f"%%torchrun --role trainer\n{role}").result == "[0-1] 'trainer'"
+    assert kernel.run(f"%%torchrun --role trainer --max-restarts 1\n{role}").result == "[0-1] 'trainer'"
+    assert kernel.run(f"%%torchrun\n{role}").result == "[0-1] 'default'"
+
+
+def test_every_option_of_torchrun_works_or_is_refused_with_its_reason(kernel, folder: Path) -> None:
+    from torch.distributed.run import get_args_parser
+
+    works = {"--nnodes": "1", "--nproc-per-node": "1", "--rdzv-backend": "c10d", "--max-restarts": "0", "--role": "a"}
+    works |= {"--master-port": "4711", "--standalone": "", "-h": "", "--help": ""}
+    for action in get_args_parser()._actions:
+        for option in action.option_strings:
+            value = works.get(option.replace("_", "-"))
+            if value is None:
+                outputs = kernel.run(f"%%torchrun {option} {action.choices[0] if action.choices else ''}\n1")
+                assert outputs.stderr.startswith(f"UsageError: %%torchrun: {option.replace('_', '-')}: "), (
+                    option,
+                    outputs.stderr,
+                )
+            elif option not in ("-h", "--help"):
+                outputs = kernel.run(f"%%torchrun {option} {value}\n1")
+                assert outputs.stderr == "" and outputs.result, (option, outputs.stderr)
+
+
 def test_a_cluster_whose_nodes_come_and_go(kernel, folder: Path) -> None:
     chosen = kernel.run("%cluster local --nproc-per-node auto --nnodes 2 --join-node 0.3")
     assert chosen.stdout.startswith("local: 2 simulated nodes of ") and "a node joins after 0.3 s" in chosen.stdout
@@ -97,6 +129,20 @@ def test_a_saved_cell_does_the_same_under_plain_torchrun(kernel, folder: Path) -
     assert there.stdout == "2 [2.0, 2.0, 2.0] 2\n"
 
 
+def test_the_command_keeps_the_port_and_the_role(kernel, folder: Path) -> None:
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    options = "-n 1 --master-port 4711 --role tester --save port.py --print-command"
+    command = kernel.run(f"%%torchrun {options}\n1").stdout.splitlines()[-1]
+    assert command.endswith("torchrun --master-port=4711 --nproc-per-node=1 --role=tester port.py")
+    read = config_from_args(get_args_parser().parse_args(command.split("torchrun ")[1].split()))[0]
+    assert (read.rdzv_backend, read.rdzv_endpoint, read.role) == ("static", "127.0.0.1:4711", "tester")
+    shown = kernel.run("%%torchrun --nnodes 3 -n 2 --master-port 4711 --save two.py --print-command\n1").stdout
+    assert "# NUMBER is 0 on HOST, and 1 to 2 on the others" in shown
+    words = "--nnodes=3 --node-rank=NUMBER --master-addr=HOST --master-port=4711 --nproc-per-node=2 two.py"
+    assert shown.splitlines()[-1].endswith(f"torchrun {words}")
+
+
 def test_a_file_is_overwritten_only_when_that_is_said(kernel, folder: Path) -> None:
     (folder / "mine.py").write_text("precious")
     refused = kernel.run("%%torchrun --save mine.py\n1")
@@ -135,8 +181,9 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
     )
     cluster = SlurmCluster(asked, 0.0, sys.executable, None, None)
     options = argparse.Namespace(
-        save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False
-    )
+        save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False, master_port=None,
+        role=None, standalone=False,
+    )  # fmt: skip
     command = launching._Command("x.py", launching.Nodes(None, 2), 4, 0, {}).explained(cluster)
     assert launching.instead_of_running(options, cluster, "1", 3)
     assert command.startswith(
@@ -152,6 +199,13 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
         ("--master-addr 10.0.0.1", "the cluster sets up the rendezvous of a cell's ranks"),
         ("--log-dir x", "each rank's output is always shown and saved in its own file"),
         ("--rdzv-backend etcd", "ranks of a cell use the c10d rendezvous, got 'etcd'"),
+        ("--rdzv-backend static", "ranks of a cell use the c10d rendezvous, got 'static'"),
+        ("-m", "-m: ranks are forked, with torch imported, and run this cell"),
+        ("-r 3", "-r: each rank's output is always shown"),
+        ("-t 3", "-t: each rank's output is always shown"),
+        ("--signals-to-handle SIGTERM", "the kernel's interrupt stops a cell's ranks"),
+        ("--standalone --nnodes 2", "--standalone: one node, but 2 are asked for"),
+        ("--nnodes 1:2 --master-port 4711 --print-command", "torchrun chooses MASTER_PORT: leave out --master-port"),
         ("--nnodes 3:2", "expected MIN:MAX"),
         ("--nnodes 0:2", "expected a whole number of at least 1, got '0'"),
         ("-n tpu", "expected a whole number of at least 1, got 'tpu'"),
