@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from torch._C import _distributed_c10d as c10d_bindings
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.nn.parallel import DistributedDataParallel
 
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(requested backend, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
@@ -47,6 +49,8 @@ def make_groups_with(make: GroupMaker) -> None:
         # without NCCL torch would warn that it has none, and use gloo's
         vars(c10d)["default_pg_nccl_timeout"] = timedelta(minutes=10)
     split_groups_of_nccl()
+    _nest_subgroups()
+    _log_requested_backend()
     dist.Backend.register_backend("labkit", create, extended_api=True, devices=["cpu", "cuda", "meta"])
     original = c10d._new_process_group_helper
 
@@ -113,6 +117,26 @@ def split_groups_of_nccl() -> None:
     replace_function("split_group", split_group)
 
 
+def _nest_subgroups() -> None:
+    """Let `dist.new_subgroups(group_size=1, group=...)` make groups of one group's ranks, while others make others.
+
+    torch numbers groups as they are made, and ranks that differ in the members of group number 3 disturb each other in
+    the store: that hangs, and is named here. Groups of one rank exchange nothing.
+    """
+    original = dist.new_subgroups
+
+    def new_subgroups(group_size: int | None = None, group: Any = None, timeout: Any = None, backend: Any = None,
+                      pg_options: Any = None, group_desc: Any = None) -> Any:  # fmt: skip
+        if group_size != 1:
+            return original(group_size, group, timeout, backend, pg_options, group_desc)  # type: ignore[no-untyped-call]
+        me = dist.get_rank()
+        mine = dist.new_group([me], timeout, backend, pg_options, True, group_desc)
+        others = dist.GroupMember.NON_GROUP_MEMBER
+        return mine, [mine if rank == me else others for rank in dist.get_process_group_ranks(group)]
+
+    replace_function("new_subgroups", new_subgroups)
+
+
 def _log_without_nccl() -> None:
     """c10d adds NCCL's version to its log of an error in an `nccl` group: there may be no NCCL here."""
     original = c10d_logger._get_msg_dict
@@ -125,6 +149,23 @@ def _log_without_nccl() -> None:
             return {"func_name": name}
 
     c10d_logger._get_msg_dict = message  # type: ignore[assignment]  # the same signature, less typed
+
+
+def _log_requested_backend() -> None:
+    """DistributedDataParallel's logging data name the backend that the program requests, and this rank's environment.
+
+    torch's own are read in C++, where all groups are called `labkit` and all ranks of a process have one environment.
+    """
+    original: Callable[..., dict[str, Any]] = DistributedDataParallel._get_ddp_logging_data
+
+    @functools.wraps(original)
+    def logging_data(parallel: DistributedDataParallel) -> dict[str, Any]:
+        data = {**original(parallel), "backend_name": dist.get_backend(parallel.process_group)}
+        for name in ("master_addr", "master_port", "cuda_visible_devices", "torch_distributed_debug"):
+            data[name] = os.environ.get(name.upper(), "N/A")
+        return data
+
+    DistributedDataParallel._get_ddp_logging_data = logging_data  # type: ignore[method-assign]
 
 
 def rendezvous_with(

@@ -54,7 +54,7 @@ out
 @pytest.mark.parametrize(
     "make",
     [
-        'tcp_store()',
+        "tcp_store()",
         'dist.FileStore(os.environ["LABKIT_TEST_FILE"], n)',
     ],
 )

@@ -1,0 +1,44 @@
+"""Process groups on virtual ranks where torch itself helps: groups within groups, and what DDP logs of its group."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import Job, local, virtual
+
+NESTED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+outer, _ = dist.new_subgroups_by_enumeration([[0, 2, 4, 6], [7, 5, 3, 1]])
+inner, all_inner = dist.new_subgroups(group_size=1, group=outer)
+sums = []
+for group in (inner, outer):
+    total = torch.tensor(float(2 ** dist.get_rank()))
+    dist.all_reduce(total, group=group)
+    sums.append(total.item())
+members = [group is not dist.GroupMember.NON_GROUP_MEMBER for group in all_inner]
+[dist.get_process_group_ranks(inner), members, sums]
+"""
+LOGGED = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+parallel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+parallel(torch.ones(3)).sum().backward()
+data = parallel._get_ddp_logging_data()
+said = [data["backend_name"], data["rank"], data["world_size"], data["bucket_sizes"], data["cuda_visible_devices"]]
+[*said, data["master_addr"] == os.environ["MASTER_ADDR"], data["master_port"] == os.environ["MASTER_PORT"]]
+"""
+
+
+@pytest.mark.parametrize(("source", "ranks"), [(NESTED, 8), (LOGGED, 2)], ids=["groups within groups", "DDP's log"])
+def test_is_as_on_local_ranks(source: str, ranks: int) -> None:
+    job = Job(source=source)
+    real = local(nproc_per_node=ranks).run(job).raise_if_failed().values
+    assert virtual(nproc_per_node=ranks).run(job).raise_if_failed().values == real
+    assert virtual(nproc_per_node=ranks, ranks="processes").run(job).raise_if_failed().values == real
+
+
+def test_ranks_that_forget_each_others_groups_are_told() -> None:
+    source = "import torch.distributed as dist\ndist.init_process_group()\ndist.new_group([dist.get_rank()])"
+    run = virtual(nproc_per_node=2).run(Job(source=source))
+    assert "every rank must call new_group for every group" in run.diagnosis()
