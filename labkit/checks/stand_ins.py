@@ -17,7 +17,7 @@ class StandIns:
     modules: dict[str, str] = field(default_factory=dict)
     """Text by full name, earlier ones first."""
     notes: list[str] = field(default_factory=list)
-    """For each, whose module it is and why, as a sentence."""
+    """Whose modules they are and why: a sentence for all of which the same is true."""
 
 
 def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Submission], bool]) -> StandIns:
@@ -27,6 +27,7 @@ def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Subm
     An exercise without a solution in this course gets its template if the learner has no working module.
     """
     chosen = StandIns()
+    origins: dict[tuple[str, str], list[str]] = {}
     for earlier in exercise.builds_on:
         mine = own.get(earlier.name)
         before = {needed.name: chosen.modules[needed.name] for needed in earlier.builds_on}
@@ -34,12 +35,16 @@ def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Subm
             why = "you have not written your own"
         elif _passes(Submission(earlier, mine, before), passes):
             chosen.modules[earlier.name] = mine
-            chosen.notes.append(f"this builds on your own {earlier.short_name}.")
+            origins.setdefault(("your own {}", ""), []).append(earlier.short_name)
             continue
         else:
             why = "your own fails its visible checks"
         chosen.modules[earlier.name], whose = earlier.source("solution", "template")
-        chosen.notes.append(f"this builds on the {whose} of {earlier.short_name}: {why}.")
+        origins.setdefault((f"the {whose} of {{}}", f": {why}"), []).append(earlier.short_name)
+    for (what, why), names in origins.items():
+        *others, last = names
+        listed = f"{', '.join(others)} and {last}" if others else last
+        chosen.notes.append(f"this builds on {what.format(listed)}{why}.")
     return chosen
 
 

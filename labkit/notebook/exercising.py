@@ -14,7 +14,7 @@ from labkit import catalogue, exercises
 from labkit.catalogue import Exercise
 from labkit.checks.guidance import reference, todos
 from labkit.clusters.program import fold_traceback
-from labkit.notebook.cells import cell_name, lines_above, require_syntax
+from labkit.notebook.cells import CellSyntaxError, cell_name, lines_above, require_syntax
 from labkit.notebook.magics import Magic, exercise_names
 from labkit.notebook.own_exercise import named_or_own, remember
 
@@ -57,8 +57,8 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     above = lines_above(shell, cell)
     try:
         require_syntax(cell, cell_name(shell), len(above) + 1)
-    except SyntaxError:
-        print("not saved: %check and the ranks still use the previous version")
+    except CellSyntaxError:
+        print("not saved: %check and the ranks still use the last saved version, or the template")
         raise
     # line k of the file is line k of the cell, so that tracebacks match what the learner sees
     text = "".join(f"# {line}\n" if line.strip() else "\n" for line in above) + cell

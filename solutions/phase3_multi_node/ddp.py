@@ -86,10 +86,10 @@ class DistributedDataParallel(BucketedModule):
         bucket = self.bucket_of[parameter]
         view = bucket.view(parameter)
         # TODO 2. `view` is the gradient's place in the bucket; with `self.as_view` it becomes `parameter.grad`, unless
-        # that is None. To be summed over the ranks, the gradient is divided by their number as it gets there, unless
-        # there is a `self.comm_hook`. If `self.synchronizing`: take the parameter out of `bucket.missing`, a set, and
-        # launch `self.buckets[self.launched]` while there is one and it misses nothing. To launch it, set its `pending`
-        # to what `self.comm_hook(bucket)` returns, or all-reduce its `buffer()` with `async_op=True`.
+        # that is None. If `self.synchronizing`: divide by the number of ranks as it gets there, unless there is a
+        # `self.comm_hook`; take the parameter out of `bucket.missing`, a set; and launch `self.buckets[self.launched]`
+        # while there is one and it misses nothing. To launch it, set its `pending` to what `self.comm_hook(bucket)`
+        # returns, or else to what an all-reduce of its `buffer()` with `async_op=True` returns; add 1 to `launched`.
         ### BEGIN SOLUTION
         divisor = dist.get_world_size(self.group) if self.synchronizing and not self.comm_hook else 1
         if parameter.grad is None:
@@ -122,7 +122,8 @@ class DistributedDataParallel(BucketedModule):
         late = self.late()
         # TODO 3. Collect the late ones: they have no gradient on this rank, but others wait for their buckets.
         # `self.present()` is the set of parameters that have a gradient on some rank. Then, for each bucket, in order:
-        # `bucket.wait()`, and give the parameters that are present what is in `bucket.view(parameter)` now.
+        # `bucket.wait()`, and each parameter that is present gets what is now in `bucket.view(parameter)`: with
+        # `self.as_view` the view is its `grad`, otherwise a copy.
         ### BEGIN SOLUTION
         for parameter in late:
             self.collect(parameter)

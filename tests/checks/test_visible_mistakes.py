@@ -46,6 +46,17 @@ MISTAKES = {
         " if not self.comm_hook else 1",
     ),
     "ddp: what is sent for None is what was in the bucket": ("unused", "view.zero_()", "pass"),
+    "ddp: late parameters are not collected": ("unused", "            self.collect(parameter)\n", "            pass\n"),
+    "ddp: a hook waits for the all-reduce that it launches": (
+        "overlap",
+        "            self.launched += 1\n",
+        "            full.pending.wait()\n            self.launched += 1\n",
+    ),
+    "ddp: without gradient_as_bucket_view, too, grad is a view of the bucket": (
+        "views",
+        "                if self.as_view:\n                    parameter.grad = view\n                elif",
+        "                if True:\n                    parameter.grad = view\n                elif",
+    ),
     "ddp: with views, a gradient of other ranks only stays None": (
         "unused",
         "if self.as_view:\n                    parameter.grad = view\n                elif",
@@ -135,6 +146,9 @@ def test_a_visible_check_shows_it(mistake: str) -> None:
     assert solution.count(right) == 1
     rubric = visible_rubric(exercise)
     rubric = replace(rubric, checks=[one for one in rubric.checks if one.name == check])
-    report = run_checks(rubric, Submission(exercise, solution.replace(right, wrong)), Ranks())
-    (result,) = report.results
-    assert not result.passed and result.expected and not result.fault, report.text()
+    earlier = {one.name: one.source("solution")[0] for one in exercise.builds_on}
+    for source, passes in ((solution, True), (solution.replace(right, wrong), False)):
+        report = run_checks(rubric, Submission(exercise, source, earlier), Ranks())
+        (result,) = report.results
+        assert result.passed == passes and not result.fault, report.text()
+    assert result.expected, report.text()

@@ -62,7 +62,9 @@ def test_a_module_that_raises_when_imported_is_saved_and_that_is_said(kernel):
 
 def test_a_cell_that_does_not_parse_is_not_saved(kernel):
     kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
-    error = kernel.run("%%exercise ring_allreduce\nx = 1\n\ndef ring_all_reduce(:").error
+    outputs = kernel.run("%%exercise ring_allreduce\nx = 1\n\ndef ring_all_reduce(:")
+    assert outputs.stdout == "not saved: %check and the ranks still use the last saved version, or the template\n"
+    error = outputs.error
     assert ", line 4\n    def ring_all_reduce(:" in error and error.endswith("SyntaxError: invalid syntax")
     assert "ring_reduce_scatter" in (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
 

@@ -57,7 +57,16 @@ class Bucket:
         return [self.view(parameter) for parameter in self._parameters]
 
     def wait(self) -> None:
-        """Wait until the gradients of all ranks are in the buffer: the result of a hook's future is copied there."""
+        """Wait until the gradients of all ranks are in the buffer: the result of a hook's future is copied there.
+
+        Raises RuntimeError if `pending` is None.
+        """
+        if self.pending is None:
+            why = "either it was not launched, or what launched it returned None, as without async_op=True"
+            if self.missing:
+                count = f"{len(self.missing)} of its {len(self._parameters)} parameters"
+                why = f"it was not launched, and {count} are in `missing`"
+            raise RuntimeError(f"bucket {self._index} has nothing to wait for, `pending` is None: {why}")
         result = self.pending.wait()
         if isinstance(result, Sequence):  # as the value of a Work's future is
             result = result[0]

@@ -1,7 +1,8 @@
-"""A module whose gradients travel in buckets: everything that is not told in exercise 11's cell.
+"""A module whose gradients travel in buckets: everything that is not in exercise 11's cell.
 
-The cell's class derives from it and has three methods more: what starts equal, what happens to a gradient that is
-complete, and what happens when all are. Here: the wrapped module's surface, the state of a pass, who calls what when.
+The cell's class derives from it. Its methods decide what starts equal, how parameters are cut into buckets, what
+happens to a gradient that is complete, and what happens when all are. Here: the wrapped module's surface, the state of
+a pass, and which method is called when.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.hardware import Link
 from labkit.trace import Event, Kind
 
 KB = 1024
@@ -66,13 +67,15 @@ def passes(
     without_sync: int = 0,
     hook: bool = False,
     both: bool = False,
+    zero_grad: bool = False,
     group: Any = None,
     **options: Any,
 ) -> Any:
     """On a rank: make a forward and a backward pass for each scale and order; return what is in `grad` after each.
 
     without_sync: so many first passes are within `no_sync()`. hook: register a communication hook that adds 1.
-    both: one backward pass after all forward passes.
+    both: one backward pass after all forward passes. zero_grad: each pass begins without gradients. A pass without an
+    order has a loss that depends on no parameter.
     """
     import contextlib
 
@@ -93,9 +96,13 @@ def passes(
         wrapped.register_comm_hook(indices, one_more)
     found, losses = [], []
     for number, (scale, order) in enumerate(zip(scales, orders, strict=True)):
+        if zero_grad:
+            model.zero_grad()
         with wrapped.no_sync() if number < without_sync else contextlib.nullcontext():
             losses.append(wrapped(scale, order, backward).sum())
-            if not both or number == len(scales) - 1:
+            if not order:
+                wrapped.finish_gradient_synchronization()
+            elif not both or number == len(scales) - 1:
                 (sum(losses) if both else losses[-1]).backward()
         grads = [weight.grad for weight in model.weights]
         found.append([None if grad is None else (grad[0].item(), grad[-1].item()) for grad in grads])
@@ -139,6 +146,7 @@ def torn(number: float, fails: bool) -> Any:
     """On a rank: save a model, then save another one, while `torch.save` may fail; return what is loaded, and files."""
     import os
     import shutil
+    import stat
     import tempfile
 
     import torch
@@ -153,12 +161,14 @@ def torn(number: float, fails: bool) -> Any:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 
-    def noted(name: str, function: Any) -> Any:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            calls.append(name)
-            return function(*args, **kwargs)
+    def noted_fsync(file: Any) -> None:
+        if not stat.S_ISDIR(os.stat(file).st_mode):  # save itself calls it for the folder
+            calls.append("fsync")
+        fsync(file)
 
-        return called
+    def noted_replace(*args: Any, **kwargs: Any) -> None:
+        calls.append("replace")
+        replace(*args, **kwargs)
 
     folder = tempfile.mkdtemp()
     saved = ddp.DDPCheckpointer(os.path.join(folder, "last.pt"))
@@ -169,7 +179,7 @@ def torn(number: float, fails: bool) -> Any:
     nn.init.constant_(model.weight, 2 * number)
     raised = ""
     patched: Any = os
-    patched.fsync, patched.replace = noted("fsync", fsync), noted("replace", replace)
+    patched.fsync, patched.replace = noted_fsync, noted_replace
     try:
         saved.save(model, optimizers[0], step=8, more=Unwritable() if fails else 0)
     except OSError as error:
@@ -245,19 +255,25 @@ def start(submission: Submission, ranks: Ranks) -> None:
 )
 def overlap(submission: Submission, ranks: Ranks) -> None:
     sizes = [256] * 4
-    run = go(submission, ranks, given(2, sizes, [[[0, 1, 2, 3]]] * 2, backward=work("layer", SECONDS)))
+    slow = Link("slow", 1.0, SECONDS / 2, "an all-reduce of 1 kB takes half as long as a layer")
+    arguments = given(2, sizes, [[[0, 1, 2, 3]]] * 2, backward=work("layer", SECONDS))
+    run = go(submission, ranks, arguments, inter_node=slow)
     for rank in range(2):
         found = reduces(run, rank)
         expect([e.nbytes for e in found], "bytes of each all-reduce, with 4 layers of 1 kB, buckets of 1 kB").equals(
             [KB] * 4
         )
-        ends = sorted(e.end for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "layer")
-        if not ends:
+        computed = sorted((e.start, e.end) for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "layer")
+        if not computed:
             raise NotMeasurable("when a layer has ended is known on virtual ranks")
         for number in range(3):
             what = f"seconds from the end of layer {3 - number} to the launch of its bucket, on rank {rank}"
-            late = found[number].start - ends[number]
-            expect(late, what, unit="seconds").at_most(SECONDS / 2)
+            _, end = computed[number]
+            expect(found[number].start - end, what, unit="seconds").at_most(SECONDS / 4)
+            what = f"seconds from the end of layer {3 - number} to the beginning of layer {2 - number}, on rank {rank}"
+            begin, _ = computed[number + 1]
+            hint = "collect: launch with async_op=True, and leave wait() to the end of the backward pass"
+            expect(begin - end, what, look_at=hint, unit="seconds").at_most(SECONDS / 4)
 
 
 @check(
@@ -352,6 +368,16 @@ def unused(submission: Submission, ranks: Ranks) -> None:
             expect(
                 value["grads"][0], f"gradients on rank {rank}: all use layer 0, rank 1 layer 1, nobody layer 2"
             ).equals([(11.0, 11.0), (20.0, 20.0), None])
+        # in the second pass only rank 1 uses layer 1, whose bucket on rank 0 has a mean in it from the first pass
+        orders = [[[0, 1], [0]], [[0, 1], [0, 1]]]
+        run = go(submission, ranks, given(2, [3, 4], orders, zero_grad=True, **how))
+        for rank, value in enumerate(run.values):
+            what = f"gradients on rank {rank} after zero_grad() and a second pass, in which only rank 1 uses layer 1"
+            expect(value["grads"][1], what).equals([(11.0, 11.0), (20.0, 20.0)])
+        run = go(submission, ranks, given(2, [3, 4], [[[]], [[0, 1]]], **how))
+        for rank, value in enumerate(run.values):
+            what = f"gradients on rank {rank}: rank 0's loss depends on no parameter, so it only calls finish"
+            expect(value["grads"][0], what).equals([(10.0, 10.0), (20.0, 20.0)])
     failed = ranks(2).attempt(
         submission.used_by(passes, layers), given(2, [3, 4, 5], [[[0, 1], [0, 1]]] * 2, cap_kb=0.01)
     )
@@ -372,6 +398,10 @@ def views(submission: Submission, ranks: Ranks) -> None:
         for value in go(submission, ranks, arguments).values:
             what = f"blocks of memory that hold 4 gradients, in buckets of two, after {passes_made} passes"
             expect(value["storages"], what).equals(2)
+    run = go(submission, ranks, given(2, [300] * 4, [[[0, 1, 2, 3]]] * 2, cap_kb=2))
+    for value in run.values:
+        what = "blocks of memory that hold 4 gradients, in buckets of two, with gradient_as_bucket_view=False"
+        expect(value["storages"], what, look_at="without self.as_view, grad is a copy").equals(4)
 
 
 @check(
@@ -410,7 +440,8 @@ def checkpoint(submission: Submission, ranks: Ranks) -> None:
         expect(first["raised"], "the error").equals("no space left on device" if fails else "")
         if not fails:
             hint = "file.flush(), os.fsync(file.fileno()), and only then os.replace"
-            expect(first["calls"][:2], "what was called in os", look_at=hint).equals(["fsync", "replace"])
+            what = "what write called in os, of fsync and replace"
+            expect(first["calls"][:2], what, look_at=hint).equals(["fsync", "replace"])
 
 
 HINTS = {
