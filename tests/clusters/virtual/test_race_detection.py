@@ -27,6 +27,9 @@ MISUSES = {
     "its handle is dropped": ("dist.irecv(x, peer); dist.isend(y, peer)\nz = x * 2", "is read"),
     "a view of it is read": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nz = x.view(2, 4)[1].sum()", "is read"),
     "a column of it is read": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nz = x.view(2, 4)[:, 1].sum()", "is read"),
+    "it is printed": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nprint('got', x)", "is read"),
+    "it is formatted": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nz = f'{x}'", "is read"),
+    "its list is made": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nz = x.tolist()", "is read"),
     "a receive's buffer is written": ("w = dist.irecv(x, peer); dist.isend(y, peer)\nx.zero_()", "is written"),
     "a send's buffer is written": ("w = dist.isend(y, peer); dist.irecv(x, peer)\ny += 1", "is written"),
     "an all_reduce's tensor is read": ("w = dist.all_reduce(x, async_op=True)\nz = x.sum()", "is read"),
@@ -54,7 +57,7 @@ w = dist.irecv(x, peer); s = dist.isend(y, peer)
 seen = (y + 1).sum(), x.shape, x.view(2, 4).stride(), torch.empty_like(x).numel()
 big = torch.zeros(16)
 half = dist.irecv(big[:8], peer, tag=1); sent = dist.isend(big[8:], peer, tag=1)
-big[8:].sum(); z = big.view(2, 8)[1] + 1; even = torch.zeros(8).view(4, 2)
+big[8:].sum(); str(big[8:]), y.tolist(), [y]; z = big.view(2, 8)[1] + 1; even = torch.zeros(8).view(4, 2)
 into = dist.irecv(even.view(-1)[2:4], peer, tag=2); dist.isend(y[:2], peer, tag=2).wait()
 even[0].add_(1); even[2:].fill_(3)
 for work in (w, s, half, sent, into): work.wait()

@@ -3,7 +3,8 @@
 A rank's table holds each operation that has not been waited for. While it is not empty, every operator of the rank is
 checked against it. A tensor that a receive or a collective will fill must be neither read nor written; a tensor that a
 send or a collective reads must not be written. Views, and operators that need only shapes, do not count as a use. Fake
-tensors have no memory that could overlap, so no race is found with those.
+tensors have no memory that could overlap, so no race is found with those. `print` and `tolist` read without an operator
+and are watched apart; what reads `numpy()`'s array is not seen.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.clusters.program import line_of
+from labkit.clusters.program import is_learners, line_of
+from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.scheduler.requests import shown
 from labkit.torch_versions.dispatch import schema_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SHAPE_ONLY = ("_like", "aten::new_", "aten::is_same_size", "aten::sym_", "aten::empty")
 _MAX_COMPARED = 1_000_000
+_FORMATTING = (torch._tensor.__file__,)
+"""Files between a program and `Tensor.__repr__`: that of `Tensor.__format__`, for f-strings."""
 
 
 class UsedBeforeWait(RuntimeError):
@@ -65,6 +69,34 @@ class RaceDetector:
                     _refuse(request, tensor, "written" if writes else "read")
                 if writes and any(_overlap(tensor, other) for other in _flat(taken)):
                     _refuse(request, tensor, "written")
+
+    def check_read(self, tensor: Tensor) -> None:
+        """Check a read of a tensor that no operator makes. Raises UsedBeforeWait."""
+        for request, filled, _ in self.pending.values():
+            if any(_overlap(tensor, other) for other in _flat(filled)):
+                _refuse(request, tensor, "read")
+
+
+@functools.cache
+def watch_reads_without_operator() -> None:
+    """Have `repr(tensor)` and `tensor.tolist()` checked where a rank's own code calls them, or `print` does for it."""
+    for name in ("__repr__", "tolist"):
+        _watch(name, getattr(Tensor, name))
+
+
+def _watch(name: str, original: Any) -> None:
+    @functools.wraps(original)
+    def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        endpoint = here.endpoint
+        if endpoint is not None and endpoint.race_detector.pending and tensor.__class__ in _PLAIN:
+            frame = sys._getframe(1)
+            while frame.f_code.co_filename in _FORMATTING and frame.f_back is not None:
+                frame = frame.f_back
+            if is_learners(frame.f_code.co_filename):  # the lab's own reports show what is there
+                endpoint.race_detector.check_read(tensor)
+        return original(tensor, *args, **kwargs)
+
+    setattr(Tensor, name, watched)
 
 
 def _refuse(request: Any, tensor: Tensor, how: str) -> None:

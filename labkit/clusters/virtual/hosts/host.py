@@ -21,6 +21,7 @@ from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
+from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, process_state, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
@@ -125,6 +126,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     clocks.separate()
     random_states.separate()
     process_state.separate()
+    watch_reads_without_operator()
     exits.separate(leave)
     return Host(topology, engine, ledger, options["account"])
 
