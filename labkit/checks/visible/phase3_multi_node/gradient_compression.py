@@ -348,18 +348,19 @@ def power_sgd_on_ranks(submission: Submission, ranks: Ranks, draw: Draw) -> None
     last = torch.zeros(0)
     for step, (sent, p, q) in enumerate(run.values[0]):
         matrices = [matrix + gradient.view(5, 6) for matrix, gradient in zip(matrices, gradients[step], strict=True)]
-        if step:
-            hint = 'M is gradient plus residual; the next step begins with the *mean* Q, `state["q"]`'
-            for rank in range(2):
-                what = f"step {step}: what rank {rank} of 2 sends first, its M times the last Q"
-                expect(sent[rank], what, look_at=hint).close_to(matrices[rank] @ last, rel=1e-3)
+        whole = torch.stack(matrices).mean(0)
         wanted = torch.linalg.qr(torch.stack(sent).mean(0)).Q
         hint = "the mean of M Q is made orthonormal when it has come back, not each rank's own part before"
         expect(p @ p.T @ wanted, f"step {step}: the mean of M Q of 2 ranks, which P spans", look_at=hint).close_to(
             wanted, rel=1e-3
         )
-        whole = torch.stack(matrices).mean(0)
+        if step:
+            begun = torch.linalg.qr(whole @ last).Q
+            what = f"step {step}: the mean M of 2 ranks times the mean Q of the step before, which P spans"
+            hint = 'M is gradient plus residual; the next step begins with the *mean* Q, `state["q"]`'
+            expect(p @ p.T @ begun, what, look_at=hint).close_to(begun, rel=1e-3)
         expect(q, f"step {step}: Q on 2 ranks, the mean of their Mᵀ P").close_to(whole.T @ p, rel=1e-3)
+        # a residual may be what the rank itself lacks, or what the mean lacks: their means are the same
         matrices, last = [matrix - p @ (matrix.T @ p).T for matrix in matrices], q
 
 
