@@ -83,7 +83,7 @@ class OneBit(ErrorFeedback):
 @dataclass(eq=False)
 class Quantized(ErrorFeedback):
     """Rounds to integers from -L to L, L = 2**(bits - 1) - 1, in units of a block's largest magnitude / L (Dettmers et
-    al. 2022). Message: the integers plus L, by `given.pack`, and the units, (blocks, 1). Zeros stay zeros."""
+    al. 2022). Message: numel integers plus L, by `given.pack`, and the units, (blocks, 1). Zeros stay zeros."""
 
     bits: int = 8
     block: int = 256

@@ -18,6 +18,18 @@ FILLS_FROM_THE_LEFT = """    ends, held = [], 0
     ends = [*ends, len(layers)]
 """
 
+OWN_MADE_ORTHONORMAL = """((p,),) = yield (torch.linalg.qr((matrix @ q).float()).Q.to(q.dtype),)
+"""
+
+MEAN_Q_KEPT = """((state["q"],),) = yield (own,)
+        return [(p, state["q"])]
+"""
+
+OWN_Q_KEPT = """((mean,),) = yield (own,)
+        state["q"] = own
+        return [(p, mean)]
+"""
+
 MISTAKES = {
     "parameter_server: a gradient keeps the dtype of the sum": (
         "step",
@@ -68,6 +80,71 @@ MISTAKES = {
         "room.get(kind, cap)",
     ),
     "ddp: the name is on the disk before the content": ("checkpoint", "                os.fsync(file.fileno())\n", ""),
+    "gradient_compression: the residual is that of the gradient alone": (
+        "feedback",
+        "corrected - self.decompress",
+        "gradient - self.decompress",
+    ),
+    "gradient_compression: largest values, not magnitudes": ("top_k", "flat.abs().topk", "flat.topk"),
+    "gradient_compression: other places on each rank": (
+        "random_k",
+        "given.random_indices(tensor.numel(), self.ratio, self.seed, name, step)",
+        "given.random_indices(tensor.numel(), self.ratio, self.seed + dist.get_rank(), name, step)",
+    ),
+    "gradient_compression: the mean of the signed elements": ("one_bit", "tensor.abs().sum()", "tensor.sum()"),
+    "gradient_compression: integers are rounded down": ("quantized", ".round()", ".floor()"),
+    "gradient_compression: a block of zeros is divided by 0": (
+        "quantized",
+        "torch.where(units > 0, units, 1)",
+        "units",
+    ),
+    "gradient_compression: something small is added to each unit": (
+        "quantized",
+        "torch.where(units > 0, units, 1)",
+        "(units + 1e-8)",
+    ),
+    "gradient_compression: each rank's own M Q is made orthonormal, not their mean": (
+        "power_sgd",
+        """((p,),) = yield (matrix @ q,)
+        p = torch.linalg.qr(p.to(torch.promote_types(p.dtype, torch.float32))).Q.to(p.dtype)
+""",
+        OWN_MADE_ORTHONORMAL,
+    ),
+    "gradient_compression: the next step begins with this rank's own Q": (
+        "power_sgd",
+        MEAN_Q_KEPT,
+        OWN_Q_KEPT,
+    ),
+    "gradient_compression: PowerSGD keeps no residual": (
+        "power_sgd",
+        'state["residual"] = (matrix - p @ own.T).view(gradient.shape)',
+        "pass",
+    ),
+    "gradient_compression: QR in bfloat16": (
+        "power_sgd",
+        "p.to(torch.promote_types(p.dtype, torch.float32))",
+        "p",
+    ),
+    "gradient_compression: divided by the number of all ranks, whatever the group": (
+        "means",
+        "dist.get_world_size(group)",
+        "dist.get_world_size()",
+    ),
+    "gradient_compression: the mean magnitude is a float32, whatever the gradient": (
+        "collectives",
+        "given.pack(tensor >= 0, 1), mean",
+        "given.pack(tensor >= 0, 1), mean.float()",
+    ),
+    "gradient_compression: messages of a node go to all ranks": (
+        "hierarchical",
+        "bucket, inter_node_group)) for bucket",
+        "bucket, None)) for bucket",
+    ),
+    "gradient_compression: the hook ignores its group": (
+        "hook",
+        "started.named(bucket), group)",
+        "started.named(bucket), None)",
+    ),
     "trainer: buffers are not sent": (
         "start",
         "for tensor in (*self.model.parameters(), *self.model.buffers()):",
