@@ -99,6 +99,7 @@ class LaunchPlan:
         return {
             "min_nnodes": self.min_nnodes,
             "nnodes": self.nnodes,
+            "nodes_at_start": self.nnodes,
             "nproc_per_node": self.nproc_per_node,
             "max_restarts": self.job.max_restarts,
             "run_id": self.run,

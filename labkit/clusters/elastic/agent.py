@@ -5,6 +5,7 @@ Its process may have threads and handles signals as torchrun's does; the node fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -31,12 +32,15 @@ _POLL_SECONDS = 0.05
 _KEEP_ALIVE_SECONDS = 1
 _MISSED_KEEP_ALIVES = 3
 _LAST_CALL = timedelta(seconds=1)
+_ASSEMBLY = timedelta(seconds=10)
+"""How long nodes that start together wait for the slowest. On a busy machine it may take longer than the last call."""
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
     """Run the agent until its ranks have ended for good.
 
-    options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `address`, this node's own.
+    options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `nodes_at_start`, of those that
+    start together; `address`, this node's own.
     options["master"]: of the store that all nodes share, as in labkit.clusters.local.rank; None when all nodes are on
     this machine and share an open file.
     """
@@ -47,6 +51,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     # otherwise each agent opens a port for its ranks' store, on all interfaces; the ranks have a store of their own
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     store = _store(options["master"])
+    _assemble(store, settings["nodes_at_start"])
     handler = DynamicRendezvousHandler.from_backend(
         settings["run_id"],
         store,
@@ -123,6 +128,14 @@ class _Agent(ObservedAgent):
 
     def workers_restart(self) -> None:
         self._node_connection.send({"kind": "restarting"})
+
+
+def _assemble(store: Store, nodes: int) -> None:
+    """Return when that many nodes have come here, or after a while: a machine that is lost holds nobody up."""
+    if store.add("labkit/nodes", 1) == nodes:
+        store.set("labkit/assembled", "")
+    with contextlib.suppress(RuntimeError):  # the time is over
+        store.wait(["labkit/assembled"], _ASSEMBLY)
 
 
 def _store(master: tuple[str, int, str] | None) -> Store:

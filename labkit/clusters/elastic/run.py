@@ -117,6 +117,7 @@ class _Nodes:
         elastic = {
             "min_nnodes": self.elasticity.min_nnodes,
             "nnodes": self.elasticity.nnodes,
+            "nodes_at_start": self.elasticity.nodes_at_start(),
             "nproc_per_node": self.nproc_per_node,
             "max_restarts": self.elasticity.max_restarts,
             "run_id": f"local-{os.getpid()}-{self.shared}",

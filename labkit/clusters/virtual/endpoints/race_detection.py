@@ -26,7 +26,7 @@ from labkit.torch_versions.dispatch import schema_of
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SHAPE_ONLY = ("_like", "aten::new_", "aten::is_same_size", "aten::sym_", "aten::empty")
 _MAX_COMPARED = 1_000_000
-_FORMATTING = (torch._tensor.__file__,)
+_FORMATTING = (Tensor.__format__.__code__.co_filename,)
 """Files between a program and `Tensor.__repr__`: that of `Tensor.__format__`, for f-strings."""
 
 
