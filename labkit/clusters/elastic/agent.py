@@ -39,8 +39,8 @@ _ASSEMBLY = timedelta(seconds=10)
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
     """Run the agent until its ranks have ended for good.
 
-    options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `nodes_at_start`, of those that
-    start together; `address`, this node's own.
+    options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `nodes_at_start`,
+    those that start together; `address`, this node's own.
     options["master"]: of the store that all nodes share, as in labkit.clusters.local.rank; None when all nodes are on
     this machine and share an open file.
     """

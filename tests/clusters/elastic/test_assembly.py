@@ -1,4 +1,4 @@
-"""Nodes that start together wait for the slowest of them, whatever the machine does meanwhile; later ones do not wait."""
+"""Nodes that start together wait for the slowest of them, however busy the machine is; one that joins does not wait."""
 
 from __future__ import annotations
 
