@@ -18,9 +18,9 @@ from labkit.clusters.forkserver.time_limit import Clock, TimeLimit
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankError, RankResult, Run
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota
-from labkit.clusters.virtual.hosts.host import torchrun_environment
 from labkit.clusters.virtual.hosts.rank_pool import ENTRY, RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration, Incidents, Rules, run_quota, serve
+from labkit.clusters.virtual.isolation import environment
 from labkit.clusters.virtual.placement import VirtualRanks
 from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
 from labkit.clusters.virtual.scheduler.engine import Engine
@@ -78,7 +78,7 @@ class VirtualProcessCluster(VirtualRanks):
         try:
             sent = job if transfer is None else transfer.job
             options = {**self._options(placed), "trusting": self.trusting}
-            environments = [torchrun_environment(placed, rank) for rank in range(placed.world_size)]
+            environments = [environment.of_torchrun(placed, rank) for rank in range(placed.world_size)]
             theirs = [end for _, end in pairs]
             if isinstance(forkserver, RankPool):
                 run = forkserver.run(

@@ -13,7 +13,10 @@ from functools import partial
 from socket import socket
 from typing import Any, NoReturn
 
-from labkit.clusters import arguments, torchrun
+import torch.distributed.checkpoint  # each run changes it: the forkserver imports it once for all
+import torch.distributed.tensor  # noqa: F401  # the same
+
+from labkit.clusters import arguments
 from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
@@ -83,7 +86,7 @@ class Host:
     @contextmanager
     def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
         """Within the context this thread is a rank, with `variables` beside torchrun's; its work is charged to it."""
-        rank = Rank(endpoint.rank, {**torchrun_environment(self.topology, endpoint.rank), **variables})
+        rank = Rank(endpoint.rank, {**environment.of_torchrun(self.topology, endpoint.rank), **variables})
         rank.in_thread = partial(random_states.GeneratorClaimer, rank.number)
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
@@ -129,15 +132,3 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     watch_reads_without_operator()
     exits.separate(leave)
     return Host(topology, engine, ledger, options["account"])
-
-
-def torchrun_environment(topology: Topology, rank: int) -> dict[str, str]:
-    """The environment variables that torchrun sets for a rank."""
-    return torchrun.environment(
-        rank,
-        nnodes=topology.nnodes,
-        nproc_per_node=topology.nproc_per_node,
-        master_addr="localhost",
-        master_port=29500,
-        run_id="virtual",
-    )

@@ -13,8 +13,10 @@ import threading
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from labkit.clusters import torchrun
 from labkit.clusters.forkserver import Reporter
 from labkit.clusters.virtual.isolation.current import here, is_forked
+from labkit.hardware import Topology
 from labkit.linux import unshare
 
 _SECONDS_FOR_OUTPUT = 1.0
@@ -23,6 +25,18 @@ _start_thread = threading.Thread.start
 """For threads that are not a rank's own; see current.follow_threads."""
 _ATOMIC_CHARACTERS = 500
 """Characters of a report that a pipe takes in one piece, even with other writers."""
+
+
+def of_torchrun(topology: Topology, rank: int) -> dict[str, str]:
+    """The environment variables that torchrun sets for a rank."""
+    return torchrun.environment(
+        rank,
+        nnodes=topology.nnodes,
+        nproc_per_node=topology.nproc_per_node,
+        master_addr="localhost",
+        master_port=29500,
+        run_id="virtual",
+    )
 
 
 def separate(reporter: Reporter) -> None:
