@@ -1,4 +1,4 @@
-"""Temporary names in /dev/shm, which a process removes after a moment, unless it is killed in that moment."""
+"""Names in /dev/shm that a process removes, or has removed when it ends, unless it is killed at the wrong moment."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 _FOLDER = "/dev/shm"
 _FOR_A_MOMENT = re.compile(r"sem\.mp-\w+|sem\.\w{6}|torch_\d+_\w+")
 """Semaphores of multiprocessing, with glibc's temporary names too, and tensors that torch passes to another process."""
+_UNTIL_THE_END = re.compile(r"psm_[0-9a-f]{8}")
+"""Shared memory without a name of its own: between its creation and its entry with the resource tracker, nobody will
+remove it."""
 
 
 def held_by(pids: Iterable[int]) -> set[int]:
@@ -27,9 +30,15 @@ def held_by(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def remove(inodes: set[int]) -> None:
-    """Remove the remaining temporary names of these inodes."""
+def remove(inodes: set[int], since: float) -> None:
+    """Remove the remaining names of these inodes that nobody else removes.
+
+    since: when the processes that held them were started, by the clock of files; memory that is older is not theirs.
+    """
     with contextlib.suppress(OSError):
         for entry in os.scandir(_FOLDER):
-            if entry.inode() in inodes and _FOR_A_MOMENT.fullmatch(entry.name):
+            if entry.inode() not in inodes:
+                continue
+            of_them = _UNTIL_THE_END.fullmatch(entry.name) and entry.stat().st_ctime >= since
+            if of_them or _FOR_A_MOMENT.fullmatch(entry.name):
                 os.unlink(entry.path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit.linux import descriptors, mounts, pidfd, prctl, proc, processes
+from labkit.linux import descriptors, mounts, pidfd, prctl, proc, processes, shared_memory
 from labkit.linux.libc import checked, libc
 
 
@@ -88,3 +88,29 @@ def test_errors_of_the_c_library_name_the_call() -> None:
 
 def test_mount_points_include_the_root() -> None:
     assert "/" in mounts.mount_points()
+
+
+def test_memory_is_removed_that_a_process_made_and_had_no_time_to_register() -> None:
+    """What the resource tracker was not told of; what was there before the process keeps its name."""
+    script = """
+import os, sys
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = lambda *_: None
+names = [shared_memory.SharedMemory(name=name, create=True, size=1000) for name in (None, sys.argv[1])]
+print(names[0].name, flush=True)
+sys.stdin.read()
+"""
+    own = f"labkit_test_{os.getpid()}"
+    command = [sys.executable, "-c", script, own]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        drawn = process.stdout.readline().strip()
+        held = shared_memory.held_by([process.pid])
+        process.kill()
+    try:
+        shared_memory.remove(held, time.time() + 60)
+        assert {drawn, own} <= set(os.listdir("/dev/shm"))
+        shared_memory.remove(held, time.time() - 60)
+        assert {drawn, own} & set(os.listdir("/dev/shm")) == {own}, "a name that the program chose may be meant to stay"
+    finally:
+        os.unlink(f"/dev/shm/{own}")

@@ -221,7 +221,7 @@ class Supervisor(Relay):
             process.status = os.waitstatus_to_exitcode(status)
         processes.kill_descendants(_CLEAN_UP_SECONDS)
         scratch.remove(self._scratch)
-        shared_memory.remove(memory)
+        shared_memory.remove(memory, time.time() - (time.monotonic() - self._began))
         if self._client_gone:
             return
         for process in self._processes.values():
