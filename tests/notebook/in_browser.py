@@ -1,11 +1,14 @@
 """A notebook open in JupyterLab, in headless Chromium."""
 
+import contextlib
+import json
 import os
+import random
 import re
-import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,15 +31,11 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=kernel)
     nbformat.write(notebook, folder / "cells.ipynb")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
+    command = ["jupyterlab", "--no-browser", "--allow-root", f"--port={any_port()}"]
     command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}", "--LabApp.news_url="]
     command += [f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
     with serving(folder, command) as server, browsing() as page:
-        wait_for(port, server)
-        page.goto(f"http://127.0.0.1:{port}/lab/tree/cells.ipynb?reset")
+        page.goto(f"{address(folder, server)}lab/tree/cells.ipynb?reset")
         ready(page)
         yield page
 
@@ -45,7 +44,7 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
 def started(folder: Path) -> Iterator[Page]:
     """The page whose address `labkit start` prints, with a new workspace in `folder`."""
     needs_packages("chromium")
-    with serving(folder, ["labkit", "start", "--no-browser", "--port=0"]) as server, browsing() as page:
+    with serving(folder, ["labkit", "start", "--no-browser", f"--port={any_port()}"]) as server, browsing() as page:
         while not (address := re.search(r"^(http://\S+)\n\Z", (folder / "server.log").read_text(), re.MULTILINE)):
             assert server.poll() is None, (folder / "server.log").read_text()
             time.sleep(0.1)
@@ -89,14 +88,22 @@ def ready(page: Page) -> None:
     page.locator("#jupyterlab-splash").wait_for(state="detached")
 
 
-def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+def any_port() -> int:
+    """Where JupyterLab may begin to look for a port: none that the system gives to another program in the meantime."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return random.randrange(lowest // 2, lowest)
+
+
+def address(folder: Path, server: subprocess.Popen[bytes]) -> str:
+    """The address of a JupyterLab that has been started in `folder`, once it answers."""
     while server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("JupyterLab did not start")
+        for told in (folder / "runtime").glob("jpserver-*.json"):
+            with contextlib.suppress(OSError, ValueError):  # it is just being written, or nothing listens yet
+                url = str(json.loads(told.read_text())["url"])
+                urllib.request.urlopen(f"{url}api", timeout=60).close()
+                return url
+        time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not start: {(folder / 'server.log').read_text()}")
 
 
 def run(page: Page, number: int) -> Locator:
