@@ -1,5 +1,9 @@
-// What builds on what, as arrows between the cards of the map; they run in the gaps, never across a card.
+// What builds on what, as arrows between the cards of the map. They run in the gaps below the rows and in the margin to
+// their left, so that they never cross a card or a heading.
 const SVG = "http://www.w3.org/2000/svg";
+const TO_LINE = 8; // from the cards to the nearest line
+const BETWEEN_LINES = 4;
+const ASIDE = 12; // arrows leave to the right of a card's middle and arrive to the left of it
 
 export function drawEdges(map, facts) {
   map.querySelector("svg")?.remove();
@@ -9,31 +13,28 @@ export function drawEdges(map, facts) {
   for (const card of map.querySelectorAll("[data-number]")) {
     const box = card.getBoundingClientRect();
     boxes.set(Number(card.dataset.number), {
-      left: box.left - frame.left,
       middle: box.left - frame.left + box.width / 2,
-      top: box.top - frame.top,
       bottom: box.bottom - frame.top,
     });
   }
-  for (const one of facts.phases.flatMap((phase) => phase.exercises)) {
-    one.builds_on.forEach((number, index) => svg.append(arrow(boxes.get(number), boxes.get(one.number), 4 * index)));
-  }
+  const built = facts.phases.flatMap((phase) => phase.exercises).filter((one) => one.builds_on.length > 0);
+  built.forEach((one, index) => {
+    const from = one.builds_on.map((number) => boxes.get(number));
+    svg.append(shape("path", { d: arrow(from, boxes.get(one.number), TO_LINE + BETWEEN_LINES * (index % 4)) }));
+  });
   map.append(svg);
 }
 
-// from the lower edge of a card, along the gap below it, to the card that builds on it
-function arrow(from, to, aside) {
-  const below = from.bottom + 10;
-  const start = `M ${from.middle} ${from.bottom} V ${below}`;
-  const sameRow = Math.abs(from.top - to.top) < 2;
-  const end = to.middle + aside;
-  const rest = sameRow
-    ? `H ${end} V ${to.bottom + 1}`
-    : `H ${to.left - 8 - aside} V ${to.top - 10} H ${end} V ${to.top - 1}`;
-  const tip = sameRow
-    ? `M ${end - 4} ${to.bottom + 6} L ${end} ${to.bottom + 1} L ${end + 4} ${to.bottom + 6}`
-    : `M ${end - 4} ${to.top - 6} L ${end} ${to.top - 1} L ${end + 4} ${to.top - 6}`;
-  return shape("path", { d: `${start} ${rest} ${tip}` });
+// the cards that one builds on, joined in a line at that distance from them and from the left, with a single tip
+function arrow(from, to, distance) {
+  const end = to.middle - ASIDE;
+  const tip = `M ${end - 4} ${to.bottom + 5} L ${end} ${to.bottom + 1} L ${end + 4} ${to.bottom + 5}`;
+  const lines = from.map((card) => {
+    const sameRow = Math.abs(card.bottom - to.bottom) < 2;
+    const around = sameRow ? "" : `H ${-distance} V ${to.bottom + distance}`;
+    return `M ${card.middle + ASIDE} ${card.bottom} v ${distance} ${around} H ${end} V ${to.bottom + 1}`;
+  });
+  return [...lines, tip].join(" ");
 }
 
 function shape(name, attributes) {
