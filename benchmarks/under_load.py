@@ -3,7 +3,8 @@
     python benchmarks/under_load.py [EXERCISE ...] [--repetitions 10] [--busy 8] [--judges 1] [--solutions-only]
                                     [--checks N]
 
-Judges the solution and the variants of each exercise. Exit status 1: marks were lost.
+Judges the solution and the variants of each exercise; when interrupted, reports what it has. Exit status 1: marks were
+lost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,7 +34,8 @@ from labkit.catalogue import find
 from labkit.checks import CannotJudge, Report, Rubric
 
 BUSY = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 while os.getppid() == int(sys.argv[1]):  # it ends with its parent, however that ends
     for _ in range(1_000_000):
         pass
@@ -135,9 +138,10 @@ def main() -> int:
         for module, text in modules(known[name], options.solutions_only).items():
             rows.append(Row(name, module))
             work.append((text, rows[-1]))
+    apart = multiprocessing.get_context("spawn")
     with (
         busy(options.busy),
-        ProcessPoolExecutor(options.judges, multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(options.judges, apart, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         judged = {
@@ -145,9 +149,13 @@ def main() -> int:
             for _ in range(options.repetitions)
             for text, row in work
         }
-        for done in progress.track(as_completed(judged), total=len(judged), description="judging"):
-            judged[done].note(*done.result())
+        try:
+            for done in progress.track(as_completed(judged), total=len(judged), description="judging"):
+                judged[done].note(*done.result())
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
     console = Console(width=None if sys.stdout.isatty() else 120)
+    rows = [row for row in rows if row.seconds]
     console.print(table(rows, options.busy, options.judges))
     lost = [(row, text) for row in rows for text in row.lost]
     for row, text in lost:

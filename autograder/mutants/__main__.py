@@ -7,6 +7,7 @@ Without names: all exercises. Nothing is written if any mutant of an exercise ea
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -20,8 +21,10 @@ from labkit.checks import NoRubric
 
 def main(names: Sequence[str]) -> int:
     """Judge and write. Returns 0 when all earned what is stated, 1 when one did not, 2 for an unknown name."""
+    parser = argparse.ArgumentParser("python -m autograder.mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="names (default: all)")
     try:
-        chosen = [hidden_rubric(find(name)) for name in names] or list(rubrics())
+        chosen = [hidden_rubric(find(name)) for name in parser.parse_args(names).exercises] or list(rubrics())
     except (UnknownExercise, NoRubric) as error:
         print(error, file=sys.stderr)
         return 2
