@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from IPython.core.interactiveshell import InteractiveShell
+
+from labkit.clusters.local.free_port import free_port
 
 JOIN = """\
 import torch, torch.distributed as dist
@@ -40,9 +41,7 @@ def cells(ranks: int) -> Iterator[dict[str, Callable[[], float]]]:
         with contextlib.redirect_stdout(io.StringIO()):  # ipyparallel prints its own progress bar
             engines = stack.enter_context(ipyparallel.Cluster(n=ranks, log_level=logging.ERROR))
         engines.wait_for_engines(ranks, interactive=False)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         for rank, engine in enumerate(engines):
             engine.execute(f"import os; os.environ.update({_environment(rank, ranks, port)})", block=True)
         everybody = engines[:]

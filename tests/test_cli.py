@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit.cli import main
+from labkit.clusters.local.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_IMPORT = re.compile(r"\| +(torch|IPython|matplotlib)$", re.MULTILINE)
@@ -203,7 +204,7 @@ def test_start_serves_the_course_home_without_a_display(notebook: Path, tmp_path
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
-            [sys.executable, "-m", "labkit", "start", "--port=0"],
+            [sys.executable, "-m", "labkit", "start", f"--port={free_port()}"],
             env={**os.environ, **quiet, "LABKIT_ROOT": str(tmp_path), "LABKIT_WORKSPACE": str(tmp_path / "workspace")},
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -212,13 +213,13 @@ def test_start_serves_the_course_home_without_a_display(notebook: Path, tmp_path
         address = None
         while address is None:
             assert server.poll() is None, log.read_text()
-            address = re.search(r"http://localhost:\S+", log.read_text())
+            address = re.search(r"http://localhost:\S+\n", log.read_text())
             time.sleep(0.1)
-        assert "/lab/tree/workspace/HOME.md?token=" in address.group()
+        assert "/lab/tree/workspace/HOME.md?token=" in address.group().strip()
         assert own.is_file(), "the home leads to a copy of the learner's own, not to the solved notebook"
         home = (tmp_path / "workspace/HOME.md").read_text()
         assert f"]({name})" in home
-        with urllib.request.urlopen(address.group(), timeout=120) as page:
+        with urllib.request.urlopen(address.group().strip(), timeout=120) as page:
             assert page.status == 200
             content = page.read()
         assert b"JupyterLab" in content

@@ -16,6 +16,8 @@ import pytest
 import second_exercise
 from playwright.sync_api import expect, sync_playwright
 
+from labkit.clusters.local.free_port import free_port
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
@@ -37,7 +39,7 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
     command = [sys.executable, "-m", "labkit", "teach", "--course", str(course), "--no-browser"]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [*command, "--port=0"],
+            [*command, f"--port={free_port()}"],
             env={**os.environ, **{name: str(place) for name, place in places.items()}},
             stdout=log,
             stderr=log,

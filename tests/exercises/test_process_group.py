@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import Job, catalogue, virtual
+from labkit.clusters.local.free_port import free_port
 
 EXERCISE = catalogue.Exercise("phase1_data_parallel/process_group")
 SOLUTION = EXERCISE.source("solution")[0]
@@ -79,8 +80,7 @@ def test_a_script_that_is_started_plainly_is_its_own_rank_0() -> None:
 
 def test_a_script_that_mpirun_starts_knows_its_rank() -> None:
     mpi = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0))}
-    port = 20000 + os.getpid() % 10000
-    assert started(True, **mpi, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)) == "0 1 0 True {'rank': 0.0}"
+    assert started(True, **mpi, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())) == "0 1 0 True {'rank': 0.0}"
 
 
 def test_a_backend_that_torch_was_not_built_with_is_refused_by_name() -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 from system_packages import needs_packages, program
 
+from labkit.clusters.local.free_port import free_port
 from labkit.progress import LAB_EXTENSIONS
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -31,7 +31,7 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=kernel)
     nbformat.write(notebook, folder / "cells.ipynb")
-    command = ["jupyterlab", "--no-browser", "--allow-root", f"--port={any_port()}"]
+    command = ["jupyterlab", "--no-browser", "--allow-root", f"--port={free_port()}"]
     command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}", "--LabApp.news_url="]
     command += [f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
     with serving(folder, command) as server, browsing() as page:
@@ -44,7 +44,7 @@ def opened(folder: Path, cells: Sequence[str]) -> Iterator[Page]:
 def started(folder: Path) -> Iterator[Page]:
     """The page whose address `labkit start` prints, with a new workspace in `folder`."""
     needs_packages("chromium")
-    with serving(folder, ["labkit", "start", "--no-browser", f"--port={any_port()}"]) as server, browsing() as page:
+    with serving(folder, ["labkit", "start", "--no-browser", f"--port={free_port()}"]) as server, browsing() as page:
         while not (address := re.search(r"^(http://\S+)\n\Z", (folder / "server.log").read_text(), re.MULTILINE)):
             assert server.poll() is None, (folder / "server.log").read_text()
             time.sleep(0.1)
@@ -86,12 +86,6 @@ def ready(page: Page) -> None:
     expect(page.locator(".jp-Toolbar-kernelName:visible")).to_have_text("Python 3 (ipykernel)")
     page.locator('.jp-Notebook-ExecutionIndicator:visible[data-status="idle"]').wait_for()
     page.locator("#jupyterlab-splash").wait_for(state="detached")
-
-
-def any_port() -> int:
-    """Where JupyterLab may begin to look for a port: none that the system gives to another program in the meantime."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return random.randrange(lowest // 2, lowest)
 
 
 def address(folder: Path, server: subprocess.Popen[bytes]) -> str:

@@ -14,6 +14,7 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import ForkServer, Session, shared
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.local import machine
+from labkit.clusters.local.free_port import free_port
 from labkit.clusters.run import Run
 
 MAX_RANKS = 128
@@ -151,7 +152,8 @@ class LocalCluster:
         world_size = nnodes * nproc_per_node
         if job.call is not None and len(job.arguments) != world_size:
             raise InvalidJob(f"arguments for {len(job.arguments)} ranks, but {world_size} are asked for")
-        of_nodes, port = self._of_nodes(job, nnodes), _free_port()
+        # the port is for programs that use MASTER_PORT themselves; the lab's own rendezvous needs none
+        of_nodes, port = self._of_nodes(job, nnodes), free_port()
         environments = []
         for rank in range(world_size):
             own = torchrun.environment(
@@ -232,11 +234,3 @@ def _checked_world_size(nnodes: int, nproc_per_node: int) -> int:
             "virtual ranks can be more"
         )
     return world_size
-
-
-def _free_port() -> int:
-    """For programs that use MASTER_PORT themselves; the lab's own rendezvous needs no port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.clusters.local.free_port import free_port
 from labkit.linux.prctl import signal_when_parent_ends
 
 _GPUS = ("/dev/null", "/dev/zero")
@@ -51,9 +52,9 @@ class SlurmRig:
         self.namespaces = self._may_make_namespaces()
         self._network = f"10.77.{secrets.randbelow(250) + 1}"
         self.address = f"{self._network}.254" if self.namespaces else "127.0.0.1"
-        self._port = _free_port()
+        self._port = free_port()
         self.nodes = [
-            Node(f"node{i}", f"{self._network}.{i}" if self.namespaces else "127.0.0.1", _free_port())
+            Node(f"node{i}", f"{self._network}.{i}" if self.namespaces else "127.0.0.1", free_port())
             for i in range(1, nodes + 1)
         ]
 
@@ -292,13 +293,6 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.geteuid()).pw_name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(reached: Callable[[], bool], what: str, seen: Callable[[], str] = str) -> None:
