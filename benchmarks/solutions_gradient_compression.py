@@ -1,11 +1,11 @@
 """Part of solutions.py: exercise 13's compressors compared with torch's, on 2 local ranks through torch's DDP.
 
-A backward pass of one linear layer is measured from a barrier, with a hook of each kind: the slowest rank,
-in the fastest repetition. PowerSGD is beside torch's PowerSGD hook, the same algorithm; the others are beside torch's
-hook for float16, which halves the bytes. Encoding and decoding of one message are timed apart. With each the bytes of
-a rank's message are given; float16's are a half of the gradient's. Values are equal if the first step leaves the mean
-of what the ranks' messages say, each decoded apart; PowerSGD's if it leaves the projection of the mean gradient on four
-directions, as near to it as torch's is.
+A backward pass of one linear layer is measured from a barrier, with a hook of each kind: the slowest rank, in the
+fastest repetition. PowerSGD is beside torch's PowerSGD hook, which keeps the mean's error; the others are beside
+torch's hook for float16, which halves the bytes. Encoding and decoding of one message are timed apart. With each the
+bytes of a rank's message are given; float16's are a half of the gradient's. Values are equal if the first step leaves
+the mean of what the ranks' messages say, each decoded apart; PowerSGD's if it leaves the projection of the mean
+gradient on four directions, as near to it as torch's is.
 """
 
 from __future__ import annotations

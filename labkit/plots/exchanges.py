@@ -72,8 +72,8 @@ def exchanges(world_size: int, steps: Steps, round: int, holders: Collection[int
         for source, destination in step:
             _arrow(axes, source, destination, row)
     handles = [
-        Patch(color=_shade(0.15), label="data of some ranks"),
-        Patch(color=_shade(1.0), label="of all"),
+        Patch(color=palette.shade(0.15), label="data of some ranks"),
+        Patch(color=palette.shade(1.0), label="of all"),
         Patch(color=palette.KIND[Kind.SEND], label="message"),
     ]
     picture.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -95,7 +95,7 @@ def held(world_size: int, steps: Steps, holders: Collection[int]) -> list[list[f
 def _box(axes: Axes, rank: int, row: int, parts: frozenset[int] | None, everything: frozenset[int]) -> None:
     share = len(parts) / max(len(everything), 1) if parts else 0.0
     place = (rank - _WIDTH / 2, row - _HEIGHT / 2)
-    colour = _shade(share) if parts else "white"
+    colour = palette.shade(share) if parts else "white"
     axes.add_patch(
         Rectangle(place, _WIDTH, _HEIGHT, facecolor=colour, edgecolor=palette.OUTLINE, linewidth=0.8, zorder=3)
     )
@@ -136,13 +136,6 @@ def _ranges(parts: frozenset[int]) -> str:
     if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
         return f"{ordered[0]}-{ordered[-1]}"
     return "+".join(map(str, ordered)) if len(ordered) <= 2 else f"{len(ordered)} ranks"
-
-
-def _shade(share: float) -> tuple[float, float, float]:
-    """Colour for a share of the data, from nearly white to the colour of computing."""
-    red, green, blue = (int(palette.KIND[Kind.COMPUTE][i : i + 2], 16) / 255 for i in (1, 3, 5))
-    pale = 0.9 * (1 - share)
-    return (red + (1 - red) * pale, green + (1 - green) * pale, blue + (1 - blue) * pale)
 
 
 def _title(total: int, round: int, steps: Steps) -> str:

@@ -87,3 +87,10 @@ DARK_PAGE = {
     MEMORY[Category.OTHER]: "#6E6E6E",
 }
 """Replacements on a dark page; other colours are the same on both. The page's own colour is JupyterLab's."""
+
+
+def shade(share: float) -> tuple[float, float, float]:
+    """Colour for a share of a whole, from nearly white to the colour of computing."""
+    red, green, blue = (int(KIND[Kind.COMPUTE][i : i + 2], 16) / 255 for i in (1, 3, 5))
+    pale = 0.9 * (1 - share)
+    return (red + (1 - red) * pale, green + (1 - green) * pale, blue + (1 - blue) * pale)

@@ -44,8 +44,8 @@ def ring_rounds(world_size: int, round: int) -> Picture:
     for rank, chunk in sending.items():
         _arrow(axes, rank, chunk, last=rank == n - 1)
     legend = [
-        Patch(color=_shade(0.15), label="part of the sum"),
-        Patch(color=_shade(1.0), label="whole sum"),
+        Patch(color=palette.shade(0.15), label="part of the sum"),
+        Patch(color=palette.shade(1.0), label="whole sum"),
         Patch(facecolor="white", edgecolor=palette.KIND[Kind.SEND], linewidth=2, label="sent next"),
     ]
     picture.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -82,7 +82,7 @@ def _cell(axes: Axes, n: int, rank: int, chunk: int, parts: frozenset[int], sent
             (rank - _WIDTH / 2, chunk - 0.4),
             _WIDTH,
             0.8,
-            facecolor=_shade(share),
+            facecolor=palette.shade(share),
             edgecolor=palette.KIND[Kind.SEND] if sent else "white",
             linewidth=2.2 if sent else 1.0,
             zorder=3 if sent else 2,
@@ -119,13 +119,6 @@ def _arrow(axes: Axes, rank: int, chunk: int, last: bool) -> None:
     )
     if last:
         axes.text(rank + 1 - _WIDTH / 2, chunk, " rank 0", ha="left", va="center", fontsize=8)
-
-
-def _shade(share: float) -> tuple[float, float, float]:
-    """Colour for a share of the sum, from nearly white to the colour of computing."""
-    red, green, blue = (int(palette.KIND[Kind.COMPUTE][i : i + 2], 16) / 255 for i in (1, 3, 5))
-    pale = 0.9 * (1 - share)
-    return (red + (1 - red) * pale, green + (1 - green) * pale, blue + (1 - blue) * pale)
 
 
 def _title(n: int, round: int) -> str:

@@ -75,7 +75,7 @@ def _bars(trace: Trace, node: frozenset[int], rank: int) -> list[_Bar]:
     for event in sorted(calls, key=lambda event: (event.group, event.sequence)):
         start = max(called[event.group, event.sequence], free_at.get(event.group, 0.0))
         free_at[event.group] = event.end
-        inside = set(trace.groups.get(event.group, node)) <= node
+        inside = set(trace.members(event)) <= node
         step = next((short for long, short in _SHORT.items() if event.operation.startswith(long)), event.operation)
         bars.append(_Bar(0 if inside else 1, start - begin, event.end - begin, f"{step} {number[step]}"))
         number[step] += 1

@@ -7,7 +7,6 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.ring import _shade
 from labkit.trace import Kind
 
 LAST = 3
@@ -55,8 +54,8 @@ def two_levels(nnodes: int, nproc_per_node: int, step: int) -> Picture:
     for source, destination, row in moves(nnodes, size, step):
         _arrow(axes, source, destination, row, size)
     legend = [
-        Patch(color=_shade(0.15), label="part of the sum"),
-        Patch(color=_shade(1.0), label="whole sum"),
+        Patch(color=palette.shade(0.15), label="part of the sum"),
+        Patch(color=palette.shade(1.0), label="whole sum"),
         Patch(facecolor="white", edgecolor=palette.KIND[Kind.SEND], linewidth=2, label="owned by this rank"),
     ]
     picture.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -99,7 +98,7 @@ def _cell(axes: Axes, rank: int, shard: int, parts: frozenset[int] | None, n: in
             (_x(rank, size) - 0.4, shard - 0.36),
             0.8,
             0.72,
-            facecolor="none" if parts is None else _shade(share),
+            facecolor="none" if parts is None else palette.shade(share),
             edgecolor=edge,
             linewidth=2.2 if owned else 1.0,
             zorder=3 if owned else 2,

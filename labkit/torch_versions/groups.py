@@ -120,8 +120,8 @@ def split_groups_of_nccl() -> None:
 def _nest_subgroups() -> None:
     """Let `dist.new_subgroups(group_size=1, group=...)` make groups of one group's ranks, while others make others.
 
-    torch numbers groups as they are made, and ranks that differ in the members of group number 3 disturb each other in
-    the store: that hangs, and is named here. Groups of one rank exchange nothing.
+    torch names a group by the number that were made before it. Ranks that make different groups under one name hang
+    with it, and the lab reports that as an error. A group of one rank exchanges nothing, so each makes only its own.
     """
     original = dist.new_subgroups
 
@@ -210,6 +210,10 @@ def backward_pass_number() -> int:
     """Number of the backward pass that is running in this thread; -1 if none is."""
     return torch._C._current_graph_task_id()
 
+
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Collectives with one tensor for all ranks' parts, by their names before torch 2.13 where there are no others."""
 
 # C++ classes whose overloads are for callers; Python subclasses have one signature for each method
 Work: Any = c10d_bindings.Work

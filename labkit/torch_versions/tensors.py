@@ -19,9 +19,9 @@ from labkit.torch_versions.dispatch import no_modes
 from labkit.torch_versions.groups import replace_function
 
 __all__ = [
-    "IS_PARAMETER", "all_ddp", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart", "objects_without_modes",
-    "plain_tensors", "post_accumulate_grad_hooks", "shapes_of_dtensors_apart", "storage_key", "tree_leaves",
-    "view_base",
+    "IS_PARAMETER", "all_ddp", "as_bytes", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart",
+    "objects_without_modes", "plain_tensors", "post_accumulate_grad_hooks", "shapes_of_dtensors_apart", "storage_key",
+    "tree_leaves", "view_base",
 ]  # fmt: skip
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
@@ -147,6 +147,15 @@ def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **options)
 
     return call
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A strided tensor's elements, in order, as bytes in one dimension: a view if they lie one after the other.
+
+    A single element counts as contiguous whatever its stride is, but torch refuses to view it as bytes then.
+    """
+    flat = tensor.contiguous()
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
 def plain_tensors(tensor: Tensor) -> list[Tensor]:

@@ -25,7 +25,7 @@ def bytes_between_nodes(trace: Trace, nodes: Sequence[Sequence[int]]) -> list[li
         peer = event.peer if event.kind is Kind.SEND else None
         nbytes = float(event.nbytes)
         if event.kind is Kind.COLLECTIVE:
-            members = _members(trace, event)
+            members = trace.members(event)
             peer = members[(members.index(event.rank) + 1) % len(members)]
             nbytes = _over_an_edge(event, len(members))
         if peer is not None and nbytes:
@@ -40,15 +40,11 @@ def mixed_collectives(trace: Trace, nodes: Sequence[Sequence[int]]) -> list[Even
     node_of = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
     mixed = []
     for event in trace.collectives():
-        members = _members(trace, event)
+        members = trace.members(event)
         places = {node_of.get(rank, len(nodes)) for rank in members}
         if 1 < len(places) < len(members) and not event.operation.endswith("barrier"):
             mixed.append(event)
     return mixed
-
-
-def _members(trace: Trace, event: Event) -> tuple[int, ...]:
-    return trace.groups.get(event.group) or tuple(range(trace.world_size))
 
 
 def _over_an_edge(event: Event, size: int) -> float:

@@ -71,6 +71,10 @@ class Trace:
         """Calls of library collectives, on `rank` or on all ranks."""
         return self.of(rank, Kind.COLLECTIVE)
 
+    def members(self, event: Event) -> tuple[int, ...]:
+        """The global ranks of a collective's group: those of the world if nothing is known of the group."""
+        return self.groups.get(event.group) or tuple(range(self.world_size))
+
     def collective_counts(self, rank: int) -> Counter[str]:
         """Number of calls of each library collective on `rank`."""
         return Counter(e.operation for e in self.collectives(rank))

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit.torch_versions.tensors import as_bytes
+
 MAX_DEPTH = 32
 MAX_ITEMS = 1_000_000
 """Maximum number of items of all lists and the like together; each container counts as ten itself."""
@@ -217,7 +219,7 @@ def is_plain_tensor(value: Any) -> bool:
 def raw_bytes(tensor: torch.Tensor) -> bytes:
     """A plain tensor's elements, in order."""
     plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
+    return bytes(as_bytes(plain).numpy().tobytes()) if plain.numel() else b""
 
 
 def _fields(value: Any) -> dict[str, Any] | None:

@@ -19,10 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.exercises import data_loader, process_group, trainer
-from labkit.parallel.ddp.agreement import broadcast_together
-from labkit.parallel.ddp.backward_pass import weak
-from labkit.parallel.ddp.bucketed_module import BucketedModule
-from labkit.parallel.ddp.training import CheckpointFile, Training
+from labkit.parallel.ddp import BucketedModule, CheckpointFile, Training, broadcast_together, weak
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 
@@ -188,13 +185,13 @@ class DDPCheckpointer(CheckpointFile):
         # is on the disk: `file.flush()` empties Python's memory, `os.fsync(file.fileno())` the operating system's.
         ### BEGIN SOLUTION
         temporary = f"{self.path}.{os.getpid()}"
-        try:
-            with open(temporary, "wb") as file:
+        with open(temporary, "wb") as file:
+            try:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.remove(temporary)
-            raise
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.remove(temporary)
+                raise
         ### END SOLUTION

@@ -25,8 +25,8 @@ from labkit.parallel.hierarchical_allreduce import (
     node_of,
     nodes_of,
     remember,
-    start_reduce,
-    start_share,
+    start_all_gather,
+    start_reduce_scatter,
     sum_for_average,
 )
 
@@ -84,8 +84,9 @@ def hierarchical_all_reduce(
     """Reduce `tensor` over the ranks of all nodes, in place on every rank, and return that same tensor.
 
     tensor: any shape, the same on every rank, contiguous. The groups are those of `build_node_groups`; others, if all
-    nodes have equally many ranks. op: SUM, AVG, MAX, MIN or PRODUCT. chunks: number of parts that follow each other
-    through the three steps, so that the network and the links inside the nodes work at the same time.
+    nodes have equally many ranks and the k-th rank of every node is in the same inter-node group. op: SUM, AVG, MAX,
+    MIN or PRODUCT. chunks: number of parts that follow each other through the three steps, so that the network and the
+    links inside the nodes work at the same time.
     2(M-1)/M of the tensor's bytes leave each of M nodes, an equal part of them from each owner of a shard. No
     collective has ranks of several nodes and several ranks of one. Every rank ends with the same bits.
     Raises ValueError, before any communication, when an argument cannot be used.
@@ -94,10 +95,10 @@ def hierarchical_all_reduce(
     pieces = cut(tensor, chunks, len(node.owners))  # pieces[c][k]: shard k of chunk c, a view into the tensor
     wire_op = sum_for_average(op, tensor)
 
-    # TODO 3. A conveyor belt of three steps: in slot s, chunk s starts step 1, `start_reduce(shards, node, wire_op)`;
-    # chunk s - 1, whose step 1 is waited for with `wait()`, starts step 2, `dist.all_reduce(..., async_op=True)` of the
-    # shard that this rank owns, number `node.shard`; and chunk s - 2, whose step 2 is waited for, starts step 3,
-    # `start_share(shards, node)`. A rank whose `node.shard` is None has no step 2. For AVG divide the sum by
+    # TODO 3. A conveyor belt of three steps. In slot s, `start_reduce_scatter(shards, node, wire_op)` starts step 1 of
+    # chunk s. Step 1 of chunk s - 1 is waited for with `wait()`; step 2 starts: `dist.all_reduce(..., async_op=True)`
+    # of the shard that this rank owns, number `node.shard`. Step 2 of chunk s - 2 is waited for; step 3 starts:
+    # `start_all_gather(shards, node)`. A rank whose `node.shard` is None has no step 2. For AVG divide the sum by
     # `node.world_size` before it is shared. How many slots are there? Return when everything has ended.
     ### BEGIN SOLUTION
     reduced: list[Any] = []
@@ -105,7 +106,7 @@ def hierarchical_all_reduce(
     shared: list[Any] = []
     for slot in range(len(pieces) + 2):
         if slot < len(pieces):
-            reduced.append(start_reduce(pieces[slot], node, wire_op))
+            reduced.append(start_reduce_scatter(pieces[slot], node, wire_op))
         if 0 < slot <= len(pieces):
             reduced[slot - 1].wait()
             if node.shard is not None:
@@ -117,7 +118,7 @@ def hierarchical_all_reduce(
                 crossing[slot - 2].wait()
                 if op == ReduceOp.AVG:
                     shards[node.shard].div_(node.world_size)
-            shared.append(start_share(shards, node))
+            shared.append(start_all_gather(shards, node))
     for work in shared:
         work.wait()
     ### END SOLUTION

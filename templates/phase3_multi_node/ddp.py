@@ -19,10 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.exercises import data_loader, process_group, trainer
-from labkit.parallel.ddp.agreement import broadcast_together
-from labkit.parallel.ddp.backward_pass import weak
-from labkit.parallel.ddp.bucketed_module import BucketedModule
-from labkit.parallel.ddp.training import CheckpointFile, Training
+from labkit.parallel.ddp import BucketedModule, CheckpointFile, Training, broadcast_together, weak
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 

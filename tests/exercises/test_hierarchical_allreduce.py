@@ -72,7 +72,7 @@ def test_the_solution_equals_the_library(
     assert run.raise_if_failed().values == [[True, True]] * world_size
 
 
-GROUPS_OF_HAND = """
+GROUPS_MADE_BY_HAND = """
 import torch, torch.distributed as dist
 from labkit.exercises import hierarchical_allreduce
 
@@ -86,7 +86,7 @@ hierarchical_allreduce.hierarchical_all_reduce(tensor, nodes[rank // 2], places[
 
 
 def test_groups_of_equal_nodes_may_be_made_by_hand() -> None:
-    run = virtual(nproc_per_node=4).run(Job(source=GROUPS_OF_HAND, modules={EXERCISE.name: SOURCE}, timeout=60))
+    run = virtual(nproc_per_node=4).run(Job(source=GROUPS_MADE_BY_HAND, modules={EXERCISE.name: SOURCE}, timeout=60))
     assert all(torch.equal(value, torch.full((5,), 1111 / 4)) for value in run.raise_if_failed().values)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.data_loader.arguments import known_device, require_integer, require_iterable
+from labkit.parallel.data_loader.arguments import known_device, require_iterable
+from labkit.parallel.number_arguments import require_integer
 
 
 @pytest.mark.parametrize("bad", [-1, 4, True, 1.0, "1", None])

@@ -7,7 +7,7 @@ of the same sizes, alone on the same network, say how long a pass takes at least
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -92,11 +92,11 @@ def passes(
     backward: Any = None,
     mark: Any = None,
     start: float = 0.0,
-    frozen: list[int] = [],  # noqa: B006  # plain data for ranks
+    frozen: Sequence[int] = (),
     without_sync: int = 0,
     together: bool = False,
     clear: bool = True,
-    hook: str = "",
+    hook: bool = False,
     group: Any = None,
     **options: Any,
 ) -> Any:
@@ -229,8 +229,32 @@ def held(size: int, fill: list[float], **options: Any) -> Any:
     return seen
 
 
+def noted_calls(path: str) -> Iterator[list[str]]:
+    """On a rank: yield a list of the calls of `os.fsync`, and of `os.replace` for this path or for others."""
+    import os
+
+    calls: list[str] = []
+    replace, fsync = os.replace, os.fsync
+
+    def replaced(source: Any, target: Any, **how: Any) -> None:
+        calls.append("replace" if os.fspath(target) == path else "elsewhere")
+        replace(source, target, **how)
+
+    def synced(file: Any) -> None:
+        calls.append("fsync")
+        fsync(file)
+
+    patched: Any = os
+    patched.replace, patched.fsync = replaced, synced
+    try:
+        yield calls
+    finally:
+        patched.replace, patched.fsync = replace, fsync
+
+
 def saved(number: float, fails: bool, restarts: bool) -> Any:
     """On a rank: save twice, the second time with something that cannot be saved; load, wrapped or not."""
+    import contextlib
     import os
     import shutil
     import tempfile
@@ -246,34 +270,21 @@ def saved(number: float, fails: bool, restarts: bool) -> Any:
 
     folder = tempfile.mkdtemp()
     path = os.path.join(folder, "state.pt")
-    opened: list[str] = []
-    replace, fsync = os.replace, os.fsync
-
-    def replaced(source: Any, target: Any, **how: Any) -> None:
-        opened.append("replace" if os.path.exists(target) or target == path else "elsewhere")
-        replace(source, target, **how)
-
-    def synced(file: Any) -> None:
-        opened.append("fsync")
-        fsync(file)
-
-    patched: Any = os
-    patched.replace, patched.fsync = replaced, synced
-    model: Any = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=number)
-    wrapped = ddp.DistributedDataParallel(model)
-    wrapped(torch.ones(2, 2) * torch.arange(2)[:, None]).sum().backward()
-    optimizer.step()
-    keeper = ddp.DDPCheckpointer(path)
-    keeper.save(wrapped if restarts else model, optimizer, epoch=int(number))
-    before = [tensor.clone() for tensor in model.state_dict().values()]
-    raised = ""
-    nn.init.zeros_(model[0].weight)
-    try:
-        keeper.save(model, optimizer, epoch=0, more=Unwritable() if fails else 1)
-    except OSError as error:
-        raised = str(error)
-    patched.replace, patched.fsync = replace, fsync
+    with contextlib.contextmanager(noted_calls)(path) as calls:
+        model: Any = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        optimizer = torch.optim.Adam(model.parameters(), lr=number)
+        wrapped = ddp.DistributedDataParallel(model)
+        wrapped(torch.ones(2, 2) * torch.arange(2)[:, None]).sum().backward()
+        optimizer.step()
+        keeper = ddp.DDPCheckpointer(path)
+        keeper.save(wrapped if restarts else model, optimizer, epoch=int(number))
+        before = [tensor.clone() for tensor in model.state_dict().values()]
+        raised = ""
+        nn.init.zeros_(model[0].weight)
+        try:
+            keeper.save(model, optimizer, epoch=0, more=Unwritable() if fails else 1)
+        except OSError as error:
+            raised = str(error)
     fresh: Any = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     again = torch.optim.Adam(fresh.parameters(), lr=1.0)
     more = ddp.DDPCheckpointer(path).load(fresh if restarts else ddp.DistributedDataParallel(fresh), again)
@@ -288,7 +299,7 @@ def saved(number: float, fails: bool, restarts: bool) -> Any:
         "rate": again.param_groups[0]["lr"],
         "moments": len(again.state_dict()["state"]),
         "files": files,
-        "calls": opened,
+        "calls": calls,
     }
 
 
@@ -437,6 +448,7 @@ def exact(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     names = ["float32", "float64", "bfloat16", "float32", "float64", "float32"]
     sizes = [draw.randrange(1, 40) for _ in names]
+    sizes[draw.choice([1, 2, 4])] = 0
     gradients = drawn(draw, 2, sizes, names)
     for mine in gradients:
         for gradient in mine:
@@ -545,7 +557,7 @@ def unused(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def comm_hook(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     gradients = drawn(draw, 2, [draw.randrange(2, 40) for _ in range(3)])
     for view in (False, True):
-        run = go(submission, ranks, same_for_all(gradients, [[0, 1, 2]], cap=1e-6, hook="negative",
+        run = go(submission, ranks, same_for_all(gradients, [[0, 1, 2]], cap=1e-6, hook=True,
                                                  gradient_as_bucket_view=view))  # fmt: skip
         for value in run.values:
             expect(value["calls"], "index, is_last, parameters and gradients of each bucket").equals(
@@ -703,7 +715,9 @@ def views(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def checkpoints(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     number = float(draw.randrange(2, 9))
     for fails, restarts in ((True, draw.choice([True, False])), (False, True)):
-        run = ranks(2).call(submission.used_by(saved), [Args(number + rank, fails, restarts) for rank in range(2)])
+        run = ranks(2).call(
+            submission.used_by(saved, noted_calls), [Args(number + rank, fails, restarts) for rank in range(2)]
+        )
         for value in run.values:
             expect(value["zero"], "what was loaded is the second checkpoint").equals(not fails)
             expect(value["epoch"], "epoch").equals(int(number) if fails else 0)

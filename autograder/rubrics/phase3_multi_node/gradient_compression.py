@@ -572,12 +572,12 @@ def hierarchical(submission: Submission, ranks: Ranks, draw: Draw) -> None:
                 events = [e for e in run.trace.collectives(rank) if set(run.trace.groups[e.group]) - set(inside)]
                 large = [event for event in events if event.nbytes > 16]
                 expect({tuple(run.trace.groups[e.group]) for e in large}, "groups across nodes").equals({tuple(group)})
-                told = sum(event.nbytes for event in large)
+                sent_bytes = sum(event.nbytes for event in large)
                 most = {"OneBit": 44, "Quantized": 320 + 80, "PowerSGD": 36 * 3 * 4}
                 if "ratio" in spec[1]:
                     most[spec[0]] = kept(spec, 320) * (8 if spec[0] == "TopK" else 4)
                 # two buckets of its own in each of two steps
-                expect(told, f"{spec[0]}: bytes that rank {rank} sends to other nodes", unit="bytes").at_most(
+                expect(sent_bytes, f"{spec[0]}: bytes that rank {rank} sends to other nodes", unit="bytes").at_most(
                     4 * most[spec[0]]
                 )
         left = [rank for rank in range(world_size) if rank not in across]

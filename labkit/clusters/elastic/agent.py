@@ -131,11 +131,11 @@ class _Agent(ObservedAgent):
 
 
 def _assemble(store: Store, nodes: int) -> None:
-    """Return when that many nodes have come here, or after a while: a machine that is lost holds nobody up."""
-    if store.add("labkit/nodes", 1) == nodes:
-        store.set("labkit/assembled", "")
-    with contextlib.suppress(RuntimeError):  # the time is over
-        store.wait(["labkit/assembled"], _ASSEMBLY)
+    """Return when that many nodes have come here, or after `_ASSEMBLY`: a lost one must not hold up the others."""
+    if store.add("labkit/nodes", 1) < nodes:
+        with contextlib.suppress(RuntimeError):  # the time is over
+            store.wait(["labkit/assembled"], _ASSEMBLY)
+    store.set("labkit/assembled", "")
 
 
 def _store(master: tuple[str, int, str] | None) -> Store:

@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 
+from labkit.parallel.number_arguments import require_integer
 
-def require_integer(name: str, value: Any, *, at_least: int, below: int | None = None) -> None:
-    """Raise `ValueError` unless `value`, the argument called `name`, is an int, not a bool, within the limits."""
-    if type(value) is not int or value < at_least or (below is not None and value >= below):
-        limits = f"an integer from {at_least}" + ("" if below is None else f" to {below - 1}")
-        raise ValueError(f"{name} must be {limits}, got {value!r}")
+__all__ = ["known_device", "require_integer", "require_iterable"]
 
 
 def require_iterable(name: str, value: Any) -> None:

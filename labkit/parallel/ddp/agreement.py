@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from labkit.parallel.collective_arguments import group_ranks
 from labkit.torch_versions.fake_tensors import FakeTensor
+from labkit.torch_versions.tensors import as_bytes
 
 
 def broadcast_together(tensors: Iterable[Tensor], group: ProcessGroup | None = None) -> None:
@@ -27,7 +28,7 @@ def broadcast_together(tensors: Iterable[Tensor], group: ProcessGroup | None = N
     for alike in by_device.values():
         # the widest elements first: then each tensor's bytes begin at a multiple of its element size
         alike.sort(key=lambda tensor: -tensor.element_size())
-        flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in alike])
+        flat = torch.cat([as_bytes(tensor) for tensor in alike])
         dist.broadcast(flat, group_ranks(group)[0], group)
         sizes = [tensor.numel() * tensor.element_size() for tensor in alike]
         for tensor, part in zip(alike, flat.split(sizes), strict=True):

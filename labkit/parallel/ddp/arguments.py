@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from labkit.parallel.collective_arguments import group_ranks
+from labkit.parallel.number_arguments import require_positive
 
 
 def require_ddp(module: nn.Module, bucket_cap_mb: float, group: ProcessGroup | None) -> None:
@@ -21,12 +21,6 @@ def require_ddp(module: nn.Module, bucket_cap_mb: float, group: ProcessGroup | N
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"module must have a parameter that is trained, got {type(module).__name__} without one")
     require_positive("bucket_cap_mb", bucket_cap_mb)
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value`, the argument called `name`, is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
-        raise ValueError(f"{name} must be a number above 0, got {value!r}")
 
 
 def require_path(path: Any) -> str:

@@ -50,32 +50,26 @@ class EndOfBackward:
     """Calls a function once when the backward pass that is under way has ended; see `ask`."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function if not hasattr(function, "__self__") else weakref.WeakMethod(function)
-        self._pass = -1
+        self._function, self._pass = function, -1
 
     def ask(self) -> None:
         """Have the function called at the end of this pass, however often this is called. From within a hook only."""
         this = backward_pass_number()
         if this != self._pass:
             self._pass = this
-            run_after_backward(self._call)
-
-    def _call(self) -> None:
-        function = self._function() if isinstance(self._function, weakref.WeakMethod) else self._function
-        if function is not None:
-            function()
+            run_after_backward(self._function)
 
 
-def weak(method: Callable[[nn.Parameter], None]) -> Callable[[Tensor], None]:
-    """Return a hook that calls the method while its object exists, and then does nothing.
+def weak(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls the method while its object exists, and then does nothing.
 
     A parameter outlives a wrapper that is replaced, and would otherwise keep it, its buckets and its hooks.
     """
     reference = weakref.WeakMethod(method)
 
-    def hook(parameter: Tensor) -> None:
+    def call(*given: Any) -> None:
         alive = reference()
         if alive is not None:
-            alive(parameter)  # type: ignore[arg-type]  # registered on parameters only
+            alive(*given)
 
-    return hook
+    return call

@@ -50,10 +50,10 @@ class BucketedModule(nn.Module):
         self.expecting = False
         """Whether a forward or backward pass has begun whose gradients are not averaged yet."""
         self._sync_enabled, self._first_order = True, list[nn.Parameter]()
-        self._end = backward_pass.EndOfBackward(self._backward_has_ended)
+        self._end = backward_pass.EndOfBackward(backward_pass.weak(self._backward_has_ended))
         self._make_buckets(self.trained)
 
-    def assign(self, parameters: Sequence[nn.Parameter], cap: float, first_cap: float) -> Any:
+    def assign(self, parameters: Sequence[nn.Parameter], cap: float, first_cap: float) -> list[list[nn.Parameter]]:
         """Cut the parameters into lists, one for each bucket."""
         raise NotImplementedError
 

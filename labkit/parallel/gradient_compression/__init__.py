@@ -14,7 +14,7 @@ arguments            argument checks
 from labkit.parallel.gradient_compression.arguments import kept
 from labkit.parallel.gradient_compression.blocks import from_blocks, in_blocks, matrix_shape
 from labkit.parallel.gradient_compression.buckets import Bucket, Gradients, Group, buckets
-from labkit.parallel.gradient_compression.compressor import Compressor, Message, Rounds, alone
+from labkit.parallel.gradient_compression.compressor import Compressor, Message, Rounds
 from labkit.parallel.gradient_compression.hook_buckets import CommHook, HookBuckets
 from labkit.parallel.gradient_compression.integer_packing import pack, unpack, unpack_signs
 from labkit.parallel.gradient_compression.node_reduction import NodeReduction
@@ -34,7 +34,6 @@ __all__ = [
     "Pending",
     "Rounds",
     "Works",
-    "alone",
     "buckets",
     "finish",
     "from_blocks",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.parallel.gradient_compression.integer_packing import WIDTHS
+from labkit.parallel.number_arguments import require_integer, require_positive
 
 
 def kept(ratio: float, numel: int) -> int:
@@ -20,20 +21,16 @@ def kept(ratio: float, numel: int) -> int:
 def check_fields(fields: Mapping[str, Any]) -> None:
     """Raise `ValueError` unless a compressor's arguments, by name, can be used."""
     for name, value in fields.items():
-        if name == "ratio" and not 0 < value <= 1:
-            raise ValueError(f"ratio must be above 0 and at most 1, got {value}")
-        if name in ("rank", "block") and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if name == "ratio":
+            require_positive(name, value)
+            if value > 1:
+                raise ValueError(f"ratio must be at most 1, got {value}")
+        if name in ("rank", "block"):
+            require_integer(name, value, at_least=1)
         if name == "bits" and value not in WIDTHS[1:]:
             raise ValueError(f"bits must be 2, 4 or 8, got {value!r}")
-        if name == "seed" and not isinstance(value, int):
+        if name == "seed" and type(value) is not int:
             raise ValueError(f"seed must be an integer, got {value!r}")
-
-
-def require_size(bucket_size_mb: float) -> None:
-    """Raise `ValueError` unless `bucket_size_mb` is above 0."""
-    if not bucket_size_mb > 0:
-        raise ValueError(f"bucket_size_mb must be above 0, got {bucket_size_mb}")
 
 
 def require_gradient(name: Any, gradient: Any) -> None:

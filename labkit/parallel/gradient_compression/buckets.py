@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.gradient_compression.arguments import require_gradient, require_size
+from labkit.parallel.gradient_compression.arguments import require_gradient
+from labkit.parallel.number_arguments import require_positive
 
 Bucket = list[tuple[str, Tensor]]
 """Names of parameters with their gradients, all of one dtype and on one device."""
@@ -26,7 +27,7 @@ def buckets(gradients: Gradients, bucket_size_mb: float) -> Iterator[Bucket]:
     next gradient is asked for. Raises ValueError for a size that is not above 0, and, at the pair concerned, for
     anything else and for a name given twice.
     """
-    require_size(bucket_size_mb)
+    require_positive("bucket_size_mb", bucket_size_mb)
     pairs = gradients.items() if isinstance(gradients, Mapping) else gradients
     bucket: Bucket = []
     held, seen = 0, set[str]()

@@ -37,9 +37,9 @@ class NodeReduction:
     nodes' owners of that bucket. Owners are the ranks whose inter-node group has a rank on every node, so as many as
     the smallest node has ranks: all network cards carry a part.
 
-    intra_node_group: the ranks of this node. inter_node_group: one rank of each node, this one among them; None, or a
-    group with fewer nodes, if this rank owns nothing. Raises ValueError, before any message is sent, for a group that
-    this rank is not in.
+    intra_node_group: the ranks of this node. inter_node_group: the k-th rank of every node, if this rank is the k-th of
+    its own; None, or a group with fewer nodes, if this rank owns nothing. Raises ValueError, before any message is
+    sent, for a group that this rank is not in.
     """
 
     def __init__(self, intra_node_group: Group, inter_node_group: Group) -> None:
@@ -80,7 +80,7 @@ class NodeReduction:
         self._started.clear()
 
     def _known_layout(self, device: torch.device) -> _Layout:
-        """Return the layout; at first by three collectives of a few numbers."""
+        """Return the layout; the first time by three collectives of a few numbers."""
         if self._layout is None:
             nodes = torch.tensor([0 if self._inter is None else dist.get_world_size(self._inter)], device=device)
             found = [torch.empty_like(nodes) for _ in self._ranks]

@@ -16,6 +16,7 @@ from torch.distributed import Work
 
 from labkit.parallel.gradient_compression.buckets import Bucket
 from labkit.parallel.gradient_compression.compressor import Compressor, Message
+from labkit.torch_versions.tensors import as_bytes
 
 Works = Iterator[Work]
 """The asynchronous work of each round of a bucket: asked for the next one, it carries on after the last."""
@@ -59,7 +60,7 @@ class BucketRounds:
 
     def _join(self) -> None:
         self._tensors = [tensor for *_, sent in self._waiting for tensor in sent]
-        self.message = _joined(self._tensors, as_bytes=not self._compressor.summable)
+        self.message = _joined(self._tensors, in_bytes=not self._compressor.summable)
 
     def _write(self, name: str, gradient: Tensor, messages: list[Message]) -> None:
         mean = torch.zeros_like(gradient)
@@ -91,12 +92,8 @@ def finish(pending: Sequence[Pending]) -> None:
         pending = [one for one in pending if one.advance()]
 
 
-def _joined(tensors: Sequence[Tensor], as_bytes: bool) -> Tensor:
-    flat = [tensor.contiguous().view(-1) for tensor in tensors]
-    if as_bytes:
-        # a single element counts as contiguous with any stride, but has no view as bytes then
-        flat = [(one if one.numel() > 1 else one.clone().as_strided((one.numel(),), (1,))) for one in flat]
-        flat = [tensor.view(torch.uint8) for tensor in flat]
+def _joined(tensors: Sequence[Tensor], in_bytes: bool) -> Tensor:
+    flat = [as_bytes(tensor) if in_bytes else tensor.contiguous().view(-1) for tensor in tensors]
     return torch.cat(flat) if flat else torch.empty(0, dtype=torch.uint8)
 
 

@@ -4,25 +4,23 @@ nodes_of([[0, 2], [1, 3]], 4)                       # each node's ranks, from an
 remember(intra_node_group, owners, 4)               # for node_of: who owns a shard, how many ranks there are
 node = node_of(intra_node_group, inter_node_group)
 for shards in cut(tensor, 4, len(node.owners)): ... # chunks of shards: views into the tensor
-start_reduce(shards, node, op), start_share(shards, node)
+start_reduce_scatter(shards, node, op), start_all_gather(shards, node)
 cards_of(topology)                                  # each node's ranks by network card
 """
 
 from labkit.parallel.hierarchical_allreduce.cards import Placement, cards_of
-from labkit.parallel.hierarchical_allreduce.nodes import Node, RanksPerNode, node_of, nodes_of, remember
-from labkit.parallel.hierarchical_allreduce.shards import Started, cut, start_reduce, start_share, sum_for_average
+from labkit.parallel.hierarchical_allreduce.nodes import RanksPerNode, node_of, nodes_of, remember
+from labkit.parallel.hierarchical_allreduce.shards import cut, start_all_gather, start_reduce_scatter, sum_for_average
 
 __all__ = [
-    "Node",
     "Placement",
     "RanksPerNode",
-    "Started",
     "cards_of",
     "cut",
     "node_of",
     "nodes_of",
     "remember",
-    "start_reduce",
-    "start_share",
+    "start_all_gather",
+    "start_reduce_scatter",
     "sum_for_average",
 ]

@@ -42,7 +42,8 @@ def remember(intra_node_group: ProcessGroup | None, owners: Sequence[int], world
 def node_of(intra_node_group: ProcessGroup | None, inter_node_group: ProcessGroup | None) -> Node:
     """Return this rank's node.
 
-    Nodes that nobody has remembered are equal: each rank of them owns a shard. Raises `ValueError` unless this rank is
+    Nodes that nobody has remembered are taken to be equal: each rank of them owns a shard, and the k-th ranks of all
+    nodes are in one inter-node group. Raises `ValueError` unless this rank is
     in `intra_node_group` and, if it owns a shard, in `inter_node_group`.
     """
     _require_member("intra_node_group", intra_node_group)

@@ -11,10 +11,8 @@ from torch.distributed import ReduceOp
 
 from labkit.parallel.collective_arguments import combining, contiguous
 from labkit.parallel.hierarchical_allreduce.nodes import Node
-
-# the names before torch 2.13
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+from labkit.parallel.number_arguments import require_integer
+from labkit.torch_versions.groups import all_gather_single, reduce_scatter_single
 
 
 class Started:
@@ -44,8 +42,7 @@ def cut(tensor: Tensor, chunks: int, owners: int) -> list[list[Tensor]]:
     unless `tensor` is a contiguous tensor and `chunks` a whole number from 1 up.
     """
     flat = contiguous("tensor", tensor).view(-1)
-    if not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1:
-        raise ValueError(f"chunks must be a whole number from 1 up, got {chunks!r}")
+    require_integer("chunks", chunks, at_least=1)
     shard = max(1, -(-flat.numel() // (chunks * owners)))
     return [
         [chunk[index * shard : (index + 1) * shard] for index in range(owners)]
@@ -54,7 +51,7 @@ def cut(tensor: Tensor, chunks: int, owners: int) -> list[list[Tensor]]:
     ]
 
 
-def start_reduce(shards: list[Tensor], node: Node, op: Any) -> Started:
+def start_reduce_scatter(shards: list[Tensor], node: Node, op: Any) -> Started:
     """Start to reduce one chunk over the node's ranks: shard k ends on owner k, in place. One reduce-scatter.
 
     What the other shards hold afterwards is undefined.
@@ -63,14 +60,14 @@ def start_reduce(shards: list[Tensor], node: Node, op: Any) -> Started:
         return Started([])
     own = shards[node.shard] if node.shard is not None else shards[0][:0]
     if _is_even(shards, node):
-        return Started([_reduce_scatter(own, _whole(shards), op, node.group, async_op=True)])
+        return Started([reduce_scatter_single(own, _whole(shards), op, node.group, async_op=True)])
     parts = dict(zip(node.owners, shards, strict=True))
     # ranks that own nothing are sent nothing
     listed = [parts.get(rank, shards[0][:0]) for rank in dist.get_process_group_ranks(node.group)]
     return Started([dist.reduce_scatter(own, listed, op, node.group, async_op=True)])
 
 
-def start_share(shards: list[Tensor], node: Node) -> Started:
+def start_all_gather(shards: list[Tensor], node: Node) -> Started:
     """Start to give every rank of the node all shards of one chunk, in place: each comes from its owner.
 
     One all-gather; with shards that differ, or ranks that own none, a broadcast of each, since gloo gathers equal
@@ -80,7 +77,7 @@ def start_share(shards: list[Tensor], node: Node) -> Started:
         return Started([])
     if _is_even(shards, node):
         assert node.shard is not None
-        return Started([_all_gather(_whole(shards), shards[node.shard], node.group, async_op=True)])
+        return Started([all_gather_single(_whole(shards), shards[node.shard], node.group, async_op=True)])
     pairs = zip(node.owners, shards, strict=True)
     return Started([dist.broadcast(part, rank, node.group, async_op=True) for rank, part in pairs if part.numel()])
 

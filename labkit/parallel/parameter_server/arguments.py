@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from labkit.parallel.collective_arguments import group_ranks
+from labkit.parallel.number_arguments import require_integer
 
 MODES = ("sync", "async", "ssp")
 
@@ -24,15 +25,13 @@ def check_mode(mode: str, staleness: int | None) -> float:
         if staleness is not None:
             raise ValueError(f"staleness must be None unless mode is 'ssp', got {staleness!r} with mode {mode!r}")
         return 0 if mode == "sync" else inf
-    if not isinstance(staleness, int) or isinstance(staleness, bool) or staleness < 0:
-        raise ValueError(f"staleness must be an integer of 0 or more with mode 'ssp', got {staleness!r}")
-    return staleness
+    require_integer("staleness, with mode 'ssp',", staleness, at_least=0)
+    return staleness or 0
 
 
 def check_num_servers(num_servers: int) -> None:
     """Raise ValueError unless `num_servers` is an integer of 1 or more."""
-    if not isinstance(num_servers, int) or isinstance(num_servers, bool) or num_servers < 1:
-        raise ValueError(f"num_servers must be an integer of 1 or more, got {num_servers!r}")
+    require_integer("num_servers", num_servers, at_least=1)
 
 
 def servers_and_workers(num_servers: int, group: ProcessGroup | None) -> tuple[list[int], list[int]]:
@@ -74,7 +73,6 @@ def trained_parameters(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def check_push(samples: int, pulled: bool) -> None:
     """Raise ValueError unless `samples` is an integer of 0 or more, RuntimeError unless the worker has pulled."""
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
-        raise ValueError(f"samples must be an integer of 0 or more, got {samples!r}")
+    require_integer("samples", samples, at_least=0)
     if not pulled:
         raise RuntimeError("push without a pull: each step is one pull, a backward pass and one push")

@@ -1,4 +1,4 @@
-"""Requests of workers to servers: four numbers, sent ahead of the payload.
+"""Requests of workers to servers: three numbers, sent ahead of the payload.
 
 Requests travel in a gloo group of their own, on the CPU, so that a server can receive the next one from any worker:
 NCCL can receive only from a given rank. Payloads, gradients and values, travel in the backend's own group.
@@ -46,17 +46,17 @@ class Request:
 
 def encode(kind: Kind, clock: int, samples: int) -> Tensor:
     """Return the message of a request."""
-    return torch.tensor([kind, clock, samples, 0], dtype=torch.int64)
+    return torch.tensor([kind, clock, samples], dtype=torch.int64)
 
 
 def empty_message() -> Tensor:
     """Return space for the message of a request."""
-    return torch.zeros(4, dtype=torch.int64)
+    return torch.zeros(3, dtype=torch.int64)
 
 
 def decode(worker: int, message: Tensor) -> Request:
     """Return the request in a message from `worker`."""
-    kind, clock, samples, _ = message.tolist()
+    kind, clock, samples = message.tolist()
     return Request(worker, Kind(kind), clock, samples)
 
 

@@ -35,9 +35,9 @@ class ServerMessages:
     ) -> None:
         servers, self.workers = servers_and_workers(num_servers, group)
         """`workers`: global ranks."""
-        self.rank = dist.get_rank()
-        check_role(self.rank, num_servers, servers, "server")
-        self.index = servers.index(self.rank)
+        rank = dist.get_rank()
+        check_role(rank, num_servers, servers, "server")
+        self.index = servers.index(rank)
         """Number of this server among the servers."""
         self._group = group
         self._requests = open_groups(servers, self.workers, group, parameters[0].device)

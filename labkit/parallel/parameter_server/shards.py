@@ -44,10 +44,6 @@ class Shard:
         ]
         """For each piece its part of the buffers, 1-D."""
 
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self.buffers)
-
     @torch.no_grad()
     def copy_from(self, tensors: Sequence[Tensor | None]) -> None:
         """Fill the buffers from `tensors`, one for each parameter: values or gradients. None counts as zeros."""

@@ -13,7 +13,10 @@ from labkit.clusters.elastic import agent
 from labkit.torch_versions.stores import FileStore
 
 
-def test_the_first_waits_for_the_slowest_and_one_that_joins_waits_for_nobody(tmp_path: Path) -> None:
+def test_the_first_waits_for_the_slowest_and_one_that_joins_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "_ASSEMBLY", timedelta(hours=1))
     path, order = str(tmp_path / "store"), []
 
     def first() -> None:
@@ -31,5 +34,8 @@ def test_the_first_waits_for_the_slowest_and_one_that_joins_waits_for_nobody(tmp
 
 
 def test_a_node_that_never_comes_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "store")
     monkeypatch.setattr(agent, "_ASSEMBLY", timedelta(seconds=0.2))
-    agent._assemble(FileStore(str(tmp_path / "store")), 2)
+    agent._assemble(FileStore(path), 3)
+    monkeypatch.setattr(agent, "_ASSEMBLY", timedelta(hours=1))
+    agent._assemble(FileStore(path), 3)  # a late one

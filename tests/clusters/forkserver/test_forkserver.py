@@ -56,11 +56,15 @@ def test_a_silent_job_tells_when_its_ranks_have_started_and_how_many_have_ended(
 
     def on_state(state: State) -> None:
         states.append(state)
-        if state.ended == 2:
-            (tmp_path / "go").touch()
+        (tmp_path / str(state.ended)).touch()
 
-    source = f"import os, time\nwhile os.environ['RANK'] == '2' and not os.path.exists({str(tmp_path / 'go')!r}):\n"
-    cluster.run(Job(source=f"{source}    time.sleep(0.1)", timeout=300), on_state=on_state).raise_if_failed()
+    # ranks 0 and 1 end when none is said to have ended, rank 2 when they are
+    source = f"""
+import os, time
+while not os.path.exists(os.path.join({str(tmp_path)!r}, "2" if os.environ["RANK"] == "2" else "0")):
+    time.sleep(0.1)
+"""
+    cluster.run(Job(source=source, timeout=300), on_state=on_state).raise_if_failed()
     assert {state.phase for state in states} == {"running"}
     assert (states[0].ended, states[-1].ended) == (0, 3)
 

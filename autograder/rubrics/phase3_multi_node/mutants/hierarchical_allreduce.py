@@ -56,7 +56,7 @@ MUTANTS = {
 
         - for slot in range(len(pieces) + 2):
         -     if slot < len(pieces):
-        -         reduced.append(start_reduce(pieces[slot], node, wire_op))
+        -         reduced.append(start_reduce_scatter(pieces[slot], node, wire_op))
         -     if 0 < slot <= len(pieces):
         -         reduced[slot - 1].wait()
         -         if node.shard is not None:
@@ -68,16 +68,16 @@ MUTANTS = {
         -             crossing[slot - 2].wait()
         -             if op == ReduceOp.AVG:
         -                 shards[node.shard].div_(node.world_size)
-        -         shared.append(start_share(shards, node))
+        -         shared.append(start_all_gather(shards, node))
         - for work in shared:
         -     work.wait()
         + for shards in pieces:
-        +     start_reduce(shards, node, wire_op).wait()
+        +     start_reduce_scatter(shards, node, wire_op).wait()
         +     if node.shard is not None:
         +         dist.all_reduce(shards[node.shard], wire_op, inter_node_group)
         +         if op == ReduceOp.AVG:
         +             shards[node.shard].div_(node.world_size)
-        +     start_share(shards, node).wait()
+        +     start_all_gather(shards, node).wait()
     """),
     "one_chunk": Mutant(23, loses={"overlap"}).edited("""
         Takes `chunks` and cuts nothing.
@@ -89,12 +89,12 @@ MUTANTS = {
     "waits_for_the_network": Mutant(23, loses={"overlap"}, base="three_loops").edited("""
         Waits for each chunk's step 2 where it starts it, and starts step 1 of no chunk before.
 
-        - reduced = [start_reduce(shards, node, wire_op) for shards in pieces]
+        - reduced = [start_reduce_scatter(shards, node, wire_op) for shards in pieces]
           crossing = []
         - for shards, work in zip(pieces, reduced, strict=True):
         -     work.wait()
         + for shards in pieces:
-        +     start_reduce(shards, node, wire_op).wait()
+        +     start_reduce_scatter(shards, node, wire_op).wait()
               if node.shard is not None:
                   crossing.append(dist.all_reduce(shards[node.shard], wire_op, inter_node_group, async_op=True))
         +         crossing[-1].wait()

@@ -111,7 +111,8 @@ def passes(
 
 
 def cut(sizes: list[int], cap: float, first_cap: float) -> Any:
-    """On a rank: return the bytes in each bucket, for float32 and, where a size is negative, float64 parameters."""
+    """On a rank: return the places of each bucket's parameters; a negative size is a float64 parameter's, others are
+    float32."""
     import torch
     from torch import nn
 
@@ -480,8 +481,8 @@ HINTS = {
         "why is it not enough that `file.close()` has returned?",
         'Write `self.path + ".new"` in the same folder, since `os.replace` cannot move a file to another disk whole. '
         "If anything raises an exception, remove it and let the exception go on.",
-        'In `try`: `with open(temporary, "wb") as file:` `torch.save(state, file)`, `file.flush()`, '
-        "`os.fsync(file.fileno())`; then `os.replace(temporary, self.path)`. In `except BaseException:` "
+        'In `with open(temporary, "wb") as file:` a `try:` with `torch.save(state, file)`, `file.flush()`, '
+        "`os.fsync(file.fileno())`, `os.replace(temporary, self.path)`. In its `except BaseException:` "
         "`os.remove(temporary)` and `raise`.",
     ],
 }

@@ -537,7 +537,8 @@ HINTS = {
         "M as `(n, m)`: the gradient plus the residual, reshaped. Send `matrix @ q`, make the columns of the mean "
         "orthonormal (`torch.linalg.qr(...).Q`), compute this rank's `matrix.T @ p`; the residual needs that one. "
         "Send it, and keep the mean for the next step.",
-        "`((p,),) = yield (matrix @ q,)`; `p = torch.linalg.qr(p.float()).Q.to(p.dtype)`; `own = matrix.T @ p`; "
+        "`((p,),) = yield (matrix @ q,)`; `wide = p.to(torch.promote_types(p.dtype, torch.float32))`; "
+        "`p = torch.linalg.qr(wide).Q.to(p.dtype)`; `own = matrix.T @ p`; "
         '`state["residual"] = (matrix - p @ own.T).view(gradient.shape)`; `((state["q"],),) = yield (own,)`; '
         '`return [(p, state["q"])]`.',
     ],

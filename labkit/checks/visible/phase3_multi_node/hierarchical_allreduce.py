@@ -277,10 +277,10 @@ HINTS: dict[int, list[str]] = {
         "With C chunks there are C + 2 slots: in the last one the last chunk starts step 3. Each step has its own "
         "`if`, since not every slot has a chunk for it. Keep what a step has started in a list, one for each step: "
         "the next step waits for it, one slot later. At the end wait for all of step 3.",
-        "In slot s: `if s < C: reduced.append(start_reduce(pieces[s], node, wire_op))`. `if 0 < s <= C`: "
+        "In slot s: `if s < C: reduced.append(start_reduce_scatter(pieces[s], node, wire_op))`. `if 0 < s <= C`: "
         "`reduced[s - 1].wait()`, and unless `node.shard` is None, `crossing.append(dist.all_reduce(pieces[s - 1]"
         "[node.shard], wire_op, inter_node_group, async_op=True))`. `if s > 1`: unless `node.shard` is None, "
-        "`crossing[s - 2].wait()` and `div_` for AVG; then `shared.append(start_share(pieces[s - 2], node))`.",
+        "`crossing[s - 2].wait()` and `div_` for AVG; then `shared.append(start_all_gather(pieces[s - 2], node))`.",
     ],
     4: [
         "A ring that lists one node's ranks, then the next one's, crosses as many borders as there are nodes. It "

@@ -162,11 +162,11 @@ def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(empty, f"{case}: empty pieces").equals([])
         most = sum(size > 0 for size in sizes) + servers - 1
         expect(len(pieces), f"{case}: number of pieces, of which a cut makes one more").at_most(most)
-        bits = {"float64": 8, "float32": 4, "bfloat16": 2}
-        total = sum(size * bits[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
-        largest = max(bits[dtype] for dtype in dtypes)
+        itemsize = {"float64": 8, "float32": 4, "bfloat16": 2}
+        total = sum(size * itemsize[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
+        largest = max(itemsize[dtype] for dtype in dtypes)
         for server, shard in enumerate(shards):
-            nbytes = sum((stop - start) * bits[dtypes[index]] for index, start, stop in shard)
+            nbytes = sum((stop - start) * itemsize[dtypes[index]] for index, start, stop in shard)
             what = f"{case}: bytes of server {server}, whose share is {total / servers:.5g}"
             expect(abs(nbytes - total / servers) < 2 * largest, what).holds(f"{nbytes} bytes")
 
@@ -291,7 +291,7 @@ def several_servers(submission: Submission, ranks: Ranks) -> None:
     if run.trace.clock != "modelled":
         return
     for rank in (3, 4):
-        requests = sorted(e.start for e in run.trace.of(rank, Kind.SEND) if e.nbytes == 32)
+        requests = sorted(e.start for e in run.trace.of(rank, Kind.SEND) if e.group != "0")  # which carries payloads
         answers = sorted(e.end for e in run.trace.of(rank, Kind.RECEIVE))
         expect(len(requests), f"requests of worker {rank - 3}: for 3 pulls, 2 pushes and the end, to 3 servers").equals(
             18

@@ -100,10 +100,10 @@ def _watch(name: str, original: Any) -> None:
 
 
 def _refuse(request: Any, tensor: Tensor, how: str) -> None:
-    here = line_of(sys._getframe(2)) or "an unknown line"
+    line = line_of(sys._getframe(2)) or "an unknown line"
     why = "its data has not arrived" if how == "read" else "the old or the new data may be sent or kept"
     raise UsedBeforeWait(
-        f"a {shown(tensor.dtype, tensor.numel())} is {how} at {here} while {request} of {request.line} is under way: "
+        f"a {shown(tensor.dtype, tensor.numel())} is {how} at {line} while {request} of {request.line} is under way: "
         f"{why}; call wait() on what {request.name} returned first"
     )
 

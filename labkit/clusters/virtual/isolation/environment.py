@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import io
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from labkit.clusters import torchrun
 from labkit.clusters.forkserver import Reporter
+from labkit.clusters.virtual.isolation import commands
 from labkit.clusters.virtual.isolation.current import here, is_forked
 from labkit.hardware import Topology
 from labkit.linux import unshare
 
-_SECONDS_FOR_OUTPUT = 1.0
-"""Time limit for the output of a command that has ended: what it has started may keep its streams open."""
-_start_thread = threading.Thread.start
-"""For threads that are not a rank's own; see current.follow_threads."""
 _ATOMIC_CHARACTERS = 500
 """Characters of a report that a pipe takes in one piece, even with other writers."""
 
@@ -46,63 +39,7 @@ def separate(reporter: Reporter) -> None:
     os.environb = _BytesOf(os.environ)  # type: ignore[assignment]  # as above
     sys.stdout = _RankStream("stdout", reporter, sys.stdout)
     sys.stderr = _RankStream("stderr", reporter, sys.stderr)
-    _separate_commands(reporter)
-
-
-def _separate_commands(reporter: Reporter) -> None:
-    """Give commands that a rank starts its environment, and report their output as the rank's."""
-    Popen: Any = subprocess.Popen
-    create, start, wait, system = Popen.__init__, Popen._execute_child, Popen.wait, os.system
-
-    @functools.wraps(create)
-    def create_for_rank(self: Any, *args: Any, **kwargs: Any) -> None:
-        self.output_readers = []
-        if here.rank is None or is_forked():
-            create(self, *args, **kwargs)
-            return
-        given = inspect.signature(create).bind(self, *args, **kwargs).arguments
-        # the process's own streams are common to all ranks
-        inherited = [name for name in ("stdout", "stderr") if given.get(name) is None]
-        pipes = {name: os.pipe() for name in inherited}
-        try:
-            create(**{**given, **{name: end for name, (_, end) in pipes.items()}})
-        finally:
-            for _, end in pipes.values():
-                os.close(end)
-            for name, (end, _) in pipes.items():
-                reading = threading.Thread(target=_report, args=(end, here.rank.number, name, reporter), daemon=True)
-                _start_thread(reading)
-                self.output_readers.append(reading)
-
-    def start_for_rank(self: Any, arguments: Any, executable: Any, pre: Any, close: Any, pass_fds: Any, cwd: Any,
-                       env: Any, *rest: Any) -> None:  # fmt: skip
-        if env is None and here.rank is not None:
-            env = dict(os.environ)
-        start(self, arguments, executable, pre, close, pass_fds, cwd, env, *rest)
-
-    @functools.wraps(wait)
-    def wait_for_output(self: Any, timeout: float | None = None) -> Any:
-        code = wait(self, timeout)
-        for reading in self.output_readers:
-            reading.join(_SECONDS_FOR_OUTPUT)
-        return code
-
-    @functools.wraps(system)
-    def system_for_rank(command: str) -> int:
-        if here.rank is None or is_forked():
-            return system(command)
-        code = subprocess.call(command, shell=True)
-        return -code if code < 0 else code << 8
-
-    Popen.__init__, Popen._execute_child, Popen.wait = create_for_rank, start_for_rank, wait_for_output
-    vars(os)["system"] = system_for_rank
-
-
-def _report(end: int, rank: int, name: str, reporter: Reporter) -> None:
-    """Report what a command writes as output of the rank that started it, until it ends."""
-    with open(end, errors="replace") as written:
-        while text := written.readline():
-            reporter.output(rank, name, text)
+    commands.separate(reporter)
 
 
 def own_folder() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from labkit.exercises import data_loader, process_group, trainer
-from labkit.parallel.ddp.training import CheckpointFile, Training
+from labkit.parallel.ddp import CheckpointFile, Training
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 
@@ -71,12 +71,12 @@ class DDPTrainer(Training):
 class DDPCheckpointer(CheckpointFile):
     def write(self, state):
         temporary = f"{self.path}.{os.getpid()}"
-        try:
-            with open(temporary, "wb") as file:
+        with open(temporary, "wb") as file:
+            try:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.remove(temporary)
-            raise
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.remove(temporary)
+                raise

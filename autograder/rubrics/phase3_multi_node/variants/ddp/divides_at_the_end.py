@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 from labkit.exercises import data_loader, process_group, trainer
+from labkit.parallel.ddp import CheckpointFile, Training
 from labkit.parallel.ddp.agreement import broadcast_together
 from labkit.parallel.ddp.backward_pass import weak
 from labkit.parallel.ddp.bucketed_module import BucketedModule
-from labkit.parallel.ddp.training import CheckpointFile, Training
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 
@@ -110,12 +110,12 @@ class DDPTrainer(Training):
 class DDPCheckpointer(CheckpointFile):
     def write(self, state):
         temporary = f"{self.path}.{os.getpid()}"
-        try:
-            with open(temporary, "wb") as file:
+        with open(temporary, "wb") as file:
+            try:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.remove(temporary)
-            raise
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.remove(temporary)
+                raise

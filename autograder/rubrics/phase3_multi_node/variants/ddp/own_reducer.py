@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.exercises import data_loader, process_group, trainer
+from labkit.parallel.ddp import CheckpointFile, Training
 from labkit.parallel.ddp.backward_pass import parameters_in_graph
-from labkit.parallel.ddp.training import CheckpointFile, Training
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 MB = 2**20

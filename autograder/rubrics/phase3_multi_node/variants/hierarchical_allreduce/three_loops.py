@@ -8,8 +8,8 @@ from labkit.parallel.hierarchical_allreduce import (
     node_of,
     nodes_of,
     remember,
-    start_reduce,
-    start_share,
+    start_all_gather,
+    start_reduce_scatter,
     sum_for_average,
 )
 
@@ -38,7 +38,7 @@ def hierarchical_all_reduce(tensor, intra_node_group, inter_node_group, *, op=SU
     node = node_of(intra_node_group, inter_node_group)
     pieces = cut(tensor, chunks, len(node.owners))
     wire_op = sum_for_average(op, tensor)
-    reduced = [start_reduce(shards, node, wire_op) for shards in pieces]
+    reduced = [start_reduce_scatter(shards, node, wire_op) for shards in pieces]
     crossing = []
     for shards, work in zip(pieces, reduced, strict=True):
         work.wait()
@@ -50,7 +50,7 @@ def hierarchical_all_reduce(tensor, intra_node_group, inter_node_group, *, op=SU
             crossing[index].wait()
             if op == AVG:
                 shards[node.shard].div_(node.world_size)
-        shared.append(start_share(shards, node))
+        shared.append(start_all_gather(shards, node))
     for work in shared:
         work.wait()
     return tensor
