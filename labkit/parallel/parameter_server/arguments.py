@@ -25,7 +25,7 @@ def check_mode(mode: str, staleness: int | None) -> float:
         if staleness is not None:
             raise ValueError(f"staleness must be None unless mode is 'ssp', got {staleness!r} with mode {mode!r}")
         return 0 if mode == "sync" else inf
-    require_integer("staleness, with mode 'ssp',", staleness, at_least=0)
+    require_integer("staleness", staleness, at_least=0)
     return staleness or 0
 
 
