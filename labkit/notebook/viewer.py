@@ -16,7 +16,7 @@ import traitlets
 
 from labkit.clusters.run import ranges
 from labkit.plots import palette
-from labkit.plots.timeline import describe, heading, timeline
+from labkit.plots.traces.timeline import describe, heading, timeline
 from labkit.trace import Kind, Trace
 from labkit.trace.critical_path import critical_path
 from labkit.trace.messages import message_numbers
@@ -29,7 +29,7 @@ class Viewer(anywidget.AnyWidget):
     """An interactive trace: zoom with the wheel or + and -, move by dragging or with the arrow keys, Home shows all
     times and the first ranks.
 
-    A notebook that is read without a kernel shows `labkit.plots.timeline` instead.
+    A notebook that is read without a kernel shows `labkit.plots.traces.timeline` instead.
     """
 
     _esm = _STATIC / "viewer.js"

@@ -25,36 +25,36 @@ Of predictions, `labkit.predict`:
 For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
 """
 
-from labkit.plots.card_traffic import card_traffic
-from labkit.plots.chunks import chunk_grid
+from labkit.plots.collectives.card_traffic import card_traffic
+from labkit.plots.collectives.chunks import chunk_grid
+from labkit.plots.collectives.exchanges import doubling_steps, exchanges, tree_steps
+from labkit.plots.collectives.ring import ring_rounds
+from labkit.plots.collectives.step_lanes import step_lanes
+from labkit.plots.collectives.two_levels import two_levels
 from labkit.plots.curve_panels import Panel, curve_panels
 from labkit.plots.curves import Curve, curves
-from labkit.plots.cuts import matrix_cuts
-from labkit.plots.exchanges import doubling_steps, exchanges, tree_steps
-from labkit.plots.exponents import exponents
-from labkit.plots.heat_maps import heat_maps
-from labkit.plots.memory import memory
-from labkit.plots.parts import part_grids
-from labkit.plots.path import critical_path
-from labkit.plots.peaks import peaks
 from labkit.plots.picture import Picture
-from labkit.plots.pipeline import pipeline
 from labkit.plots.predicted.layouts import layouts
 from labkit.plots.predicted.measured import beside_measured
 from labkit.plots.predicted.memory import predicted_memory
 from labkit.plots.predicted.scaling import predicted_scaling
 from labkit.plots.predicted.step import predicted_step
-from labkit.plots.recomputation import recomputation
-from labkit.plots.rendezvous import rendezvous
-from labkit.plots.ring import ring_rounds
-from labkit.plots.segments import segments
-from labkit.plots.shards import shards
-from labkit.plots.shares import bubbles, overlap
-from labkit.plots.step_lanes import step_lanes
-from labkit.plots.timeline import timeline
-from labkit.plots.timelines import timelines
-from labkit.plots.traffic import traffic_matrix
-from labkit.plots.two_levels import two_levels
+from labkit.plots.schedules.pipeline import pipeline
+from labkit.plots.schedules.recomputation import recomputation
+from labkit.plots.schedules.rendezvous import rendezvous
+from labkit.plots.tensors.cuts import matrix_cuts
+from labkit.plots.tensors.exponents import exponents
+from labkit.plots.tensors.heat_maps import heat_maps
+from labkit.plots.tensors.parts import part_grids
+from labkit.plots.tensors.segments import segments
+from labkit.plots.tensors.shards import shards
+from labkit.plots.traces.memory import memory
+from labkit.plots.traces.path import critical_path
+from labkit.plots.traces.peaks import peaks
+from labkit.plots.traces.shares import bubbles, overlap
+from labkit.plots.traces.timeline import timeline
+from labkit.plots.traces.timelines import timelines
+from labkit.plots.traces.traffic import traffic_matrix
 
 __all__ = [
     "Curve",

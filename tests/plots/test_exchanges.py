@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.plots import doubling_steps, exchanges, tree_steps
-from labkit.plots.exchanges import held
+from labkit.plots.collectives.exchanges import held
 
 
 @pytest.mark.parametrize("n", range(1, 17))

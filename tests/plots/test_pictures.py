@@ -22,11 +22,11 @@ from labkit.plots import (
     timeline,
     traffic_matrix,
 )
-from labkit.plots.memory import columns
+from labkit.plots.collectives.ring import sends, state
 from labkit.plots.picture import Picture
-from labkit.plots.rank_lanes import RankLanes
-from labkit.plots.ring import sends, state
-from labkit.plots.timeline import merge
+from labkit.plots.traces.memory import columns
+from labkit.plots.traces.rank_lanes import RankLanes
+from labkit.plots.traces.timeline import merge
 from labkit.trace import Category, Event, Kind, Membership, MemorySample, Trace
 from labkit.units import count, duration, size
 

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.plots import recomputation
-from labkit.plots.recomputation import held, schedule
+from labkit.plots.schedules.recomputation import held, schedule
 
 
 def test_each_segment_but_the_last_runs_forward_again_just_before_its_backward() -> None:

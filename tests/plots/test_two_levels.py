@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.plots import card_traffic, step_lanes, two_levels
-from labkit.plots.two_levels import moves, state
+from labkit.plots.collectives.two_levels import moves, state
 from labkit.trace import Event, Kind, Trace
 
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from labkit.plots import palette
-from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain, rank_ticks
+from labkit.plots.traces.lanes import bars_of
 from labkit.trace import Kind, Trace
 from labkit.trace.busy import RankTime, busy
 from labkit.units import count, time_unit

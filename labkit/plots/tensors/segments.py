@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from labkit.plots import palette
-from labkit.plots.memory import columns
 from labkit.plots.picture import Picture
+from labkit.plots.traces.memory import columns
 from labkit.trace import Category, Trace
 from labkit.units import byte_unit, size, time_unit
 

@@ -7,8 +7,8 @@ from matplotlib.patheffects import Normal, Stroke
 
 from labkit.plots import palette
 from labkit.plots.picture import Picture
-from labkit.plots.rank_lanes import RankLanes
-from labkit.plots.timeline import shown, timeline
+from labkit.plots.traces.rank_lanes import RankLanes
+from labkit.plots.traces.timeline import shown, timeline
 from labkit.trace import Trace
 from labkit.trace.critical_path import CriticalPath
 from labkit.trace.critical_path import critical_path as find

@@ -10,9 +10,9 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from labkit.plots import palette
-from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain
-from labkit.plots.rank_lanes import RankLanes
+from labkit.plots.traces.lanes import bars_of
+from labkit.plots.traces.rank_lanes import RankLanes
 from labkit.trace import Event, Kind, Trace
 from labkit.trace.messages import messages
 from labkit.units import count, duration, size, time_unit

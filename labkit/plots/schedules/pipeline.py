@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from labkit.plots import palette
-from labkit.plots.lanes import bars_of
 from labkit.plots.picture import Picture, plain, rank_ticks
+from labkit.plots.traces.lanes import bars_of
 from labkit.trace import Kind
 from labkit.units import count, time_unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from labkit.plots.picture import Picture
-from labkit.plots.timeline import shown, timeline
+from labkit.plots.traces.timeline import shown, timeline
 from labkit.trace import Trace
 
 

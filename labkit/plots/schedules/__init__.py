@@ -1,0 +1,1 @@
+"""Pictures of schedules: what a rank does when, and for whom it waits."""

@@ -1,0 +1,1 @@
+"""Pictures of traces: time, memory and traffic of runs."""
