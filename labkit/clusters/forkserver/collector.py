@@ -23,6 +23,8 @@ _MAX_NOTES = 20
 _MAX_TRACES = 1_000
 """Maximum per process and cell: a process reports one trace each time that its ranks are started."""
 _MAX_THREADS = 10_000
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+"""Signals at which a process writes its stacks, that of the thread concerned first."""
 _NOTICED_SECONDS = 0.25
 _MAX_LOSS_CHARACTERS = 1_000
 
@@ -252,6 +254,10 @@ class Collector:
             kind = _signal_name(-exit_code) if exit_code < 0 else "Exit"
             # the others may have noticed it before the supervisor did
             seconds = max(0.0, death.seconds - _NOTICED_SECONDS) if exit_code < 0 else death.seconds
+            crashed = self._crashed_rank(process) if -exit_code in _CRASHES else None
+            if crashed not in (None, rank):
+                message = f"shared a process with rank {crashed}, which crashed"
+                return RankError("Stopped", message, stack, time=seconds, consequence=True)
             if stack:
                 message = "the process crashed: code below Python failed here"
                 if death.last.endswith(f" at {stack[-1][0]}, line {stack[-1][1]}"):
@@ -275,6 +281,12 @@ class Collector:
         if len(self._ranks[process]) > 1:
             threads = tuple(t for t in threads if self._threads.get((process, t.identifier)) == rank)
         return threads[0] if threads else None
+
+    def _crashed_rank(self, process: int) -> int | None:
+        """Of the ranks that share a process, the one whose thread crashed; None if it was no rank's."""
+        stacks = self._places[process].threads if process in self._places else ()
+        crashed = next((stack.identifier for stack in stacks if stack.current), None)
+        return self._threads.get((process, crashed)) if crashed is not None else None
 
     def forget_places(self) -> None:
         """Forget all places, before all processes are asked again."""

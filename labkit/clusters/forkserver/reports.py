@@ -172,7 +172,8 @@ def _thread(data: Any) -> ThreadStack:
     if not isinstance(data, dict):
         raise ReportError("a thread of the wrong form")
     frames = tuple(learner_frame(row) for row in _list(data.get("frames"))[:_MAX_FRAMES])
-    return ThreadStack(integer(data.get("identifier"), "identifier"), frames, data.get("in_torch") is True)
+    identifier, in_torch, current = data.get("identifier"), data.get("in_torch") is True, data.get("current") is True
+    return ThreadStack(integer(identifier, "identifier"), frames, in_torch, current)
 
 
 def _operation(data: Any) -> PendingOperation:
