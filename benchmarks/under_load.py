@@ -154,6 +154,8 @@ def main() -> int:
                 judged[done].note(*done.result())
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
+            for judging in multiprocessing.active_children():
+                judging.terminate()
     console = Console(width=None if sys.stdout.isatty() else 120)
     rows = [row for row in rows if row.seconds]
     console.print(table(rows, options.busy, options.judges))
