@@ -220,6 +220,9 @@ class ForkServer:
             first = session.receive(_START_LIMIT_SECONDS)
             if first is None:
                 raise ForkServerDied(f"no process was started within {_START_LIMIT_SECONDS:g} s")
+        except KeyboardInterrupt:
+            session.withdraw()
+            raise
         except BaseException:
             session.close()
             raise

@@ -14,6 +14,8 @@ from labkit.transport import frames
 _RECEIVE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
 """Time after which a wait sees an interrupt that came just before it began."""
+_ANSWER_SECONDS = 0.5
+"""Time for a supervisor that may not exist yet to answer a `withdraw`."""
 
 
 class Session:
@@ -30,6 +32,7 @@ class Session:
         self._first = first
         self._ended = ended
         self._patience = patience
+        self._heard = False
 
     def receive(self, seconds: float | None = None) -> bytes | None:
         """Newly arrived data; empty if the supervisor has ended, None if nothing arrived within `seconds`."""
@@ -62,13 +65,28 @@ class Session:
             finally:
                 self.connection.close()
 
-    def _stop(self) -> bool:
+    def withdraw(self) -> None:
+        """Close a session whose supervisor has sent nothing yet: the forkserver may still be importing torch.
+
+        A supervisor that begins later finds the run withdrawn and starts no process.
+        """
+        with held():
+            try:
+                self._ended(self._stop(_ANSWER_SECONDS) or not self._heard)
+            finally:
+                self.connection.close()
+
+    def _stop(self, silence: float | None = None) -> bool:
+        """Wait for the supervisor's end, for at most `silence` seconds if it sends nothing. Whether it has ended."""
+        began = time.monotonic()
+        limit = began + (self._patience if silence is None else silence)
         try:
             self.connection.shutdown(socket.SHUT_WR)
-            limit = time.monotonic() + self._patience
             while (left := limit - time.monotonic()) > 0:
-                if select.select([self.connection], [], [], left)[0] and not self.connection.recv(_RECEIVE_BYTES):
-                    return True
+                if select.select([self.connection], [], [], left)[0]:
+                    if not self.connection.recv(_RECEIVE_BYTES):
+                        return True
+                    self._heard, limit = True, began + self._patience
         except (OSError, ValueError):  # it is gone, or this is closed already
             return True
         return False

@@ -68,6 +68,8 @@ class Supervisor(Relay):
         self._send({"kind": "started", "time": time.time() - (time.monotonic() - self._began)})
         rank_process.entry_function(self._asked.entry)
         gc.freeze()
+        if self._is_withdrawn():
+            return
         self._scratch = scratch.make(self._asked.environment or os.environ)
         self._begin(sockets)
         if self._asked.timeout is not None:
@@ -81,6 +83,15 @@ class Supervisor(Relay):
                     self._tell_to_end(wake_up)
         finally:
             self._end()
+
+    def _is_withdrawn(self) -> bool:
+        """Whether the client has gone before any process exists: it was interrupted while torch was imported."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
 
     def _tell_to_end(self, wake_up: int) -> None:
         """As torchrun does when a rank has failed: the others get SIGTERM, and time to save their state."""

@@ -132,3 +132,26 @@ def test_a_handler_of_the_learners_own_is_called() -> None:
             assert seen == [1, 1]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_torch_is_imported_withdraws_the_run_and_keeps_the_import(tmp_path: Path) -> None:
+    go, ran = tmp_path / "go", tmp_path / "ran"
+    slow = f'until [ -e "{go}" ]; do sleep 0.1; done; exec "$@"'
+    forkserver = ForkServer(command_prefix=["sh", "-c", slow, "sh"])
+    cluster = local(nproc_per_node=1, forkserver=forkserver)
+
+    def interrupt_once_it_waits() -> None:
+        while not forkserver._connections:
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    try:
+        threading.Thread(target=interrupt_once_it_waits).start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(Job(source=f"open({str(ran)!r}, 'w')"))
+        importing = forkserver._process
+        go.touch()
+        assert cluster.run(Job(source="1")).values == [1]
+        assert forkserver._process is importing and not ran.exists()
+    finally:
+        forkserver.close()
