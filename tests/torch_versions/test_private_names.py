@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,10 +62,10 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
 
 
-def imported(tree: ast.AST) -> dict[str, str]:
+def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Full names of what a module imports, by the names that it uses."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.name.partition(".")[0]
@@ -101,11 +101,12 @@ def private_names(text: str) -> Iterator[tuple[int, str]]:
 
     An attribute of an unknown object counts if torch's objects have one of that name, and the file defines none.
     """
-    tree = ast.parse(text)
-    names = imported(tree)
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    own |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    names = imported(nodes)
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    own |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    foreign = ATTRIBUTES - own
+    for node in nodes:
         match node:
             case ast.Import():
                 used = [alias.name for alias in node.names]
@@ -115,7 +116,7 @@ def private_names(text: str) -> Iterator[tuple[int, str]]:
                 continue
             case ast.Attribute(attr=attribute):
                 used = [full_name(node, names)]
-                if not used[0] and attribute in ATTRIBUTES - own:
+                if not used[0] and attribute in foreign:
                     used = [f"torch.OBJECT.{attribute}"]
             case ast.Call(func=ast.Name(id="getattr" | "setattr" | "hasattr"), args=[_, ast.Constant(value=name), *_]):
                 used = [f"torch.OBJECT.{name}"] if name in ATTRIBUTES else []
