@@ -174,11 +174,10 @@ MUTANTS = {
         + state = self.__dict__.setdefault("rests", {}).setdefault(name, {})
     """),
     "fails_on_empty_tensors": Mutant(24, loses={"shapes"}).edited("""
-        TopK looks for a threshold, which no element has.
+        TopK asks for the largest element, which there may not be.
 
         - indices = flat.abs().topk(count, sorted=False).indices
-        + threshold = flat.abs().sort().values[-count]
-        + indices = (flat.abs() >= threshold).nonzero().flatten()[:count]
+        + indices = flat.abs().topk(count if flat.abs().max() > 0 else 0, sorted=False).indices
     """),
     "float32_only": Mutant(24, loses={"dtypes_and_groups"}).edited("""
         What is compressed is float32, whatever the gradient's dtype.
