@@ -128,6 +128,8 @@ def main() -> int:
     parser.add_argument("--solutions-only", action="store_true", help="leave out the variants")
     parser.add_argument("--checks", type=int, help="so many of each rubric, drawn anew each time (default: all)")
     options = parser.parse_args()
+    # a shell that starts it in the background has it ignore Ctrl-C, which asks for what it has
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     known = {rubric.exercise.short_name: rubric for rubric in rubrics()}
     for name in options.exercises:
         if name not in known:
