@@ -15,7 +15,8 @@ class Beside:
     equal: bool
     """Whether the values are equal."""
     same_algorithm: bool
-    """Whether both use the same algorithm; then the solution may take at most 1.1 times the library's time."""
+    """Whether both use the same algorithm; then the solution may take at most `target` times the library's time."""
+    target: float = 1.1
 
     @property
     def ratio(self) -> float:

@@ -25,7 +25,7 @@ QUESTIONS = [
         name="ddp_best",
         text="**Predict**: how long is the backward pass of 64 machines with buckets of 8 MB, in ms? Computing takes "
         "as long as in part 1, and an all-reduce of 8 MB about 2 ms.",
-        answer=lambda sweep: sweep[8] * 1e3,
+        answer=lambda sweep: sweep[64, 8] * 1e3,
         solution="10.4 + 2 + 1",
         unit="ms",
         tolerance=0.12,
