@@ -128,7 +128,7 @@ class CollectiveMatcher:
         start = max(calls.busy_until, max(request.posted for request in requests))
         algorithm = "barrier" if first.name == "monitored_barrier" else first.name
         plan = nccl_cost_model.choose(algorithm, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
-        served, cut = self._engine.network.carry(plan, start)
+        served, cut = self._engine.network.carry(plan, now, start)
         if cut:
             self._engine.fail_all(requests, diagnosis.cut_collective(cut, first), now)
             return

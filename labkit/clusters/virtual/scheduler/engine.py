@@ -46,6 +46,8 @@ POLL_SECONDS = 1e-6
 MOST_POLLS = 200_000
 """Polls in a row after which a polling loop is a deadlock, if nothing else can happen any more."""
 
+_LAST = 1 << 62
+
 Act = Callable[[float, Any], None]
 
 
@@ -79,9 +81,10 @@ class Engine:
         """By rank and group, in the order of joining."""
         self.events: list[tuple[Any, ...]] | None = [] if recording else None
         """Rows of plain values, in the order of Event's fields: the garbage collector stops tracking those."""
-        self.network = Network(topology)
         self.faults = Faults(faults, topology)
         self.messages = Messages(self)
+        messages = self.messages
+        self.network = Network(topology, self.at, messages.left, messages.arrived, messages.failed)
         self.matcher = CollectiveMatcher(self)
         self._agenda: list[tuple[float, int, Act | None, Any]] = []
         self._order = 0
@@ -146,10 +149,13 @@ class Engine:
     def _give_up(self, request: Request) -> None:
         self.fail(request, diagnosis.scheduler_failed(self.failure))
 
-    def at(self, time: float, act: Act | None, subject: Any) -> None:
-        """Put `act(time, subject)` on the agenda; without an act, `subject` is the rank that runs on."""
+    def at(self, time: float, act: Act | None, subject: Any, last: bool = False) -> None:
+        """Put `act(time, subject)` on the agenda; without an act, `subject` is the rank that runs on.
+
+        last: after everything else at the same time.
+        """
         self._order += 1
-        heappush(self._agenda, (time, self._order, act, subject))
+        heappush(self._agenda, (time, self._order + (_LAST if last else 0), act, subject))
 
     def is_ahead(self, rank: int) -> bool:
         """Whether anything is due before this rank's clock, so that it does not see the present state of others yet."""

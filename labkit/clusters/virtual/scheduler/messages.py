@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from labkit.clusters.virtual.scheduler import diagnosis
-from labkit.clusters.virtual.scheduler.network import Route
+from labkit.clusters.virtual.scheduler.network import Message
 from labkit.clusters.virtual.scheduler.requests import Receive, Request, Send
 from labkit.trace import Kind
 
@@ -121,51 +121,36 @@ class Messages:
         receive.result, receive.source = send.payload, send.rank
         send.payload = None
         # a rank whose clock lags behind known results (see streams.py) may have asked later than the other one
-        begin = max(send.posted, receive.posted)
-        self._travel(begin, (send, receive, self._engine.network.route(send.rank, receive.rank), 0))
+        begin = send.posted if send.posted > receive.posted else receive.posted
+        network = self._engine.network
+        network.begin(begin, Message(send, receive, network.connection(send.group, send.rank, receive.rank)))
 
-    def _travel(self, arrival: float, passage: tuple[Send, Receive, Route, int]) -> None:
-        """The message has reached channel `hop` of its route: queue for it, and for the next ones if they are due."""
-        send, receive, route, hop = passage
-        engine, size, channels = self._engine, send.nbytes, route.channels
-        while True:
-            channel = channels[hop]
-            if channel.cut_at <= arrival:
-                engine.fail_all((send, receive), diagnosis.cut_link(channel.name, send, receive), arrival)
-                return
-            start = arrival if arrival > channel.free_at else channel.free_at
-            end = channel.free_at = start + size * channel.seconds_per_byte
-            hop += 1
-            if hop == route.leaving:
-                engine.complete(send, end)
-                if engine.events is not None:
-                    engine.events.append(
-                        (
-                            send.rank,
-                            _SEND,
-                            send.name,
-                            send.posted,
-                            end,
-                            size,
-                            send.to,
-                            send.group,
-                            send.order,
-                            send.line,
-                        )
-                    )
-            if hop == len(channels):
-                end += engine.faults.latency(route.latency) if engine.faults.any else route.latency
-                engine.complete(receive, end)
-                if engine.events is not None:
-                    engine.events.append(
-                        (receive.rank, _RECEIVE, receive.name, receive.posted, end, size, send.rank, send.group,
-                         send.order, receive.line)
-                    )  # fmt: skip
-                return
-            # from here on the next channel is fed without a pause, at the latest when its own last byte must follow
-            onward = end - size * channels[hop].seconds_per_byte
-            if onward < start:
-                onward = start
-            if onward > arrival:
-                engine.at(onward, self._travel, (send, receive, route, hop))
-                return
+    def left(self, time: float, message: Message) -> None:
+        """The last byte has left the sender."""
+        engine, send = self._engine, message.send
+        engine.complete(send, time)
+        if engine.events is not None:
+            engine.events.append(
+                (send.rank, _SEND, send.name, send.posted, time, send.nbytes, send.to, send.group, send.order,
+                 send.line)
+            )  # fmt: skip
+
+    def arrived(self, time: float, message: Message) -> None:
+        """The last byte has passed all links; the receiver has it one latency later."""
+        engine, send, receive = self._engine, message.send, message.receive
+        if not message.sent:
+            self.left(time, message)
+        latency = message.connection.latency
+        end = time + (engine.faults.latency(latency) if engine.faults.any else latency)
+        engine.complete(receive, end)
+        if engine.events is not None:
+            engine.events.append(
+                (receive.rank, _RECEIVE, receive.name, receive.posted, end, send.nbytes, send.rank, send.group,
+                 send.order, receive.line)
+            )  # fmt: skip
+
+    def failed(self, time: float, message: Message, name: str) -> None:
+        """A link on the message's way is cut."""
+        send, receive = message.send, message.receive
+        error = diagnosis.cut_link(name, send, receive)
+        self._engine.fail_all((receive,) if message.sent else (send, receive), error, time)
