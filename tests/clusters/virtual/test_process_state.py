@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from labkit import Job, Run, local, virtual
@@ -81,20 +79,3 @@ def test_what_commands_print_is_output_of_the_rank_that_started_them(runs: tuple
     for rank, (wanted, seen) in enumerate(zip(real.ranks, threads.ranks, strict=True)):
         assert f"system {rank}\nrun {rank}\n" in wanted.output
         assert sorted(seen.output.splitlines()) == sorted(wanted.output.splitlines())
-
-
-def test_what_a_package_sets_for_good_holds_for_all_ranks(tmp_path: Path) -> None:
-    source = """
-import warnings, torch.distributed as dist
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    import labkit_test_package
-dist.barrier()
-dist.barrier()
-any("from a package" in str(one[1]) for one in warnings.filters)
-"""
-    package = tmp_path / "site-packages" / "labkit_test_package.py"
-    package.parent.mkdir()
-    package.write_text("import warnings\nwarnings.filterwarnings('ignore', message='from a package')\n")
-    source = f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n" + source
-    assert virtual().run(Job(source=source, timeout=60)).raise_if_failed().values == [True, True]

@@ -1,7 +1,8 @@
-"""The learner's modules: every rank has its own, with its own globals, classes and caches.
+"""Modules of which every rank has its own, with its own globals, classes and caches: the learner's, and those of
+installed packages that `packages` names.
 
-A process has one `sys.modules`. For a learner's module it holds a stand-in that gives each thread the module of its
-rank, so pickle, dataclasses and `sys.modules[__name__]` work. The learner's own `import` returns the real module.
+A process has one `sys.modules`. For such a module it holds a stand-in that gives each thread the module of its rank, so
+pickle, dataclasses and `sys.modules[__name__]` work. `import` in a rank's own modules returns the real module.
 Code runs outside the locks of Python's import system: a module may communicate while it is imported.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from labkit import exercises
 from labkit.clusters.program import is_learners
+from labkit.clusters.virtual.isolation import packages
 from labkit.clusters.virtual.isolation.current import Rank, here
 
 
@@ -27,17 +29,17 @@ class _StandIn(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         module_name = object.__getattribute__(self, "__dict__")["__name__"]
-        module = _table().get(module_name)
+        module = _table(module_name).get(module_name)
         if module is None:
             # code that looks through all of sys.modules must not run a module that this rank has not imported
-            if _is_label(name) and name not in ("__spec__", "__dict__"):
+            if _is_label(name) and name != "__dict__":
                 return object.__getattribute__(self, name)
             module = _loaded(module_name)
         return getattr(module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         module_name = object.__getattribute__(self, "__dict__")["__name__"]
-        module = _table().get(module_name)
+        module = _table(module_name).get(module_name)
         if module is not None:
             setattr(module, name, value)
         elif _is_label(name):
@@ -53,10 +55,10 @@ class _StandIn(ModuleType):
 
 
 class _Finder(Loader):
-    """First in `sys.meta_path`: gives a learner's module its stand-in, which runs nothing before it is used."""
+    """First in `sys.meta_path`: gives such a module its stand-in, which runs nothing before it is used."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        spec = _specs.get(name) or _find(name, path)
+        spec = _specs.get(name) or _find(name, path, by_learner=False)
         if spec is None:
             return None
         is_package = spec.submodule_search_locations is not None
@@ -71,23 +73,31 @@ class _Finder(Loader):
         """Does nothing: each rank runs the module's code for itself."""
 
 
+_finder = _Finder()
 _specs: dict[str, ModuleSpec] = {}
 _code: dict[str, CodeType] = {}
 _outside: dict[str, ModuleType] = {}
 """Modules of threads that belong to no rank."""
+_first: dict[str, dict[str, ModuleType]] = {}
+"""By module of an installed package: the modules of the rank that was first to load it."""
+_unfinished: set[int] = set()
+"""Modules whose code is running, by id."""
+_common: dict[str, dict[str, ModuleType]] = {}
+"""Modules of installed packages that cannot be loaded twice, by package."""
 
 
 def separate() -> None:
-    """Give each rank its own `__main__`, builtins, exercises, and modules from the learner's files."""
+    """Give each rank its own `__main__`, builtins, exercises, modules from the learner's files, and packages."""
+    packages.begin()
     _outside["__main__"] = sys.modules["__main__"]
     sys.modules["__main__"] = _StandIn("__main__")
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _finder)
     exercises.place_with(_place)
     original = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> ModuleType:
         absolute = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-        return _own(absolute) or original(name, package)
+        return _own(absolute, is_learners(sys._getframe(1).f_code.co_filename)) or original(name, package)
 
     importlib.import_module = import_module
 
@@ -104,7 +114,10 @@ def new_main(rank: Rank) -> ModuleType:
     return main
 
 
-def _table() -> dict[str, ModuleType]:
+def _table(name: str) -> dict[str, ModuleType]:
+    """The modules among which this rank finds the module of that name."""
+    if _common and (package := name.partition(".")[0]) in _common:
+        return _common[package]
     rank = here.rank
     return _outside if rank is None else rank.modules
 
@@ -115,7 +128,7 @@ def _is_label(name: str) -> bool:
 
 def _place(module: ModuleType) -> None:
     """Make an exercise's module, which is about to run, this rank's own."""
-    _table()[module.__name__] = module
+    _table(module.__name__)[module.__name__] = module
     _give_builtins(module)
     sys.modules.setdefault(module.__name__, _StandIn(module.__name__))
 
@@ -126,8 +139,8 @@ def _give_builtins(module: ModuleType) -> None:
         module.__dict__["__builtins__"] = rank.builtins.__dict__
 
 
-def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Spec of the module if it is a Python module of the learner's."""
+def _find(name: str, path: Sequence[str] | None, by_learner: bool) -> ModuleSpec | None:
+    """Spec of the module if it is a Python module of which every rank has its own."""
     if name in sys.builtin_module_names:
         return None
     spec = PathFinder.find_spec(name, path)
@@ -139,40 +152,47 @@ def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
         places = list(spec.submodule_search_locations or ())
     else:
         return None
-    if not all(map(is_learners, places)):
+    if not all(map(is_learners, places)) and not packages.is_each_ranks_own(name, by_learner):
+        packages.warn_if_shared(spec)
         return None
     _specs[name] = spec
     return spec
 
 
-def _own(name: str) -> ModuleType | None:
-    """This rank's own module of that name, imported if necessary; None if it is not a learner's module."""
-    module = _table().get(name)
+def _own(name: str, by_learner: bool = False) -> ModuleType | None:
+    """This rank's own module of that name, imported if necessary; None if the ranks share it."""
+    module = _table(name).get(name)
     if module is not None:
         return module
-    known = sys.modules.get(name)
-    if known is not None:
-        return _loaded(name) if isinstance(known, _StandIn) else None
-    path = None
-    parent = name.rpartition(".")[0]
-    if parent:
-        package = _own(parent)
-        if package is None:
-            return None
-        path = getattr(package, "__path__", None)
-        if path is None:
-            raise ModuleNotFoundError(f"No module named {name!r}; {parent!r} is not a package", name=name)
-    if _find(name, path) is None:
-        if parent:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    parent, _, child = name.rpartition(".")
+    package = _own(parent, by_learner) if parent else None
+    known = sys.modules.get(name)  # perhaps imported by its package
+    if isinstance(known, _StandIn):
+        return _loaded(name)
+    if parent and package is None:
         return None
-    sys.modules[name] = _StandIn(name)
-    return _loaded(name)
+    path = getattr(package, "__path__", None)
+    if parent and path is None:
+        raise ModuleNotFoundError(f"No module named {name!r}; {parent!r} is not a package", name=name)
+    if name not in sys.modules and _find(name, path, by_learner) is not None:
+        sys.modules[name] = _stand_in(name)
+        return _loaded(name)
+    if package is None:
+        return None
+    _python_import(name)  # a compiled module, which a process loads once; or there is none
+    setattr(package, child, sys.modules[name])
+    return sys.modules[name]
+
+
+def _stand_in(name: str) -> ModuleType:
+    spec = _finder.find_spec(name)
+    assert spec is not None
+    return importlib.util.module_from_spec(spec)
 
 
 def _loaded(name: str) -> ModuleType:
     """This rank's module, with its code run if it has not run yet."""
-    table = _table()
+    table = _table(name)
     module = table.get(name)
     if module is not None:
         return module
@@ -182,24 +202,65 @@ def _loaded(name: str) -> ModuleType:
     package = _loaded(parent) if parent else None
     if name in table:  # imported by its package
         return table[name]
-    spec = _specs[name]
-    module = importlib.util.module_from_spec(spec)
-    _give_builtins(module)
-    table[name] = module
-    if isinstance(spec.loader, SourceFileLoader):
-        try:
-            if name not in _code:
-                code = spec.loader.get_code(name)
-                assert code is not None
-                _code[name] = code
-            exec(_code[name], module.__dict__)
-        except BaseException:
-            del table[name]
+    try:
+        _run(name, table)
+    except Exception as error:
+        if not _share(name, table, error):
             raise
+        table = _table(name)
     if package is not None:
-        setattr(package, child, module)
-    # a module may have replaced itself
+        setattr(package, child, table[name])
     return table[name]
+
+
+def _run(name: str, table: dict[str, ModuleType]) -> None:
+    """Run the module's code for this rank, and put the module into its table."""
+    spec = _specs[name]
+    module = table[name] = importlib.util.module_from_spec(spec)
+    _give_builtins(module)
+    if not isinstance(spec.loader, SourceFileLoader):
+        return
+    stand_in = sys.modules[name]
+    _unfinished.add(id(module))
+    try:
+        if name not in _code:
+            code = spec.loader.get_code(name)
+            assert code is not None
+            _code[name] = code
+        exec(_code[name], module.__dict__)
+    except BaseException:
+        table.pop(name, None)
+        raise
+    finally:
+        _unfinished.discard(id(module))
+    replacement = sys.modules.get(name)
+    if replacement is not None and replacement is not stand_in:  # as modules do that import lazily
+        table[name] = replacement
+        sys.modules[name] = stand_in
+    if not is_learners(spec.loader.path):
+        _first.setdefault(name, table)
+
+
+def _share(name: str, table: dict[str, ModuleType], error: Exception) -> bool:
+    """Make a module that could be loaded only once, since it registers something in the process, common to all ranks:
+    with its whole package, if that is still being loaded. Returns False if `error` has another cause.
+    """
+    package = name.partition(".")[0]
+    first = _first.get(name, table)
+    if first is table or (name != package and id(table.get(package)) in _unfinished):
+        return False
+    if name == package:
+        _common[package] = first
+        for own in [own for own in table if own.startswith(f"{package}.")]:
+            del table[own]
+    else:
+        table[name] = first[name]
+    print(
+        f"labkit: {name} cannot be loaded once for each rank ({type(error).__name__}: {error}): ranks share it and"
+        " whatever it remembers. With --ranks processes each rank has its own.",
+        file=sys.stderr,
+    )
+    return True
 
 
 def _import(
@@ -209,12 +270,13 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """`import` in the learner's code."""
+    """`import` in a module of which every rank has its own."""
     package = globals.get("__package__") if level and globals else None
     if level and not package:
         return _python_import(name, globals, locals, fromlist or (), level)  # raises the right error
     absolute = importlib.util.resolve_name("." * level + name, str(package)) if level else name
-    module = _own(absolute)
+    by_learner = is_learners(sys._getframe(1).f_code.co_filename)
+    module = _own(absolute, by_learner)
     if module is None:
         return _python_import(name, globals, locals, fromlist or (), level)
     if not fromlist:

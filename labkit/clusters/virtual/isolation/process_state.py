@@ -1,8 +1,8 @@
 """State that torch and Python keep once per process: each rank has its own, exchanged when ranks take turns.
 
 Only one rank runs at a time, so the process can have the state of that rank. State that no rank has changed is not
-exchanged and costs nothing. What an installed package sets for good, such as a warnings filter when it is imported,
-applies to all ranks, since the package is imported once.
+exchanged and costs nothing. What a package that ranks share sets for good, such as a warnings filter when it is
+imported, applies to all ranks, since the package is imported once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from labkit.clusters.program import is_learners
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.isolation.packages import belongs_to_rank
 from labkit.torch_versions.tensors import print_options, set_print_options
 
 _NOBODY = -1
@@ -156,7 +156,7 @@ def _watch_filters(name: str) -> None:
         _warnings.touch()
         before = list(_of_warnings.filters)
         result = original(*args, **kwargs)
-        if not is_learners(sys._getframe(1).f_code.co_filename):
+        if not belongs_to_rank(sys._getframe(1).f_code.co_filename):
             new = [one for one in _of_warnings.filters if one not in before]
             for state in (_warnings.initial, *_warnings.values.values()):
                 state.filters[:0] = new
@@ -169,11 +169,11 @@ _loggers: dict[logging.Logger, _State] = {}
 
 
 def _touch_logger(logger: logging.Logger, *_: Any) -> None:
-    """Keep a level and handlers for each rank if the learner's code changes them, or has `logging` change them."""
+    """Keep a level and handlers for each rank if its own code changes them, or has `logging` change them."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename == logging.__file__:
         frame = frame.f_back
-    if logger in _loggers or not is_learners(frame.f_code.co_filename):
+    if logger in _loggers or not belongs_to_rank(frame.f_code.co_filename):
         return
 
     def read() -> tuple[int, list[logging.Handler]]:
