@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,17 +16,48 @@ from torch._subclasses.fake_tensor import (
 )
 
 __all__ = [
-    "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "fake_tensor",
-    "swap_fake_tensors",
+    "DEVICE_QUERY", "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
+    "constant_tensor", "device_of", "fake_by_default", "fake_tensor", "swap_fake_tensors",
 ]  # fmt: skip
 
+DEVICE_QUERY = torch.ops.prim.device.default
+"""The operator by which torch's C++ asks a fake tensor for its device."""
 
-def fake_tensor(meta: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> torch.Tensor:
-    """A fake tensor of `device` from one on `meta`, with another's attributes: its constructor, but shorter."""
-    fake = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
-    torch._C._set_throw_on_mutable_data_ptr(fake)
-    vars(fake).update(attributes)
+device_of: Callable[[torch.Tensor], torch.device] = attrgetter("_fake_device")
+"""The device that a fake tensor represents."""
+
+_make_subclass = torch.Tensor._make_subclass
+_forbid_data_pointer = torch._C._set_throw_on_mutable_data_ptr
+
+
+def fake_by_default(mode: FakeTensorMode) -> None:
+    """Let fake tensors that have no attributes of their own belong to `mode` and represent a CPU's.
+
+    A tensor's own attributes take half of the time of making it, and most of its memory.
+    """
+    with mode:
+        attributes = vars(torch.empty(1))
+    for name, value in attributes.items():
+        setattr(FakeTensor, name, value)
+    FakeTensor._is_param = False  # type: ignore[attr-defined]  # torch sets it on parameters only
+
+
+def fake_tensor(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor of `device` from one on `meta`: its constructor, but shorter. Needs `fake_by_default`."""
+    fake = _make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
+    _forbid_data_pointer(fake)
+    if device.type != "cpu":
+        fake._fake_device = device  # type: ignore[attr-defined]  # typed as a Tensor
     return fake
+
+
+def constant_tensor(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
+    """A fake tensor with a known value, which writing to it makes unknown, as `torch.tensor(0.0)` returns one."""
+    meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    fake: Any = fake_tensor(meta, value.device)
+    fake.constant = value
+    mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+    return fake  # type: ignore[no-any-return]  # a FakeTensor
 
 
 def swap_fake_tensors(mode: FakeTensorMode) -> None:

@@ -94,17 +94,41 @@ def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
             register(ddp.reducer, state, hook)
 
 
+@functools.cache
 def shapes_of_dtensors_apart() -> None:
-    """Hide from dispatch modes the operators on fake tensors by which DTensor computes the shape of a whole result."""
+    """Compute the shape of a DTensor operator's whole result once for all ranks, hidden from dispatch modes.
+
+    DTensor runs the operator on fake tensors, once in each thread. May be called repeatedly.
+    """
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     name = "_propagate_tensor_meta_non_cached"
     original = getattr(ShardingPropagator, name)
+    known: dict[Any, Any] = {}
+
+    def shapes(argument: Any) -> Any:
+        """What the result's shape depends on."""
+        if isinstance(argument, DTensorSpec):
+            return argument.tensor_meta, argument.mesh.device_type
+        if isinstance(argument, (list, tuple)):
+            return tuple([shapes(item) for item in argument])
+        if isinstance(argument, dict):
+            return tuple([(key, shapes(value)) for key, value in argument.items()])
+        return argument.__class__, argument
 
     @functools.wraps(original)
     def propagate(self: Any, schema: Any) -> Any:
-        with no_modes():
-            return original(self, schema)
+        key = schema.op, torch.get_default_dtype(), shapes(schema.args_schema), shapes(schema.kwargs_schema)
+        try:
+            return known[key]
+        except TypeError:  # an argument that cannot be a key
+            with no_modes():
+                return original(self, schema)
+        except KeyError:
+            with no_modes():
+                known[key] = found = original(self, schema)
+            return found
 
     setattr(ShardingPropagator, name, propagate)
 

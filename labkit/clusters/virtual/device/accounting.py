@@ -20,7 +20,9 @@ from torch import Tensor, get_float32_matmul_precision
 from torch.nn import Buffer, Parameter
 
 from labkit.clusters.virtual.device import memory
-from labkit.clusters.virtual.device.fake import Shapes
+from labkit.clusters.virtual.device.fake import Answer, NewResult, Shapes, made
+from labkit.clusters.virtual.device.fake import answer as answer_of
+from labkit.clusters.virtual.device.fake import key as key_of
 from labkit.clusters.virtual.device.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
 from labkit.clusters.virtual.device.operators import Operator, known, operator
 from labkit.clusters.virtual.device.operators import nbytes as nbytes_of
@@ -28,41 +30,52 @@ from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.hardware import GPU, Topology
-from labkit.torch_versions.dispatch import UnguardedDispatchMode
-from labkit.torch_versions.fake_tensors import FakeTensor
-from labkit.torch_versions.tensors import IS_PARAMETER, meshes_apart, objects_without_modes
+from labkit.torch_versions.dispatch import DisableTorchDispatch, UnguardedDispatchMode
+from labkit.torch_versions.fake_tensors import DEVICE_QUERY, FakeTensor, device_of
+from labkit.torch_versions.tensors import (
+    IS_PARAMETER,
+    meshes_apart,
+    objects_without_modes,
+    shapes_of_dtensors_apart,
+)
 from labkit.trace import MemorySample
 
 _TENSOR, _PARAMETER, _FAKE, _SEQUENCE = range(1, 5)
 _KINDS: dict[Any, int] = {Tensor: _TENSOR, Buffer: _TENSOR, Parameter: _PARAMETER, list: _SEQUENCE, tuple: _SEQUENCE}
 
 
+class Costs:
+    """Seconds of operators on one GPU, for all ranks of the process."""
+
+    def __init__(self, gpu: GPU) -> None:
+        self.gpu = gpu
+        self.moving: dict[int, float] = {}
+        """Of an operator without FLOPs, by bytes."""
+        self.working: dict[Any, float] = {}
+        """Of an operator with FLOPs, by everything that its FLOPs depend on."""
+
+
 class Accounting(UnguardedDispatchMode):
     """Charges one rank: `compute(seconds)` for its time, `account` for its memory.
 
-    `claim` is called before an operator draws random numbers. With `shapes` all tensors are fake.
+    `claim` is called before an operator draws random numbers.
     """
 
     def __init__(
         self,
-        gpu: GPU,
+        costs: Costs,
         compute: Callable[[float], None],
         account: MemoryAccount,
         race_detector: RaceDetector,
         claim: Callable[[], None] | None = None,
-        shapes: Shapes | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._gpu = gpu
+        self._gpu = costs.gpu
         self._compute = compute
         self._account = account
         self._claim = claim
         self._race_detector = race_detector
-        self._shapes = shapes
-        self._moving: dict[int, float] = {}
-        """Seconds of an operator without FLOPs, by bytes."""
-        self._working: dict[Any, float] = {}
-        """Seconds of an operator with FLOPs, by everything that its FLOPs depend on."""
+        self._moving, self._working = costs.moving, costs.working
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
@@ -114,10 +127,7 @@ class Accounting(UnguardedDispatchMode):
         if op.seeded and self._claim is not None:
             self._claim()
 
-        if self._shapes is not None:
-            output = self._shapes.run(op, args, kwargs or {})
-        else:
-            output = op.call(*args, **kwargs) if kwargs else op.call(*args)
+        output = self._run(op, args, kwargs)
 
         kind = _KINDS.get(output.__class__)
         if kind is None:
@@ -125,7 +135,7 @@ class Accounting(UnguardedDispatchMode):
                 nbytes += nbytes_of(args[number] if number < len(args) else kwargs[name])
         elif kind != _SEQUENCE:
             # asks the fake tensor itself: torch's own query for the device passes through all modes
-            if output.fake_device.type == "meta" if kind == _FAKE else output.is_meta:
+            if device_of(output).type == "meta" if kind == _FAKE else output.is_meta:
                 return output
             nbytes += nbytes_of(output)
             if op.fresh:
@@ -150,12 +160,15 @@ class Accounting(UnguardedDispatchMode):
         self._compute(seconds)
         return output
 
+    def _run(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        return op.call(*args, **kwargs) if kwargs else op.call(*args)
+
     def _free(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """Views, and allocations without writes: no time, but possibly memory."""
         account = self._account
         if op.creates:
             account.must_fit(_bytes_to_create(args, kwargs))
-        output = op.call(*args, **kwargs) if self._shapes is None else self._shapes.run(op, args, kwargs)
+        output = self._run(op, args, kwargs)
         if op.fresh:
             category = COMMUNICATION if op.communicates else self._category(False)
             for tensor in output if output.__class__ in (list, tuple) else (output,):
@@ -191,6 +204,86 @@ class Accounting(UnguardedDispatchMode):
                 seconds = self._gpu.seconds(float(flops), nbytes, dtype)
             self._working[key] = seconds
         return seconds
+
+
+class FakeAccounting(Accounting):
+    """Accounting on fake tensors: an operator that any rank has run on such shapes takes little more than a look-up.
+
+    What depends on more than shapes happens each time: marking parameters, counting new memory.
+    """
+
+    def __init__(self, shapes: Shapes, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._shapes = shapes
+        self._answers = shapes.answers
+        self._charge, self._compute = self._compute, self._charged
+        self._seconds_charged: float | None = None
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is DEVICE_QUERY:  # half of all calls
+            argument = args[0]
+            return device_of(argument) if argument.__class__ is FakeTensor else NotImplemented
+        op = known.get(id(function)) or operator(function)
+        key = key_of(op, args, kwargs)
+        answer = self._answers.get(key) if key is not None else None
+        if answer is not None:
+            return self._known(op, answer, args, kwargs)
+        self._seconds_charged = None
+        output = super().__torch_dispatch__(function, types, args, kwargs)
+        if key is not None and key_of(op, args, kwargs) == key:  # else it has changed an argument's shape
+            answer = answer_of(op, output, args, kwargs or {})
+            if answer is not None:
+                answer.seconds = self._seconds_charged
+                self._answers[key] = answer
+        return output
+
+    def _charged(self, seconds: float) -> None:
+        self._seconds_charged = seconds
+        self._charge(seconds)
+
+    def _run(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        return self._shapes.run(op, args, kwargs or {})
+
+    def _known(self, op: Operator, answer: Answer, args: Any, kwargs: Any) -> Any:
+        """An operator with known results and cost, in the same order as when it is computed."""
+        account = self._account
+        for number in answer.marked:
+            if args[number]._is_param:
+                account.is_parameter(args[number])
+        if op.creates:
+            account.must_fit(_bytes_to_create(args, kwargs or {}))
+        if op.seeded and self._claim is not None:
+            self._claim()
+        with DisableTorchDispatch():
+            outputs = [made(result, args) for result in answer.results]
+        if op.fresh:
+            category = COMMUNICATION if op.free and op.communicates else self._category(False)
+            if category == OTHER and not op.free and _differentiable(args):
+                category = self._category(True)
+            for output, result in zip(outputs, answer.results, strict=True):
+                if result.__class__ is NewResult:
+                    if result.nbytes >= 0:
+                        account.hold_new(output.untyped_storage(), result.nbytes, category)
+                elif output is not None:
+                    account.hold(output, category)
+        if op.grows:
+            _resized(account, args, kwargs)
+        if answer.seconds is not None:
+            self._charge(answer.seconds)
+        if answer.kind is FakeTensor:
+            return outputs[0]
+        return answer.kind(outputs) if outputs else None
+
+
+def _differentiable(args: Any) -> bool:
+    """Whether a tensor of these requires a gradient."""
+    for argument in args:
+        if argument.__class__ is FakeTensor:
+            if argument.requires_grad:
+                return True
+        elif argument.__class__ is list and any(i.__class__ is FakeTensor and i.requires_grad for i in argument):
+            return True
+    return False
 
 
 def _shape(argument: Any) -> Any:
@@ -241,11 +334,13 @@ class Ledger:
         if shapes_only:
             _KINDS[FakeTensor] = _FAKE
         self._topology = topology
+        self._costs = Costs(topology.gpu)
         self._claim = claim
         self._account = account
         self._accounts: list[MemoryAccount] = []
         if account or shapes_only:
             meshes_apart()
+            shapes_of_dtensors_apart()
         if shapes_only:
             objects_without_modes()
         if account:
@@ -269,9 +364,10 @@ class Ledger:
         )
         self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
+        charged = self._costs, endpoint.compute, account, endpoint.race_detector, claim
         with (
             memory.counted_on(memory.Device(account, endpoint, self._topology)),
-            Accounting(gpu, endpoint.compute, account, endpoint.race_detector, claim, self._shapes),
+            FakeAccounting(self._shapes, *charged) if self._shapes else Accounting(*charged),
         ):
             yield
         account.close()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_default_dtype, get_float32_matmul_precision
 
+from labkit.clusters.virtual.device.memory import in_blocks, is_meta
 from labkit.clusters.virtual.device.operators import Operator
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import (
@@ -18,22 +19,27 @@ from labkit.torch_versions.fake_tensors import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    constant_tensor,
+    device_of,
+    fake_by_default,
     fake_tensor,
     swap_fake_tensors,
 )
-from labkit.torch_versions.tensors import ddp_of_shapes, shapes_of_dtensors_apart, storage_key
+from labkit.torch_versions.tensors import ddp_of_shapes, storage_key
 
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _SAID = {"_local_scalar_dense": "`.item()` (or `float()`, `int()`, `if` on a tensor)", "equal": "`torch.equal`"}
 
 
-class _NewResult(NamedTuple):
+class NewResult(NamedTuple):
     """A result with memory of its own."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    nbytes: int
+    """Size of its memory in the account; -1 on `meta`, which is not counted."""
 
 
 class _AliasResult(NamedTuple):
@@ -53,69 +59,77 @@ class _ArgumentResult(NamedTuple):
     argument: int
 
 
-_Result = _NewResult | _AliasResult | _ArgumentResult
+_Result = NewResult | _AliasResult | _ArgumentResult | None
+
+
+class Answer:
+    """What an operator returns for arguments of these shapes, and what that costs."""
+
+    __slots__ = ("kind", "marked", "results", "seconds")
+
+    def __init__(self, kind: type, results: list[_Result], marked: tuple[int, ...]) -> None:
+        self.kind = kind
+        """Type of the return value: `FakeTensor`, a sequence of such, or `NoneType`."""
+        self.results = results
+        self.marked = marked
+        """Numbers of the arguments that the account marks if they are parameters."""
+        self.seconds: float | None = None
+        """GPU time; None if it takes none."""
 
 
 class Shapes:
     """Output shapes of operators. Created once per process; all its ranks enter `mode`.
 
-    The mode takes 70 microseconds per operator. A cached answer takes a quarter of that.
+    The mode takes 200 microseconds per operator. A known answer takes a twentieth of that.
     """
 
     def __init__(self) -> None:
         ddp_of_shapes()
-        shapes_of_dtensors_apart()
         self.mode = FakeTensorMode()
         swap_fake_tensors(self.mode)
-        self._answers: dict[Any, tuple[type, list[_Result]] | None] = {}
-        """By operator and arguments: type of the return value, and its tensors. None: must be computed each time."""
-        with self.mode:
-            tensors: list[Any] = [torch.empty(1, device=device) for device in ("cpu", "meta")]
-        self._attributes = {torch.device(tensor.fake_device): dict(vars(tensor)) for tensor in tensors}
+        fake_by_default(self.mode)
+        self.answers: dict[Any, Answer] = {}
+        """By `key`, for all ranks."""
 
     def run(self, op: Operator, args: Any, kwargs: Any) -> Any:
-        """The operator's result. Raises RuntimeError if it depends on values."""
-        key = _key(op, args, kwargs)
-        answer = self._answers.get(key) if key is not None else None
-        if answer is not None:
-            kind, results = answer
-            made = [self._make(result, args) for result in results]
-            return made[0] if kind is FakeTensor else kind(made)
-        if key is None and _is_of_constant(op, args):
-            return _of_constant(op, args, kwargs)
+        """The operator's result, computed by the mode. Raises RuntimeError if it depends on values."""
+        if op.name in _OF_CONSTANTS:
+            if _is_of_constant(op, args):
+                return _of_constant(op, args, kwargs)
+            if op.name == "lift_fresh" and args[0].__class__ is Tensor and args[0].numel() == 1 and args[0].is_cpu:
+                with DisableTorchDispatch():
+                    return constant_tensor(self.mode, args[0].clone())
         try:
-            output = op.call(*args, **kwargs)
+            return op.call(*args, **kwargs)
         except _NEEDS_VALUES:
             what = _SAID.get(op.name, f"`{op.name}`")
             raise RuntimeError(
                 f"{what} needs values, but with fake=True tensors have shapes only. Leave it out, or run a smaller "
                 "model with real tensors"
             ) from None
-        if key is not None and key not in self._answers:
-            self._answers[key] = _answer(output, args)
-        return output
 
-    def _make(self, result: _Result, args: Any) -> Tensor:
-        if result.__class__ is _ArgumentResult:
-            return args[result.argument]  # type: ignore[no-any-return]
-        with DisableTorchDispatch():
-            if isinstance(result, _NewResult):
-                meta = torch.empty_strided(result.size, result.stride, dtype=result.dtype, device="meta")
-            else:
-                assert isinstance(result, _AliasResult)
-                base = args[result.argument]
-                offset = base.storage_offset() + result.offset
-                meta = torch.empty(0, dtype=result.dtype, device="meta")
-                meta.set_(base.untyped_storage(), offset, result.size, result.stride)
-            return fake_tensor(meta, result.device, self._attributes[result.device])
+
+def made(result: _Result, args: Any) -> Any:
+    """One result of an operator with a known answer. Call it without dispatch modes."""
+    kind = result.__class__
+    if kind is NewResult:
+        size, stride, dtype, device, _ = result  # type: ignore[misc]  # it is a NewResult
+        return fake_tensor(_empty_strided(size, stride, dtype=dtype, device="meta"), device)
+    if kind is _AliasResult:
+        number, size, stride, dtype, device, offset = result  # type: ignore[misc]  # as above
+        base = args[number]
+        meta = _empty(0, dtype=dtype, device="meta")
+        meta.set_(base.untyped_storage(), base.storage_offset() + offset, size, stride)
+        return fake_tensor(meta, device)
+    return None if result is None else args[result.argument]
+
+
+_empty, _empty_strided = torch.empty, torch.empty_strided
+_OF_CONSTANTS = ("add_", "_local_scalar_dense", "lift_fresh")
 
 
 def _is_of_constant(op: Operator, args: Any) -> bool:
-    return (
-        op.name in ("add_", "_local_scalar_dense")
-        and getattr(args[0], "constant", None) is not None
-        and not any(isinstance(argument, Tensor) for argument in args[1:])
-    )
+    return getattr(args[0], "constant", None) is not None and not any(isinstance(a, Tensor) for a in args[1:])
 
 
 def _of_constant(op: Operator, args: Any, kwargs: Any) -> Any:
@@ -125,58 +139,101 @@ def _of_constant(op: Operator, args: Any, kwargs: Any) -> Any:
     return args[0] if isinstance(result, Tensor) else result
 
 
-def _key(op: Operator, args: Any, kwargs: Any) -> Any:
-    """Everything that the result's shape depends on; None if that is unknown."""
-    if op.grows:
+# Keys of answers --------------------------------------------------------------------------------------------------
+
+_PLAIN = frozenset(
+    (int, bool, str, complex, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
+)  # fmt: skip
+
+
+def key(op: Operator, args: Any, kwargs: Any) -> Any:
+    """Everything that the results' shapes and the costs depend on; None if that is unknown."""
+    if op.composite or op.name in ("resize_", "resize_as_", "set_"):
         return None
-    key: list[Any] = [op]
-    for argument in (*args, *kwargs.items()) if kwargs else args:
+    parts: list[Any] = [op, get_default_dtype()]
+    if op.flops is not None:
+        parts.append(get_float32_matmul_precision())
+    # of operators on tensors, fractions are factors and tolerances, and new ones come with each step
+    fractions = not args or args[0].__class__ not in (FakeTensor, list)
+    if not _add_to_key(parts, args, fractions):
+        return None
+    if op.name.startswith("as_strided"):
+        parts.append(args[0].storage_offset())
+    if kwargs:
+        parts += kwargs
+        if not _add_to_key(parts, kwargs.values(), fractions):
+            return None
+    return tuple(parts)
+
+
+def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
+    """Append what a result's shape depends on; False if that is unknown."""
+    append = parts.append
+    for argument in arguments:
         kind = argument.__class__
         if kind is FakeTensor:
             if argument.constant is not None:
-                return None
-            key.append((argument.shape, argument.stride(), argument.dtype, argument.fake_device))
+                return False
+            append(argument.shape)
+            append(argument.stride())
+            append(argument.dtype)
+            append(device_of(argument))
         elif kind is list:
-            if any(isinstance(item, Tensor) for item in argument):
-                inner = _key(op, argument, None)
-                if inner is None:
-                    return None
-                key.append(inner)
-            else:
-                key.append(tuple(argument))
-        elif isinstance(argument, Tensor) or (kind is tuple and isinstance(argument[1], (Tensor, list))):
-            return None
+            inner: list[Any] = []
+            if not _add_to_key(inner, argument, True):
+                return False
+            append(tuple(inner))
         else:
-            key.append((kind, argument))
-    return tuple(key)
+            append(kind)
+            if kind in _PLAIN or (kind is float and fractions):
+                append(argument)
+            elif kind is not float and kind is not torch.Generator:
+                return False
+    return True
 
 
-def _answer(output: Any, args: Any) -> tuple[type, list[_Result]] | None:
-    tensors = output if isinstance(output, (list, tuple)) else [output]
+# Making answers ---------------------------------------------------------------------------------------------------
+
+
+def answer(op: Operator, output: Any, args: Any, kwargs: Any) -> Answer | None:
+    """How to make this output again from such arguments; None if it cannot be made from their shapes."""
+    tensors = [*output] if isinstance(output, (list, tuple)) else [] if output is None else [output]
+    storages = [_storage_of(argument) for argument in args]
+    others = {_storage_of(item) for a in (*args, *kwargs.values()) if isinstance(a, list) for item in a}
+    others |= {_storage_of(argument) for argument in kwargs.values()}
     results: list[_Result] = []
+    fresh: set[int | None] = set()
     for tensor in tensors:
-        if tensor.__class__ is not FakeTensor or tensor.constant is not None:
-            return None
+        if tensor is None:
+            results.append(None)
+            continue
+        storage = _storage_of(tensor)
+        if storage is None or tensor.constant is not None or storage in others or storage in fresh:
+            return None  # two results share new memory, or one is a view of a list's tensor
+        form = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
         same = next((i for i, argument in enumerate(args) if argument is tensor), None)
-        storage = tensor.untyped_storage()
-        addresses = [storage_key(a.untyped_storage()) if isinstance(a, Tensor) else None for a in args]
-        base = addresses.index(storage_key(storage)) if storage_key(storage) in addresses else None
         if same is not None:
             results.append(_ArgumentResult(same))
-        elif base is not None:
-            offset = tensor.storage_offset() - args[base].storage_offset()
-            if tensor.dtype is not args[base].dtype:
+        elif storage in storages:
+            base = args[storages.index(storage)]
+            if tensor.dtype is not base.dtype:
                 return None
-            results.append(
-                _AliasResult(base, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device, offset)
-            )
-        elif tensor.storage_offset() == 0:
-            results.append(_NewResult(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device))
+            offset = tensor.storage_offset() - base.storage_offset()
+            results.append(_AliasResult(storages.index(storage), *form, offset))
         else:
-            return None
-    inside = {storage_key(a.untyped_storage()) for a in args if isinstance(a, list) for a in a if isinstance(a, Tensor)}
-    new = (tensor for tensor, result in zip(tensors, results, strict=True) if isinstance(result, _NewResult))
-    fresh = [storage_key(tensor.untyped_storage()) for tensor in new]
-    if len(set(fresh)) < len(fresh) or inside.intersection(fresh) or not results:
-        return None  # two results share new memory, or one is a view of a list's tensor
-    return type(output), results
+            with DisableTorchDispatch():
+                alone = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            if tensor.storage_offset() or alone.untyped_storage().nbytes() != tensor.untyped_storage().nbytes():
+                return None
+            fresh.add(storage)
+            results.append(NewResult(*form, -1 if is_meta(tensor) else in_blocks(tensor.untyped_storage().nbytes())))
+    if not results and output is not None:
+        return None
+    # a layer's weight may be used through a view of it
+    arguments = enumerate((() if op.fresh else args[:1]) if op.free else args)
+    return Answer(type(output), results, tuple(i for i, a in arguments if a.__class__ is FakeTensor))
+
+
+def _storage_of(argument: Any) -> int | None:
+    """The address of a fake tensor's memory; None for anything else."""
+    return storage_key(argument.untyped_storage()) if argument.__class__ is FakeTensor else None

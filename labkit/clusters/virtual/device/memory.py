@@ -26,6 +26,7 @@ from labkit.trace import Category, MemorySample
 BLOCK_BYTES = 512
 _CATEGORIES = tuple(Category)
 PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, COMMUNICATION, OTHER = range(len(_CATEGORIES))
+_PLAIN = (torch.nn.Parameter, FakeTensor)
 _MIN_SAMPLES, _MAX_SAMPLES, _ALL_SAMPLES = 64, 1024, 1 << 17
 
 
@@ -80,9 +81,13 @@ class MemoryAccount:
         key = storage_key(untyped)
         if key in self._storages or is_meta(tensor):
             return
-        nbytes = (untyped.nbytes() + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+        self.hold_new(untyped, in_blocks(untyped.nbytes()), category)
+
+    def hold_new(self, untyped: torch.UntypedStorage, nbytes: int, category: int) -> None:
+        """Count a new storage of `nbytes`, a number of whole blocks. Raises torch.OutOfMemoryError."""
         if self.total + nbytes > self._capacity:
             self.must_fit(nbytes)
+        key = storage_key(untyped)
         self._storages[key] = storage = _Storage(untyped, self._ended)
         storage.category = category
         storage.key = key
@@ -104,7 +109,7 @@ class MemoryAccount:
         storage = self._storages.get(storage_key(untyped))
         if storage is None:
             return
-        nbytes = (untyped.nbytes() + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+        nbytes = in_blocks(untyped.nbytes())
         more = nbytes - storage.nbytes
         self.must_fit(more)
         storage.nbytes = nbytes
@@ -146,7 +151,7 @@ class MemoryAccount:
 
     def is_parameter(self, tensor: Tensor) -> None:
         """Mark the tensor as a parameter; its gradient will count as a gradient."""
-        if tensor.__class__ is torch.nn.Parameter:  # called again and again
+        if tensor.__class__ in _PLAIN:  # called again and again
             known = self._storages.get(storage_key(tensor.untyped_storage()))
             if known is not None and known.category == PARAMETER and self._is_hooked(tensor):
                 return
@@ -242,6 +247,11 @@ class MemoryAccount:
             f"rank {self.rank} asked for {_shown(nbytes)}, but of the {_shown(self._capacity)} of its {self._gpu} only "
             f"{_shown(self._capacity - self.total)} are free; in use: {listed or 'nothing'}. {_ADVICE[largest]}"
         )
+
+
+def in_blocks(nbytes: int) -> int:
+    """Bytes that the allocator takes for `nbytes`."""
+    return (nbytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
 _SHARD = "Try to shard parameters, gradients and optimizer state over the ranks (ZeRO, FSDP), or a smaller data type"
