@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Protocol
 import numpy.random
 import torch
 
+from labkit.clusters import deepspeed_shared_memory
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.output_batches import OutputBatches
 from labkit.clusters.forkserver.progress import Slot, private_slot
@@ -205,6 +206,7 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdigit() and int(threads) > 1:
         torch.set_num_threads(int(threads))
+    deepspeed_shared_memory.leave_out_when_imported()
     if preparation(request.entry) is None:
         # forked copies of one generator would draw the same numbers on every rank
         numpy.random.seed()

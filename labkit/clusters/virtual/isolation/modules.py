@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from labkit import exercises
+from labkit.clusters import deepspeed_shared_memory
 from labkit.clusters.program import is_learners
 from labkit.clusters.virtual.isolation import packages
 from labkit.clusters.virtual.isolation.current import Rank, here
@@ -233,6 +234,7 @@ def _run(name: str, table: dict[str, ModuleType]) -> None:
         raise
     finally:
         _unfinished.discard(id(module))
+    deepspeed_shared_memory.leave_out(module)
     replacement = sys.modules.get(name)
     if replacement is not None and replacement is not stand_in:  # as modules do that import lazily
         table[name] = replacement
