@@ -163,6 +163,10 @@ def _log_requested_backend() -> None:
         data = {**original(parallel), "backend_name": dist.get_backend(parallel.process_group)}
         for name in ("master_addr", "master_port", "cuda_visible_devices", "torch_distributed_debug"):
             data[name] = os.environ.get(name.upper(), "N/A")
+        if data["backend_name"] == "gloo":
+            for name in ("gloo_socket_ifname", "gloo_device_transport"):
+                data[name] = os.environ.get(name.upper(), "N/A")
+            data["gloo_num_threads"] = 2
         return data
 
     DistributedDataParallel._get_ddp_logging_data = logging_data  # type: ignore[method-assign]

@@ -29,6 +29,8 @@ class Recorded:
     """Number of the row in which it is drawn."""
     is_annotation: bool = False
     """Whether `torch.profiler.record_function` made it."""
+    is_async: bool = False
+    """Whether it lasts beyond the call that begins it."""
     shapes: Sequence[Sequence[int]] = ()
     """Shapes of an operator's arguments; empty for one that is no tensor."""
     flops: int = 0
@@ -104,6 +106,7 @@ class _Result:
                     end_ns=event.end_ns,
                     duration_ns=event.end_ns - event.start_ns,
                     is_user_annotation=event.is_annotation,
+                    is_async=event.is_async,
                     scope=int((RecordScope.USER_SCOPE if event.is_annotation else RecordScope.FUNCTION).value),
                     shapes=[list(shape) for shape in event.shapes],
                     flops=event.flops,

@@ -155,7 +155,8 @@ def test_a_monitored_barrier_names_who_is_missing(kind: Literal["threads", "proc
     result = run(source, kind=kind)
     first = result.ranks[0].error
     assert first is not None and first.type == "RuntimeError"
-    assert first.message.startswith("Ranks 1, 3 failed to pass monitoredBarrier in 20000 ms (Cell In[7], line 9)")
+    assert first.message.startswith("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 20000 ms (Cell In[7], line 9)")
+    assert first.message.strip().endswith("of the missing ranks 1, 3")
     assert first.time == pytest.approx(20.0, rel=1e-3)
 
 
@@ -168,9 +169,10 @@ def test_a_monitored_barrier_lets_all_pass_that_come_in_time_and_tells_those_who
     assert run(source.replace("SECONDS", "2"), ranks=3).ok
     result = run(source.replace("SECONDS", "3"), ranks=3)
     assert [rank.error.message.split(" in ")[0] for rank in result.ranks if rank.error] == [
-        "Rank 2 failed to pass monitoredBarrier",
-        "Rank 2 failed to pass monitoredBarrier",
-        "came too late: Rank 2 failed to pass monitoredBarrier",
+        "[Rank 0]: Rank 2 failed to pass monitoredBarrier",
+        "Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+        "[Rank 0]: Rank 2 failed to pass monitoredBarrier",
+        "came too late: [Rank 0]: Rank 2 failed to pass monitoredBarrier",
     ]
 
 

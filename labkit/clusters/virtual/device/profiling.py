@@ -16,9 +16,8 @@ from labkit.clusters.virtual.device import memory
 from labkit.clusters.virtual.device.operators import known, operator
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.isolation import current
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.scheduler.requests import Request
 from labkit.torch_versions.dispatch import UnguardedDispatchMode, schema_of
-from labkit.torch_versions.groups import groups_of_this_rank
 from labkit.torch_versions.profiler import Recorded, record_with
 
 _OPERATORS, _COMMUNICATION = 1, 2
@@ -43,24 +42,26 @@ class _RankRecorder(UnguardedDispatchMode):
     def __init__(self, endpoint: Endpoint, profile: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.rank, self.metadata = endpoint.rank, dict[str, str]()
-        self._endpoint, self._post = endpoint, endpoint.post
+        self._endpoint = endpoint
         self._with_shapes, self._with_flops = profile.record_shapes, profile.with_flops
         self._account = memory.current() if profile.profile_memory else None
         self._recorded: list[Recorded] = []
-        self._requests: list[tuple[str, Request]] = []
+        self._requests: list[tuple[Request, str, list[tuple[int, ...]]]] = []
 
     def start(self) -> None:
         _active.recorder = self
-        self._endpoint.post = self._posted  # type: ignore[method-assign]
+        self._endpoint.observer = self._communicates
         self.__enter__()  # type: ignore[no-untyped-call]  # as above
 
     def stop(self) -> Sequence[Recorded]:
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
-        self._endpoint.post = self._post  # type: ignore[method-assign]
+        self._endpoint.observer = None
         _active.recorder = None
-        for name, request in self._requests:
+        for request, name, shapes in self._requests:
             end = self._endpoint.now if request.done_at is None else request.done_at
-            self._recorded.append(Recorded(name, _ns(request.posted), _ns(end), _COMMUNICATION))
+            self._recorded.append(
+                Recorded(name, _ns(request.posted), _ns(end), _COMMUNICATION, is_async=True, shapes=shapes)
+            )
         return sorted(self._recorded, key=lambda event: (event.start_ns, -event.end_ns))
 
     def annotate(self, name: str) -> Callable[[], None]:
@@ -91,13 +92,9 @@ class _RankRecorder(UnguardedDispatchMode):
     def _held(self) -> int:
         return 0 if self._account is None else self._account.total
 
-    def _posted(self, request: Request, at: float | None = None) -> Any:
-        handle = self._post(request, at)
-        if isinstance(request, (Collective, Receive, Send)):
-            groups: Any = groups_of_this_rank()
-            backend = next(group.backend.name for group in groups if group.label == request.group)
-            self._requests.append((f"{backend}:{request.name}", request))
-        return handle
+    def _communicates(self, request: Request, name: str, tensors: Sequence[Tensor]) -> None:
+        shapes = [tuple(tensor.shape) for tensor in tensors] if self._with_shapes else []
+        self._requests.append((request, name, shapes))
 
 
 def _ns(seconds: float) -> int:

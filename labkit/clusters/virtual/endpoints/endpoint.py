@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NoReturn, Protocol
+
+from torch import Tensor
 
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
@@ -26,6 +29,8 @@ class Endpoint(Protocol):
     rank: int
     race_detector: RaceDetector
     """Operations that the rank has not waited for yet."""
+    observer: Callable[[Any, str, Sequence[Tensor]], None] | None
+    """Called with each message and collective: its handle, its name as of the backend, its tensors. For profiles."""
 
     @property
     def now(self) -> float:

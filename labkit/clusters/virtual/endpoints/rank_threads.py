@@ -38,6 +38,7 @@ class SharedEndpoint:
 
     threads: RankThreads | None = None
     """None as long as the rank has one thread."""
+    observer: Callable[[Any, str, Sequence[Any]], None] | None = None
 
     def sleep_for_any(self, waits: Sequence[tuple[Any, float]], restless: bool) -> Collection[Any]:
         raise NotImplementedError

@@ -120,7 +120,9 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
         lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
     )
     make_groups_with(
-        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
+        lambda backend, name, rank, size, ranks, _, timeout: VirtualProcessGroup(
+            backend, name, rank, ranks, timeout, current.endpoint()
+        )
     )
     arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))
     current.follow_threads()

@@ -37,7 +37,9 @@ def prepare_forks() -> None:
     """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
     store.install()
     make_groups_with(
-        lambda backend, name, rank, size, ranks, *_: VirtualProcessGroup(backend, name, rank, ranks, current.endpoint())
+        lambda backend, name, rank, size, ranks, _, timeout: VirtualProcessGroup(
+            backend, name, rank, ranks, timeout, current.endpoint()
+        )
     )
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)

@@ -32,6 +32,8 @@ class _GroupCalls:
     given_up: dict[int, str] = field(default_factory=dict)
     """By number: why the members that had joined a monitored barrier gave it up."""
     busy_until: float = 0.0
+    next_limit: float = inf
+    """When the time limits of incomplete collectives are looked at next."""
 
 
 class CollectiveMatcher:
@@ -65,6 +67,11 @@ class CollectiveMatcher:
         if number in calls.given_up:
             self._engine.fail(request, RuntimeError(f"came too late: {calls.given_up[number]}"), now)
             return
+        if self._engine.closed:
+            closed = diagnosis.closed_group(self._engine, request)
+            if closed is not None:
+                self._engine.fail(request, closed, now)
+                return
         signature = collectives.signature(request)
         arrived = calls.pending.get(number)
         if arrived is None:
@@ -83,7 +90,7 @@ class CollectiveMatcher:
                 self._hold(now, calls, [arrived[rank] for rank in calls.members])
             return
         if request.timeout < inf:
-            self._engine.at(now + request.timeout, self._give_up, request)
+            self._look_at_limits(calls, request.posted + request.timeout, request.group)
         if self._engine.lost:
             lost = diagnosis.lost_peer(self._engine, request)
             if lost is not None:
@@ -102,16 +109,39 @@ class CollectiveMatcher:
                     errors[request.rank] = error
         return errors
 
-    def _give_up(self, now: float, request: Collective) -> None:
-        """A monitored barrier has timed out."""
-        calls = self._groups[request.group]
-        arrived = calls.pending.get(request.number)
-        if arrived is not None and request.error is None:
-            missing = [rank for rank in calls.members if rank not in arrived]
-            del calls.pending[request.number], calls.signatures[request.number]
-            calls.unlike.discard(request.number)
-            why = calls.given_up[request.number] = diagnosis.incomplete_barrier(request, missing)
-            self._engine.fail_all(arrived.values(), RuntimeError(why), now)
+    def _look_at_limits(self, calls: _GroupCalls, due: float, group: str) -> None:
+        """Look at the time limits of the group's incomplete collectives at that time, if not before."""
+        if due < calls.next_limit:
+            calls.next_limit = due
+            self._engine.at(due, self._limits_are_due, group)
+
+    def _limits_are_due(self, now: float, group: str) -> None:
+        calls = self._groups.get(group)
+        if calls is None:
+            return
+        calls.next_limit = inf
+        for request in [request for arrived in calls.pending.values() for request in arrived.values()]:
+            due = request.posted + request.timeout
+            if due > now:
+                self._look_at_limits(calls, due, group)
+            elif request.error is None:
+                self._give_up(now, calls, request)
+
+    def _give_up(self, now: float, calls: _GroupCalls, request: Collective) -> None:
+        """Not all members have joined in time."""
+        arrived = calls.pending[request.number]
+        if request.name != "monitored_barrier":
+            error = diagnosis.timed_out(self._engine, request, request.timeout)
+            if request.number in calls.unlike:
+                error = diagnosis.unlike_collectives(self._engine, request.number, calls.members, arrived)
+            self._engine.give_up(request, error, now)
+            return
+        missing = [rank for rank in calls.members if rank not in arrived]
+        for joined in arrived.values():
+            self._engine.fail(joined, diagnosis.given_up_barrier(joined, request, calls.members, missing), now)
+        del calls.pending[request.number], calls.signatures[request.number]
+        calls.unlike.discard(request.number)
+        calls.given_up[request.number] = diagnosis.incomplete_barrier(request, missing)
 
     def _hold(self, now: float, calls: _GroupCalls, requests: list[Collective]) -> None:
         first = requests[0]

@@ -39,6 +39,8 @@ def signature(call: Collective) -> Any:
         tensor = tensors[0]
         # with sizes that differ by rank, all members must expect the same sizes
         return name, call.op, call.root, tensor.dtype, call.expected or tensor.numel(), call.pieces
+    if name == "monitored_barrier":  # each member may wait for all ranks, or not
+        return name
     if name == "scatter":  # only the root has tensors
         return name, call.root
     if name == "all_to_all":

@@ -43,15 +43,19 @@ def explain(engine: Engine) -> dict[int, Exception]:
     unlike = engine.matcher.unlike()
     if unlike:
         return unlike
-    waits = {
-        rank: [peer for request in engine.awaited(rank) for peer in waited_for(engine, request)]
-        for rank in engine.waiting
-    }
+    waits = _waits(engine)
     report = _report(engine, waits)
     engine.stuck = engine.stuck or [
         _status(rank, request) for rank in sorted(engine.waiting) for request in engine.awaited(rank)
     ]
     return {rank: DeadlockError(report) for rank in waits}
+
+
+def _waits(engine: Engine) -> dict[int, list[int]]:
+    return {
+        rank: [peer for request in engine.awaited(rank) for peer in waited_for(engine, request)]
+        for rank in engine.waiting
+    }
 
 
 def scheduler_failed(what: str) -> SchedulerFailed:
@@ -96,6 +100,42 @@ def lost_peer(engine: Engine, request: Request) -> PeerFailed | None:
     return PeerFailed(f"waited in {request} for rank{'s' * (len(lost) > 1)} {ranges(lost)}, which failed")
 
 
+def timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
+    """A request that was not done in time, in gloo's words. If nobody could have gone on, it is a deadlock, too."""
+    which = "send" if isinstance(request, Send) else "recv"
+    message = (
+        f"[rank {request.rank}] Timed out waiting {seconds * 1000:g}ms for {which} operation to complete: {request} at "
+        f"{request.line or 'an unknown line'}{_note(engine, request, waited_for(engine, request))}"
+    )
+    if len(engine.waiting) > 1 and len(engine.waiting) + len(engine.ended) == len(engine.clock):
+        message += "\n" + _report(engine, _waits(engine))
+    return RuntimeError(message)
+
+
+def wait_timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
+    """`Work.wait(timeout)` was too short for a collective, which is still under way."""
+    note = _note(engine, request, waited_for(engine, request))
+    return RuntimeError(f"Operation timed out! {request} of {request.line} was not done in {seconds:g} s{note}")
+
+
+def closed_group(engine: Engine, request: Request) -> RuntimeError | None:
+    """The error of a request in a group that ranks have left after a time-out, in gloo's words; None without one."""
+    closed = engine.closed.get(request.group)
+    if not closed:
+        return None
+    if request.rank in closed:
+        return RuntimeError(
+            f"Application timeout caused pair closure: rank {request.rank} has timed out in this group, so {request} "
+            "cannot be done in it"
+        )
+    peers = waited_for(engine, request)
+    gone = [rank for rank in peers if rank in closed]
+    anybody = isinstance(request, Receive) and request.wanted is None
+    if not gone or (anybody and len(gone) < len(peers)):
+        return None
+    return RuntimeError(f"Connection closed by peer: {_ranks(gone)} timed out in the group of {request}")
+
+
 def unequal_message(send: Send, receive: Receive) -> MismatchError:
     """A matched send and receive whose data differ in dtype or size."""
     return MismatchError(
@@ -128,10 +168,28 @@ def unlike_collectives(
 
 
 def incomplete_barrier(request: Collective, missing: list[int]) -> str:
-    """Describe the ranks that did not reach a monitored barrier in time."""
+    """Describe the ranks that did not reach a monitored barrier in time, in gloo's words."""
+    named = missing if request.op else missing[:1]
+    others = f", of the missing ranks {ranges(missing)}" if len(named) < len(missing) else ""
     return (
-        f"{_ranks(missing).capitalize()} failed to pass monitoredBarrier in {request.timeout * 1000:g} ms "
-        f"({request.line or 'unknown line'})"
+        f"[Rank {request.rank}]: {_ranks(named).capitalize()} failed to pass monitoredBarrier in "
+        f"{request.timeout * 1000:g} ms ({request.line or 'unknown line'}){others}"
+    )
+
+
+def given_up_barrier(
+    joined: Collective, timed_out: Collective, members: tuple[int, ...], missing: list[int]
+) -> RuntimeError:
+    """The error of a rank that has joined a monitored barrier which then timed out, in gloo's words."""
+    first = members[0]
+    if joined.rank == first and joined.timeout == 0:
+        return RuntimeError(f"[Rank {first}]: Rank {first} timed out in monitoredBarrier after 0 ms.")
+    text = incomplete_barrier(timed_out, missing)
+    if joined.rank == first:
+        return RuntimeError(text)
+    return RuntimeError(
+        f"Rank {joined.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        f"from rank {first}. {text}"
     )
 
 

@@ -12,6 +12,7 @@ All of its rules:
 4. A collective begins when its last member has joined, and takes the time of the NCCL cost model.
 5. A rank that waits sleeps until its request is done; its clock is then at least that time.
 6. When no rank can run and some rank still waits, it is a deadlock: diagnosis.py describes who waits for whom.
+7. A wait with a time limit ends at that moment of the rank's clock, unless what it waits for is known to come.
 
 The engine does not depend on how ranks run: threads.py runs them as threads of this process, remote.py as processes of
 their own. Ties are broken by order of arrival, so the same program gives the same trace, bit for bit.
@@ -74,6 +75,14 @@ class Engine:
         """Live ranks that do not run the current cell; they count as ended."""
         self.lost: set[int] = set()
         """Failed ranks, as far as others can know by now."""
+        self.closed: dict[str, set[int]] = {}
+        """By group: ranks that have timed out in it. As with gloo, nobody can reach them there any more."""
+        self._limits: dict[int, tuple[Request, float, float]] = {}
+        """By rank: its latest request that it waits for up to a time, that time, and the seconds that it waits."""
+        self._limits_due: dict[int, float] = {}
+        """By rank: when the limit of its wait is looked at next. One entry of the agenda serves all waits of a rank."""
+        self._ended_waits: dict[int, RuntimeError] = {}
+        """By rank: why it waits no longer for a request that is still under way."""
         self.stuck: list[RankStatus] = []
         """The ranks of the first deadlock, and what each waited for."""
         self.groups: dict[str, tuple[int, ...]] = {}
@@ -181,6 +190,7 @@ class Engine:
         now = max(self.clock)
         self.clock[:] = [now] * len(self.clock)
         self.lost.clear()
+        self.closed.clear()
         for rank in ranks:
             del self.ended[rank]
             self.at(now, None, rank)
@@ -316,9 +326,28 @@ class Engine:
                 return False
             self.waiting[rank] = request
             if timeout < inf:
-                self.at(self.clock[rank] + timeout, self._time_out, (request, timeout))
+                due = self.clock[rank] + timeout
+                self._limits[rank] = request, due, timeout
+                self._look_at_limit(due, rank)
             return True
         return False
+
+    def _look_at_limit(self, due: float, rank: int) -> None:
+        """Look at the limit of the rank's wait at that time, if not before."""
+        if due < self._limits_due.get(rank, inf):
+            self._limits_due[rank] = due
+            self.at(due, self._limit_is_due, rank)
+
+    def _limit_is_due(self, time: float, rank: int) -> None:
+        if self._limits_due.get(rank) == time:
+            del self._limits_due[rank]
+        request, due, timeout = self._limits[rank]
+        if self.waiting.get(rank) is not request:
+            return
+        if due > time:
+            self._look_at_limit(due, rank)
+        else:
+            self._time_out(time, (request, timeout))
 
     def must_sleep_for_any(self, rank: int, waits: Sequence[tuple[Request, float]], restless: bool) -> bool:
         """Several threads of a rank begin to wait, each for a request and until a limit on the clock, when it fails.
@@ -374,7 +403,8 @@ class Engine:
         if request.error is not None:
             # one error may end many ranks: each gets its own exception, with its own traceback
             raise type(request.error)(*request.error.args)
-        assert request.done_at is not None
+        if request.done_at is None:
+            raise self._ended_waits.pop(rank)
         if move_clock and request.done_at > self.clock[rank]:
             if self._computing[rank] is not None:
                 self._end_computing(rank)
@@ -416,9 +446,7 @@ class Engine:
         if isinstance(error, diagnosis.MismatchError):
             self.mismatched.setdefault(rank, error)
         if self._is_awaited(request):
-            self._stop_waiting(rank)
-            self.clock[rank] = max(time, self.clock[rank])
-            self.at(self.clock[rank], None, rank)
+            self._let_run(rank, time)
 
     def fail_all(self, requests: Iterable[Request], error: BaseException, time: float = 0.0) -> None:
         for request in requests:
@@ -426,9 +454,34 @@ class Engine:
 
     def _time_out(self, time: float, subject: tuple[Request, float]) -> None:
         request, timeout = subject
-        if self._is_awaited(request) and request.done_at is None:
-            self._withdraw(request)
-            self.fail(request, RuntimeError(f"{request} timed out: not done after {timeout:g} s"), time)
+        if not self._is_awaited(request) or request.done_at is not None:
+            return
+        if isinstance(request, Collective) and request.rank not in self.several:
+            self._ended_waits[request.rank] = diagnosis.wait_timed_out(self, request, timeout)
+            self._let_run(request.rank, time)
+        else:
+            self.give_up(request, diagnosis.timed_out(self, request, timeout), time)
+
+    def give_up(self, request: Request, error: BaseException, time: float) -> None:
+        """Fail a request after a time-out. Its rank leaves the group with it, as with gloo, and others cannot reach it.
+
+        A collective that another rank has joined fails at that rank's own limit, if it has one.
+        """
+        self._withdraw(request)
+        self.fail(request, error, time)
+        self.closed.setdefault(request.group, set()).add(request.rank)
+        for other in [*self.messages.unmet(), *self.matcher.unmet()]:
+            has_limit = isinstance(other, Collective) and other.timeout < inf
+            closed = None if has_limit or other.error is not None else diagnosis.closed_group(self, other)
+            if closed is not None:
+                self._withdraw(other)
+                self.fail(other, closed, time)
+
+    def _let_run(self, rank: int, time: float) -> None:
+        """End the rank's wait at that time."""
+        self._stop_waiting(rank)
+        self.clock[rank] = max(time, self.clock[rank])
+        self.at(self.clock[rank], None, rank)
 
     def _withdraw(self, request: Request) -> None:
         """Remove a request that nobody waits for any more: nothing may match it."""

@@ -67,8 +67,8 @@ class Messages:
         elif box and box[0].__class__ is Receive:
             self._meet(now, send, box.popleft())  # type: ignore[arg-type]  # what the line above asks
             return
-        if send.to in self._engine.lost:
-            error = diagnosis.lost_peer(self._engine, send)
+        if send.to in self._engine.lost or self._engine.closed:
+            error = diagnosis.lost_peer(self._engine, send) or diagnosis.closed_group(self._engine, send)
             if error is not None:
                 self._engine.fail(send, error, now)
                 return
@@ -86,8 +86,8 @@ class Messages:
         elif box and box[0].__class__ is Send:
             self._meet(now, box.popleft(), receive)  # type: ignore[arg-type]  # as above
             return
-        if source in self._engine.lost:
-            error = diagnosis.lost_peer(self._engine, receive)
+        if source in self._engine.lost or self._engine.closed:
+            error = diagnosis.lost_peer(self._engine, receive) or diagnosis.closed_group(self._engine, receive)
             if error is not None:
                 self._engine.fail(receive, error, now)
                 return
@@ -106,7 +106,7 @@ class Messages:
             assert isinstance(send, Send)
             self._meet(now, send, receive)
             return
-        error = diagnosis.lost_peer(self._engine, receive) if self._engine.lost else None
+        error = diagnosis.lost_peer(self._engine, receive) or diagnosis.closed_group(self._engine, receive)
         if error is not None:
             self._engine.fail(receive, error, now)
         else:

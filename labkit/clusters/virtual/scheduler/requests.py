@@ -71,7 +71,8 @@ class Receive(Request):
 class Collective(Request):
     """Take part in the group's next collective, with these tensors.
 
-    `op` is the name of the reduction (`SUM`, `MAX`, ...) or empty, `root` a rank within the group or -1.
+    `op` is the name of the reduction (`SUM`, `MAX`, ...) or empty, `root` a rank within the group or -1. Of a monitored
+    barrier that names all missing ranks, not only the first, `op` is `wait_all_ranks`.
     """
 
     tensors: list[Tensor]
@@ -82,7 +83,7 @@ class Collective(Request):
     expected: tuple[int, ...] = ()
     """Number of elements that each member should send to this rank, unless all send as many as this rank does."""
     timeout: float = inf
-    """Seconds after which it fails unless all have joined; only for `monitored_barrier`."""
+    """Seconds after which it fails unless all have joined."""
     number: int = field(default=-1, init=False)
     """Sequence number within the group on this rank, from 0."""
 

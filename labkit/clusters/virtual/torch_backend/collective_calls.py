@@ -31,6 +31,9 @@ from labkit.torch_versions.groups import reduction_name
 
 AnyWork = VirtualWork | AwaitedWork
 
+_DEFAULT_TIMEOUTS = {"gloo": timedelta(minutes=30), "nccl": timedelta(minutes=10)}
+"""torch's own, by backend."""
+
 
 class CollectiveCalls:
     """The collectives of a process group of virtual ranks."""
@@ -41,8 +44,14 @@ class CollectiveCalls:
     label: str
     """Name of the group, as the scheduler knows it."""
     group_rank: int
+    timeout: float
+    """Seconds that an operation waits for other ranks; infinite by default, unlike torch's 30 minutes."""
     _coalesced: list[AnyWork] | None = None
     _called = 0
+
+    def seconds(self, timeout: timedelta) -> float:
+        """Seconds of a time-out; infinite if it is torch's default, or longer: a deadlock is reported at once then."""
+        return timeout.total_seconds() if timeout < _DEFAULT_TIMEOUTS[self.backend.name] else inf
 
     def _start(
         self,
@@ -57,13 +66,15 @@ class CollectiveCalls:
         in_place: bool = False,
         pieces: tuple[int, ...] = (),
         expected: tuple[int, ...] = (),
-        timeout: float = inf,
+        timeout: float | None = None,
     ) -> AnyWork:
         """Start a collective. `deliver` receives the data arriving for each tensor; `outputs` is the Work's result."""
         self._called += 1
         line = call_site()[1]
         # dist.all_reduce and the like wait at once; C++ and callers without options hold a Work
         at_once = opts is not None and opts.asyncOp is False
+        if timeout is None:
+            timeout = self.timeout if opts is None or opts.timeout < timedelta(0) else self.seconds(opts.timeout)
         given = tensors
         communicated(given)
         if not at_once and tensors:
@@ -72,6 +83,8 @@ class CollectiveCalls:
                 deliver = partial(_deliver_unless_written, deliver, given, tensors, f"{name} ({line or 'no line'})")
         request = Collective(self.label, name, line, tensors, op, root, pieces, expected, timeout)
         handle = streams.post(self.endpoint, request)
+        if self.endpoint.observer is not None:
+            self.endpoint.observer(handle, f"{self.backend.name}:{name}", given)
         work: AnyWork
         if at_once:
             work = AwaitedWork(self.endpoint, handle, deliver)
@@ -121,9 +134,11 @@ class CollectiveCalls:
         self._called += 1
         communicated((tensor,))
         endpoint = self.endpoint
-        arrived, _ = streams.wait(
-            endpoint, streams.post(endpoint, Collective(self.label, "all_reduce", line, [tensor], "SUM", -1))
-        )
+        request = Collective(self.label, "all_reduce", line, [tensor], "SUM", -1, timeout=self.timeout)
+        handle = streams.post(endpoint, request)
+        if endpoint.observer is not None:
+            endpoint.observer(handle, f"{self.backend.name}:all_reduce", (tensor,))
+        arrived, _ = streams.wait(endpoint, handle)
         _put(tensor, arrived[0])
 
     def _all_reduce_sparse(self, tensors: list[Tensor], opts: Any) -> AnyWork:
@@ -249,9 +264,13 @@ class CollectiveCalls:
         return self._start("barrier", [], partial(_fill, []), [], opts)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks missing after `timeout` on the virtual clock."""
-        work = self._start("monitored_barrier", [], partial(_fill, []), [], None, timeout=timeout.total_seconds())
-        work.wait()
+        """A barrier in which the group's first rank names those missing after `timeout`: the first, or all of them.
+
+        The other ranks wait for that rank as long as for any, with gloo too.
+        """
+        named = "wait_all_ranks" if wait_all_ranks else ""
+        seconds = self.timeout if self.group_rank else timeout.total_seconds()
+        self._start("monitored_barrier", [], partial(_fill, []), [], None, op=named, timeout=seconds).wait()
 
     # Several collectives in one call ------------------------------------------------------------------------------
 

@@ -48,27 +48,29 @@ def install() -> None:
         if to is None:
             return torchs_isend(tensor, dst, group, tag, group_dst)
         handle = to.post_send(tensor, dst, tag, "isend", line_of(sys._getframe(1)))
-        return VirtualWork(to.endpoint, to.ranks, handle, None, [tensor])
+        return VirtualWork(to.endpoint, to.ranks, handle, None, [tensor], timeout=to.timeout)
 
     def irecv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Any:
         by = direct(tensor, src, group, group_src)
         if by is None:
             return torchs_irecv(tensor, src, group, tag, group_src)
         handle = by.post_receive(tensor, src, tag, "irecv", line_of(sys._getframe(1)))
-        return VirtualWork(by.endpoint, by.ranks, handle, functools.partial(write, tensor), [tensor])
+        deliver = functools.partial(write, tensor)
+        return VirtualWork(by.endpoint, by.ranks, handle, deliver, [tensor], timeout=by.timeout)
 
     def send(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> Any:
         to = direct(tensor, dst, group, group_dst)
         if to is None:
             return torchs_send(tensor, dst, group, tag, group_dst)
-        to.endpoint.wait(to.post_send(tensor, dst, tag, "send", line_of(sys._getframe(1))))
+        to.endpoint.wait(to.post_send(tensor, dst, tag, "send", line_of(sys._getframe(1))), timeout=to.timeout)
         return None
 
     def recv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Any:
         by = direct(tensor, src, group, group_src)
         if by is None:
             return torchs_recv(tensor, src, group, tag, group_src)
-        data, _ = by.endpoint.wait(by.post_receive(tensor, src, tag, "recv", line_of(sys._getframe(1))))
+        handle = by.post_receive(tensor, src, tag, "recv", line_of(sys._getframe(1)))
+        data, _ = by.endpoint.wait(handle, timeout=by.timeout)
         write(tensor, data)
         return src
 

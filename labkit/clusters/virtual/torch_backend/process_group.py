@@ -5,6 +5,7 @@ A c10d `ProcessGroup` in Python, so learners' code, DDP's C++ reducer, FSDP2 and
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,14 @@ from labkit.torch_versions.groups import ProcessGroup, inits_of_this_rank
 class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc]  # typed as Any, see torch_versions
     """The members are `ranks` (global); this rank is number `group_rank` among them."""
 
-    def __init__(self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], endpoint: Endpoint) -> None:
+    def __init__(
+        self, backend: str, name: str, group_rank: int, ranks: tuple[int, ...], timeout: timedelta, endpoint: Endpoint
+    ) -> None:
         super().__init__(group_rank, len(ranks))
         self.endpoint = endpoint
         self.ranks = ranks
         self.backend = backends.backend(backend)
+        self.timeout = self.seconds(timeout)
         self.group_rank = group_rank
         self._name = name
         self._description = ""
@@ -80,18 +84,18 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         self._check_peer("send to", to)
         name, line = call_site()
         handle = self.post_send(tensors[0], to, tag, name or "send", line)
-        return VirtualWork(self.endpoint, self.ranks, handle, None, tensors)
+        return VirtualWork(self.endpoint, self.ranks, handle, None, tensors, timeout=self.timeout)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
         self._check_peer("receive from", source)
         name, line = call_site()
         handle = self.post_receive(tensors[0], source, tag, name or "recv", line)
-        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors)
+        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors, timeout=self.timeout)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
         name, line = call_site()
         handle = self.post_receive(tensors[0], None, tag, name or "recv", line)
-        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors)
+        return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors, timeout=self.timeout)
 
     def _check_peer(self, what: str, peer: int) -> None:
         if not 0 <= peer < len(self.ranks):
@@ -104,14 +108,21 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
         # copies the present data: a learner may write into it only after wait(), but earlier writes break nothing
-        return self.endpoint.post(
+        handle = self.endpoint.post(
             Send(self.label, name, line, self.ranks[to], tag, tensor.dtype, tensor.numel(), tensor.nbytes,
                  snapshot(tensor))
         )  # fmt: skip
+        if self.endpoint.observer is not None:
+            self.endpoint.observer(handle, f"{self.backend.name}:send", (tensor,))
+        return handle
 
     def post_receive(self, tensor: Tensor, source: int | None, tag: int, name: str, line: str) -> Any:
         """Post a receive from group rank `source`, or from any rank; returns the scheduler's handle."""
         if not tensor.is_contiguous():
             raise (RuntimeError if self.backend.name == "gloo" else ValueError)("Tensors must be contiguous")
         wanted = None if source is None else self.ranks[source]
-        return self.endpoint.post(Receive(self.label, name, line, wanted, tag, tensor.dtype, tensor.numel()))
+        handle = self.endpoint.post(Receive(self.label, name, line, wanted, tag, tensor.dtype, tensor.numel()))
+        if self.endpoint.observer is not None:
+            call = "recvAnySource" if wanted is None else "recv"
+            self.endpoint.observer(handle, f"{self.backend.name}:{call}", (tensor,))
+        return handle

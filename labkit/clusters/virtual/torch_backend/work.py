@@ -73,6 +73,8 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
     """Whether it has been waited for: the scheduler is not asked again, and may have forgotten the request."""
     _future: VirtualFuture | None = None
     _use = 0
+    _timeout = inf
+    """Seconds that `wait()` waits for a message; a collective's limit counts from its call, see collective_matching."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         deliver: Callable[[Any], None] | None,
         outputs: Any,
         taken: Sequence[Tensor] = (),
+        timeout: float = inf,
     ) -> None:
         """`taken`: the tensors that a collective reads; a message's tensor is in `outputs`."""
         Work.__init__(self)
@@ -90,12 +93,14 @@ class VirtualWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versio
         self._handle = handle
         self._deliver = deliver
         self._outputs = outputs
+        if timeout < inf:
+            self._timeout = timeout
         # no race detection on process ranks, which know only the request's number; it is not graded
         if handle.__class__ is not int:
             self._use = endpoint.race_detector.post(handle, outputs if deliver else (), taken if deliver else outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        self._arrive(True, timeout.total_seconds() if timeout else inf)
+        self._arrive(True, timeout.total_seconds() if timeout else self._timeout)
         if self._future is not None:
             self._future.complete()
         return True
