@@ -1,0 +1,88 @@
+"""Time-outs on the virtual clock, with gloo's errors; a deadlock without one is named at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import Job, virtual
+
+SOURCE = """
+import time
+from datetime import timedelta
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+short = dist.new_group(timeout=timedelta(seconds=2))
+x = torch.ones(1)
+heard = []
+
+
+def attempt(call):
+    began = time.time()
+    try:
+        call()
+        heard.append(("done", round(time.time() - began, 1)))
+    except RuntimeError as error:
+        heard.append((str(error), round(time.time() - began, 1)))
+
+
+BODY
+heard
+"""
+
+
+def run(body: str) -> list[list[tuple[str, float]]]:
+    job = Job(source=SOURCE.replace("BODY", body), timeout=60)
+    return [list(map(tuple, heard)) for heard in virtual(nproc_per_node=3).run(job).raise_if_failed().values]
+
+
+def test_a_collective_ends_at_the_limit_of_its_group_and_all_go_on_in_another() -> None:
+    first, second, late = run("""
+if rank == 2:
+    time.sleep(4)
+attempt(lambda: dist.all_reduce(x, group=short))
+attempt(lambda: dist.all_reduce(x, group=short))
+dist.all_reduce(x)
+""")
+    for heard in (first, second):
+        assert " Timed out waiting 2000ms for recv operation to complete: all_reduce" in heard[0][0]
+        assert heard[0][1] == 2 and heard[1][0].startswith("Application timeout caused pair closure")
+    assert all(text.startswith("Connection closed by peer: rank") and seconds == 0 for text, seconds in late)
+
+
+def test_wait_with_a_limit_leaves_a_collective_under_way() -> None:
+    first, *_ = run("""
+if rank == 0:
+    work = dist.all_reduce(x, async_op=True)
+    attempt(lambda: work.wait(timedelta(seconds=1)))
+    attempt(lambda: work.wait(timedelta(seconds=1)))
+    attempt(work.wait)
+else:
+    time.sleep(4)
+    dist.all_reduce(x)
+""")
+    assert [text.startswith("Operation timed out!") for text, _ in first] == [True, True, False]
+    assert [seconds for _, seconds in first] == [1, 1, 2]
+
+
+def test_a_message_ends_at_the_limit_of_its_group() -> None:
+    first, *_ = run("if rank == 0:\n    attempt(lambda: dist.recv(x, 1, group=short))")
+    ((text, seconds),) = first
+    assert " Timed out waiting 2000ms for recv operation to complete: recv(from rank 1" in text and seconds == 2
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+def test_a_monitored_barrier_names_the_first_rank_or_all(everyone: bool) -> None:
+    first, *_ = run(f"""
+if rank == 0:
+    attempt(lambda: dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks={everyone}))
+""")
+    named = "Ranks 1, 2" if everyone else "Rank 1"
+    assert first[0][0].startswith(f"[Rank 0]: {named} failed to pass monitoredBarrier in 1000 ms") and first[0][1] == 1
+
+
+def test_torchs_default_is_a_deadlock_at_once() -> None:
+    job = Job(source=SOURCE.replace("BODY", "if rank == 0:\n    dist.recv(x, 1)"), timeout=60)
+    error = virtual(nproc_per_node=3).run(job).ranks[0].error
+    assert error is not None and error.type == "DeadlockError" and error.time < 1
