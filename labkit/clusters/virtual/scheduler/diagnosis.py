@@ -172,8 +172,8 @@ def incomplete_barrier(request: Collective, missing: list[int]) -> str:
     named = missing if request.op else missing[:1]
     others = f", of the missing ranks {ranges(missing)}" if len(named) < len(missing) else ""
     return (
-        f"[Rank {request.rank}]: Rank{'s' * (len(named) > 1)} {', '.join(map(str, named))} failed to pass monitoredBarrier in "
-        f"{request.timeout * 1000:g} ms ({request.line or 'unknown line'}){others}"
+        f"[Rank {request.rank}]: Rank{'s' * (len(named) > 1)} {', '.join(map(str, named))} failed to pass "
+        f"monitoredBarrier in {request.timeout * 1000:g} ms ({request.line or 'unknown line'}){others}"
     )
 
 
