@@ -23,7 +23,7 @@ class ServerMessages:
 
     A receive from any rank does not notice that one of them has died. So when only one worker can send the next
     request, since all others wait for an answer or have left, the server receives from that one, which does notice.
-    Two workers that die while all others wait for them both are not noticed.
+    Two workers that die while all others wait or have left are not noticed: the server, and who waits, wait forever.
     """
 
     def __init__(
