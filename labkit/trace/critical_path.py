@@ -4,8 +4,9 @@ It is followed backwards from the last event. A message begins when both sides h
 last rank has joined, so the chain continues at the rank that came last. An earlier message on the same sender or
 receiver, or an earlier collective of the same group, that ended only after that, delayed the event and is next. (Where
 links of different speed meet in one rank, the earlier one need not have been in the way: then the chain may take a
-neighbour's message, of the same time.) Before computing comes the rank's previous event. As in Böhme et al., "Scalable
-critical-path based performance analysis" (IPDPS 2012), with the queues of links added.
+neighbour's message, of the same time. Messages that share a link delay one another: the chain takes the earlier one.)
+Before computing comes the rank's previous event. As in Böhme et al., "Scalable critical-path based performance
+analysis" (IPDPS 2012), with waiting for links added.
 """
 
 from __future__ import annotations

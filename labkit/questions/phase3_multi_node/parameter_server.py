@@ -41,16 +41,18 @@ QUESTIONS = [
     ),
     Number(
         name="eight_servers",
-        text="**Predict**: how many times faster is a step of 56 workers with eight servers than with one?",
+        text="**Predict**: how many times faster is a step of 56 workers with eight servers than with one? A server "
+        "takes one push at a time, in the order in which workers ask.",
         answer=lambda step_times: step_times[1, 56] / step_times[8, 56],
-        solution="5",
+        solution="2 / (1 + 1 / 8)",
         tolerance=0.3,
         near={
-            "8": "so it would be if messages had no latency: each worker now makes eight times as many of them.",
+            "8": "so it would be if each server took another worker's push. All ask all servers in the same order.",
+            "5": "latencies are small here. Whose push does each of the eight servers take first?",
         },
-        otherwise="Each server's port carries an eighth of the bytes. What does not become smaller?",
-        why="In the run {answer:.1f} times: bytes are divided by eight, but each server still answers 56 workers one "
-        "after the other, and each answer has its latency.",
+        otherwise="Weights go out to eight workers at a time. From how many workers do gradients come in at a time?",
+        why="In the run {answer:.1f} times. Pulls take an eighth of the time. Pushes take what they took: all servers "
+        "receive from the same worker, one after the other, and share its port.",
         shown_by="the picture below",
     ),
     Number(

@@ -191,7 +191,7 @@ def traffic(draw: Callable[..., Any]) -> Traffic:
     sizes = draw(st.lists(st.integers(1, 12), min_size=len(paths), max_size=len(paths)))
     # at times at which no message begins or ends: it would be open which of them counts as there
     when = st.integers(0, 6).map(lambda time: time + Fraction(1, 97))
-    loads = draw(st.lists(st.tuples(when, on, st.integers(1, 6)), max_size=3))
+    loads = draw(st.lists(st.tuples(when, on, st.integers(1, 6)), max_size=3, unique_by=lambda load: load[0]))
     flows = {number: tuple(path) for number, path in enumerate(paths)}
     by_number = dict(enumerate(sizes)), dict(enumerate(begins))
     return Traffic([Fraction(rate) for rate in rates], flows, *by_number, behind, sorted(loads))
@@ -224,16 +224,22 @@ def reference_ends(case: Traffic) -> tuple[dict[int, Fraction], dict[int, Fracti
         begun = [flow for flow, begin in case.begins.items() if begin <= now and flow not in over]
         return [flow for flow in begun if flow not in case.behind or flow - 1 in over]
 
+    def free() -> list[Fraction]:
+        reserved = [any(begin <= now < end for begin, end in blocks[at]) for at in range(len(rates))]
+        return [Fraction(0) if reserved[at] else rate for at, rate in enumerate(rates)]
+
     while left:
-        while to_come and to_come[0][0] <= now:
+        moving = reference_rates({flow: case.flows[flow] for flow in under_way(ends)}, free())
+        if to_come and to_come[0][0] <= now:
             _, at, nbytes = to_come.pop(0)
-            present = sum((left[flow] for flow in under_way(ends) if at in case.flows[flow]), Fraction(0)) / rates[at]
+            there = [flow for flow in moving if at in case.flows[flow]]
+            present = sum((left[flow] for flow in there), Fraction(0)) / rates[at]
             reserved = sum((max(end - max(begin, now), 0) for begin, end in blocks[at]), Fraction(0))
-            start = max([now + present + reserved, *[end for _, end in blocks[at]]])
+            due = [now + left[flow] / moving[flow] for flow in there if moving[flow]]
+            start = max([now + present + reserved, *due, *[end for _, end in blocks[at]]])
             blocks[at].append((start, start + nbytes / rates[at]))
-        free = [Fraction(0) if any(b <= now < e for b, e in blocks[at]) else rate for at, rate in enumerate(rates)]
-        moving = reference_rates({flow: case.flows[flow] for flow in under_way(ends)}, free)
-        leaving = reference_rates({flow: case.flows[flow][:LEAVING] for flow in under_way(sent)}, free)
+            continue
+        leaving = reference_rates({flow: case.flows[flow][:LEAVING] for flow in under_way(sent)}, free())
         steps = [left[flow] / rate for flow, rate in moving.items() if rate]
         steps += [sending[flow] / rate for flow, rate in leaving.items() if rate]
         times = (

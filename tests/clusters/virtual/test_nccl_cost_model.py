@@ -42,8 +42,8 @@ def test_seven_senders_share_the_receivers_port() -> None:
         intra_node=SLOW,
     )
     assert result.trace.seconds == pytest.approx(1e-5 + 7 * 1e-3)
-    ends = sorted(e.end for e in result.trace.of(0, Kind.RECEIVE))
-    assert ends == pytest.approx([1e-5 + k * 1e-3 for k in range(1, 8)]), "links serve one message after the other"
+    ends = [e.end for e in result.trace.of(0, Kind.RECEIVE)]
+    assert ends == pytest.approx([1e-5 + 7e-3] * 7), "each has a seventh of the port"
 
 
 def test_one_sender_occupies_its_port_for_each_message() -> None:
@@ -133,7 +133,7 @@ def test_two_rings_through_one_network_card_take_turns() -> None:
 
 
 def test_a_message_between_nodes_does_not_hold_the_fast_ports() -> None:
-    # rank 0 sends far and slowly; a little later the path for rank 1's message is free
+    # rank 0 sends far and slowly, with a hundredth of its port's rate: the rest is left for rank 1's message
     result = run(
         f"""
         x = torch.ones({MEGABYTE})
@@ -156,7 +156,7 @@ def test_a_message_between_nodes_does_not_hold_the_fast_ports() -> None:
     )
     _, near = result.trace.of(1, Kind.RECEIVE)
     (far,) = result.trace.of(2, Kind.RECEIVE)
-    assert near.end == pytest.approx(1e-5 + 4e-9 + 1e-6 + 1e-5)
+    assert near.end == pytest.approx(1e-5 / 0.99 + 4e-9 + 1e-6 + 1e-5, rel=1e-4)
     assert far.end == pytest.approx(1e-5 + 1e-3, rel=0.02)
     slow, _ = sorted(result.trace.of(0, Kind.SEND), key=lambda e: e.end, reverse=True)
     assert slow.end == pytest.approx(1e-3, rel=0.02), "a message has left when it has left the network card"

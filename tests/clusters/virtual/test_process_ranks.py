@@ -146,7 +146,7 @@ def test_an_error_of_the_scheduler_ends_the_run_and_is_nobodys_on_a_rank(monkeyp
     def fails(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("labkit.clusters.virtual.scheduler.network.Network.route", fails)
+    monkeypatch.setattr("labkit.clusters.virtual.scheduler.network.Network.connection", fails)
     source = """
 import torch, torch.distributed as dist
 dist.init_process_group()

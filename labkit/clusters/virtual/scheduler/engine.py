@@ -6,8 +6,8 @@ All of its rules:
 2. There is one agenda of timed entries. The entry with the least time comes next: a rank that runs on, a request
    that reaches the scheduler, a step of a message. A rank may run ahead of others until it waits: its requests in the
    meantime go on the agenda at its clock, so requests are served in the order of virtual time.
-3. A send and a receive match when both are posted (messages.py). From then on the message streams through the links of
-   its route (network.py), which serve one message after the other. The send is done when its last byte has left the
+3. A send and a receive match when both are posted (messages.py). From then on the message crosses the links between
+   them (network.py), which messages share fairly (fair_sharing.py). The send is done when its last byte has left the
    sender's port and network card, the receive when the last byte has arrived.
 4. A collective begins when its last member has joined, and takes the time of the NCCL cost model.
 5. A rank that waits sleeps until its request is done; its clock is then at least that time.

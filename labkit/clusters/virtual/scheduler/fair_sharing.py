@@ -63,7 +63,9 @@ class Channel:
         if self.flows:
             load = sum([flow.left_at(now) for flow in self.flows]) * self.seconds_per_byte
             blocks = *self._blocks, (self.busy_from, free_at)
-            start = max(start, now + load + sum([max(end - max(begin, now), 0.0) for begin, end in blocks]))
+            load += sum([max(end - max(begin, now), 0.0) for begin, end in blocks])
+            # what moves at the pace of a slower link is not interrupted, either
+            start = max(start, now + load, *[flow.due for flow in self.flows if flow.due < inf])
         if start > free_at:
             if free_at > now:
                 self._blocks.append((self.busy_from, free_at))

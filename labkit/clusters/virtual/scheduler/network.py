@@ -219,17 +219,17 @@ class Network:
 
     def _disturb(self, time: float, channels: Iterable[Channel]) -> None:
         """Set rates anew at the end of this instant, at once for everything that begins or ends at the same time."""
-        disturbed = self._disturbed.get(time)
-        if disturbed is None:
-            disturbed = self._disturbed[time] = {}
+        if time not in self._disturbed:
+            self._disturbed[time] = {}
             self._at(time, self._settle, None, last=True)
+        disturbed = self._disturbed[time]
         for channel in channels:
             disturbed[channel] = None
 
-    def _settle(self, time: float, _: None) -> None:
+    def _settle(self, time: float, _: object = None) -> None:
         """Set the rates of all flows that depend on the channels disturbed at `time`."""
-        disturbed = self._disturbed.pop(time)
-        _, flows = connected(disturbed)
+        disturbed = self._disturbed.pop(time, {})  # nothing is left if a collective came first
+        flows = connected(disturbed)[1]
         if not flows:
             return
         now = max(time, max([flow.since for flow in flows]))  # later only for a rank that lags behind
@@ -268,6 +268,8 @@ class Network:
 
     def reserve(self, now: float, start: float, loads: Iterable[tuple[Channel, float]]) -> tuple[float, str]:
         """Reserve each channel for so many bytes, as `carry` does."""
+        for time in [time for time in self._disturbed if time <= now]:
+            self._settle(time)  # it must be known when the messages that began at this instant end
         latest = start
         for channel, nbytes in loads:
             if channel.cut_at <= start:
