@@ -23,6 +23,10 @@ class UnguardedDispatchMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
 
 def no_modes() -> AbstractContextManager[Any]:
     """Within the context, no dispatch mode sees this thread's operators."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,27 +23,6 @@ def refuse_cuda(reason: str) -> None:
     # a separate function: torch.compile has other rules for this name, and refuses one function with two
     torch.cuda.set_device = lambda *_: refuse()
     torch.cuda.is_available = lambda: False
-
-
-def leave_uncompiled() -> None:
-    """Make `torch.compile` return its argument; a module gets the prefix of compiled ones.
-
-    Kernels would keep a C++ compiler busy for many seconds on each rank, and mean nothing on modelled GPUs.
-    """
-
-    @functools.wraps(torch.compile)
-    def compile(model: Any = None, **how: Any) -> Any:
-        if model is None:  # a decorator with arguments
-            return functools.partial(compile, **how)
-        if not isinstance(model, torch.nn.Module):
-            return model
-        # takes more than a second unless it was imported before the fork
-        from torch._dynamo import disable
-        from torch._dynamo.eval_frame import OptimizedModule
-
-        return OptimizedModule(model, disable())
-
-    torch.compile = compile
 
 
 class _WorldPerThread(threading.local):

@@ -15,6 +15,7 @@ from earlier_runs import EarlierRuns
 
 PROGRAMS = {
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "g++": ("g++",),
     "iproute2": ("ip",),
     "kubernetes-client": ("kubectl",),
     "munge": ("munged",),

@@ -20,6 +20,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
+from labkit.torch_versions.compilation import never_trace_lab, prepare_with
 from labkit.torch_versions.groups import rendezvous_with, replace_groups_with
 from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
 
@@ -92,6 +93,7 @@ def record_groups(
     rendezvous_with(lambda _: store(), lambda: rank, world_size)
     replace_groups_with(backend, recorded, recorder.making_a_group)
     time.sleep = recorder.without_sleep(time.sleep)
+    prepare_with(never_trace_lab)
     return recorder
 
 

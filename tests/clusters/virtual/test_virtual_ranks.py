@@ -57,12 +57,12 @@ def test_gradients_stay_switched_off_on_the_rank_that_switched_them_off() -> Non
 
 
 COMPILES = """
-@torch.compile(fullgraph=True)
+@torch.compile(backend="eager", fullgraph=True)
 def doubled(x):
     return x * 2
 
 model = torch.nn.Linear(2, 2)
-compiled = [torch.compile(model, backend=backend) for backend in ("eager", "aot_eager", "inductor")]
+compiled = [torch.compile(model, backend=backend) for backend in ("eager", "aot_eager")]
 alike = all(torch.equal(one(torch.ones(2)), model(torch.ones(2))) for one in compiled)
 (doubled(torch.ones(2)).tolist(), alike, sorted(compiled[0].state_dict()))
 """

@@ -190,7 +190,7 @@ class Accounting(UnguardedDispatchMode):
         return ACTIVATION if differentiable and torch.is_grad_enabled() else OTHER
 
     def _seconds(self, op: Operator, args: Any, kwargs: Any, output: Any, nbytes: int) -> float:
-        key = (op, get_float32_matmul_precision(), *map(_shape, args), *kwargs.items())
+        key = (op, get_float32_matmul_precision(), *map(_shape, args), *kwargs, *map(_shape, kwargs.values()))
         seconds = self._working.get(key)
         if seconds is None:
             dtype = next(str(a.dtype) for a in args if isinstance(a, Tensor))

@@ -181,6 +181,12 @@ class MemoryAccount:
             if storage.category == OTHER:
                 self._move(storage, COMMUNICATION)
 
+    def is_saved(self, tensor: Tensor) -> None:
+        """Mark a tensor that a backward pass will use: memory without another category is an activation's."""
+        for storage in self._storages_of(tensor):
+            if storage.category == OTHER:
+                self._move(storage, ACTIVATION)
+
     def _storages_of(self, tensor: Tensor) -> Iterator[_Storage]:
         for plain in plain_tensors(tensor):
             if plain.layout is not torch.strided:

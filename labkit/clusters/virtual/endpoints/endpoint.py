@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import inf
 from typing import Any, NoReturn, Protocol
 
@@ -68,6 +69,9 @@ class Endpoint(Protocol):
 
     def share(self) -> RankThreads:
         """Let several threads of the rank use the endpoint from now on."""
+
+    def keeping_turn(self, why: str) -> AbstractContextManager[None]:
+        """Within the context, a request that would let other ranks of this process run raises RuntimeError(why)."""
 
     def cut_off(self) -> None:
         """Disable this copy, in a process that the rank has forked: any use raises RuntimeError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -123,6 +123,9 @@ class SocketEndpoint(SharedEndpoint):
         self.now += seconds
         if len(self._unsaid) >= _MOST_UNSAID:
             self._send()
+
+    def keeping_turn(self, why: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def cut_off(self) -> None:
         self.share_no_longer(refuse_after_fork)

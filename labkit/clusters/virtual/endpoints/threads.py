@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -175,6 +176,17 @@ class ThreadEndpoint(SharedEndpoint):
 
     def tick(self, seconds: float) -> None:
         self._engine.clock[self.rank] += seconds
+
+    @contextmanager
+    def keeping_turn(self, why: str) -> Iterator[None]:
+        def refuse(rank: int) -> NoReturn:
+            raise RuntimeError(why)
+
+        switch, self._ranks.switch = self._ranks.switch, refuse  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self._ranks.switch = switch  # type: ignore[method-assign]
 
     def cut_off(self) -> None:
         self.share_no_longer(refuse_after_fork)

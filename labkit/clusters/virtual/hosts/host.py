@@ -21,7 +21,7 @@ from labkit.clusters.forkserver import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual.device import profiling, streams, uninitialized
+from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
 from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
@@ -35,10 +35,10 @@ from labkit.clusters.virtual.scheduler.key_values import KeyValues
 from labkit.clusters.virtual.torch_backend import fast_path, futures, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
+from labkit.torch_versions.compilation import leave_uncompiled
 from labkit.torch_versions.groups import make_groups_with, rendezvous_with
 from labkit.torch_versions.ranks import (
     checkpoints_in_own_thread,
-    leave_uncompiled,
     refuse_cuda,
     tensor_handlers_per_thread,
     worlds_per_thread,
@@ -110,7 +110,10 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     tensor_handlers_per_thread()
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
-    leave_uncompiled()
+    if options["fake"]:
+        leave_uncompiled()
+    else:
+        compiled.install_on_threads(topology.world_size)
     fast_path.install()
     streams.install()
     profiling.install()

@@ -16,7 +16,7 @@ from labkit.clusters import argument_transfer, arguments
 from labkit.clusters.forkserver import Reporter, rank_process
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual.device import streams, uninitialized
+from labkit.clusters.virtual.device import compiled, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
 from labkit.clusters.virtual.endpoints.protocol import Connection
@@ -28,8 +28,9 @@ from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.torch_backend import futures, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
+from labkit.torch_versions.compilation import leave_uncompiled
 from labkit.torch_versions.groups import forget_inits, make_groups_with, rendezvous_with
-from labkit.torch_versions.ranks import checkpoints_in_own_thread, leave_uncompiled, refuse_cuda
+from labkit.torch_versions.ranks import checkpoints_in_own_thread, refuse_cuda
 from labkit.trace import Trace
 
 
@@ -43,7 +44,7 @@ def prepare_forks() -> None:
     )
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
-    leave_uncompiled()
+    compiled.install_on_processes()
     futures.install()
     streams.install()
     current.follow_threads()
@@ -79,6 +80,9 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
         uninitialized.mark()
     endpoint = SocketEndpoint(index, Connection(sock), faulty=bool(options["faults"]), trusted=options["trusting"])
     ledger = Ledger(topology, options["account"])
+    if not options["trusting"]:
+        # the compiler alone takes seconds of each rank: longer than many a check allows
+        leave_uncompiled()
     rendezvous_with(lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file"))
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     arguments.charge_with(endpoint.work)

@@ -28,7 +28,7 @@ class _State:
     """One piece of state, and its values for the ranks that are not running."""
 
     def __init__(
-        self, read: Callable[[], Any], write: Callable[[Any], None], fresh: Callable[[Any], Any] = lambda value: value
+        self, read: Callable[[], Any], write: Callable[[Any], object], fresh: Callable[[Any], Any] = lambda value: value
     ) -> None:
         """`fresh(initial)` is the value that a rank begins with."""
         self.read, self.write, self.fresh = read, write, fresh
@@ -95,6 +95,11 @@ def separate() -> None:
         _watch_filters(name)
     for name in ("setLevel", "addHandler", "removeHandler"):
         _watch(logging.Logger, name, _touch_logger)
+
+
+def exchange(read: Callable[[], Any], write: Callable[[Any], object], fresh: Callable[[Any], Any]) -> None:
+    """Keep a value for each rank from now on. `fresh(present value)` is what other ranks begin with."""
+    _State(read, write, fresh).touch()
 
 
 def _watch(owner: Any, name: str, before: Callable[..., None]) -> None:

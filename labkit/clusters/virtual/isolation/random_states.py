@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.virtual.isolation.current import Rank, here
-from labkit.torch_versions.dispatch import TorchDispatchMode
+from labkit.torch_versions.dispatch import UnguardedDispatchMode
 
 # as in random.py itself, whose functions are methods of one hidden generator
 _RANDOM = (
@@ -77,7 +77,7 @@ def claim(rank: int) -> None:
         _owner = rank
 
 
-class GeneratorClaimer(TorchDispatchMode):
+class GeneratorClaimer(UnguardedDispatchMode):
     """Claims torch's default generator for a rank whose operator draws from it; used if nothing else is counted."""
 
     def __init__(self, rank: int) -> None:
