@@ -113,6 +113,8 @@ def stated(cluster: Topology) -> Constants:
         host_seconds=0.0,
         collective_base=4 * gpu.launch_seconds,
         hop_seconds=1.13 * cluster.intra_node.latency_seconds,
+        gather_base=4 * gpu.launch_seconds,
+        gather_hop=0.42 * cluster.intra_node.latency_seconds,
         network_hops=2.8,
         fill_seconds=0.0,
         network_share=1.0,

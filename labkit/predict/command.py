@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -50,19 +53,33 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--batch", type=int, default=256, help="samples of a step (default: %(default)s)")
     parser.add_argument("--sequence", type=int, help="tokens of a sample, if not the model's own")
+    meanings = _meanings()
     for name, hint in PLAN.items():
-        flag = f"--{name.replace('_', '-')}"
+        flag, said = f"--{name.replace('_', '-')}", meanings.get(name)
         if hint is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=said)
         elif get_origin(hint) is Literal:
-            parser.add_argument(flag, metavar="|".join(get_args(hint)))
+            parser.add_argument(flag, metavar="|".join(get_args(hint)), help=said)
         elif name != "batch":
-            parser.add_argument(flag, type=float if hint is float else int, metavar="N")
+            parser.add_argument(flag, type=float if hint is float else int, metavar="N", help=said)
     parser.add_argument("--samples", type=float, help="of an epoch: adds hours, and dollars with --price")
     parser.add_argument("--price", type=float, help="dollars of one GPU and hour")
     parser.add_argument("--explain", action="store_true", help="each term's formula and source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the prediction there")
     return parser
+
+
+def _meanings() -> dict[str, str]:
+    """What each field of a plan means, and its default: the docstrings below the fields."""
+    (of_class,) = ast.parse(inspect.getsource(Plan)).body
+    assert isinstance(of_class, ast.ClassDef)
+    found = {}
+    for one, text in pairwise(of_class.body):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+            said = " ".join(ast.literal_eval(text.value).split()).replace("`", "").replace("%", "%%")
+            default = "" if one.value is None else f" Default: {ast.literal_eval(one.value)}."
+            found[one.target.id] = said + default
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -104,6 +121,7 @@ def _heading(found: Prediction, out_of: str) -> str:
     if cluster.nnodes > 1:
         links += f", {cluster.inter_node.name} between nodes"
     chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
+    chunks += ", a layer fewer at both ends" if plan.balance == "ends" else ""
     precision: str = plan.precision
     if precision == "bf16" and cluster.gpu.name.split("-")[0] in WITHOUT_BF16:
         precision += f" ({cluster.gpu.name} has none: at its rate in fp16)"
@@ -113,12 +131,19 @@ def _heading(found: Prediction, out_of: str) -> str:
         f"{found.model.name} on {plan.ranks} {cluster.gpu.name} ({links})",
         f"data {plan.data}, tensor {plan.tensor}, pipeline {plan.pipeline}{chunks}, context {plan.context}, "
         f"ZeRO {plan.zero}",
-        f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {plan.recompute}",
+        f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {_recomputed(plan)}",
         precision,
         *_sources(cluster),
         out_of,
     ]
     return "\n  ".join(filter(None, lines))
+
+
+def _recomputed(plan: Plan) -> str:
+    share = plan.recomputed_layers
+    return (
+        plan.recompute if share == 1 or plan.recompute == "none" else f"{plan.recompute} in {share:.0%} of the layers"
+    )
 
 
 def _sources(cluster: Topology) -> list[str]:
@@ -185,6 +210,8 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
     given: dict[str, Any] = {
         name: value for name in PLAN if name != "batch" and (value := getattr(options, name)) is not None
     }
+    if isinstance(described, Transformer):
+        given = {**_software(given), **given}
     if {"tensor", "pipeline", "data", "microbatch"} <= set(given):
         given.setdefault("sequence_parallel", given["tensor"] > 1)
         if given.get("chunks", 1) > 1:
@@ -192,6 +219,18 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
         return predict(described, Plan(batch=options.batch, **given), cluster), ""
     made = search(described, options.batch, cluster, **given)
     return made.best, f"the best of {len(made.found):,} layouts; {len(made.rejected):,} are out"
+
+
+def _software(given: dict[str, Any]) -> dict[str, Any]:
+    """What goes with a recomputation that is asked for by name, unless said otherwise: the software that it is of.
+
+    Full recomputation is that of Megatron in 2021, with unfused attention and without sequence parallelism; selective
+    recomputes unfused attention (Korthikanti et al. 2022). A fused kernel leaves it nothing to recompute.
+    """
+    how = given.get("recompute", "none")
+    if how == "none" or "attention" in given or "recomputed_layers" in given:
+        return {}
+    return {"attention": "parts", **({"sequence_parallel": False} if how == "full" else {})}
 
 
 def parse_cluster(text: str) -> Topology:

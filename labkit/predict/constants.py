@@ -60,6 +60,9 @@ class Constants:
     """One step of its ring (the same table, LL128 protocol; the same kernels)."""
     network_hops: float = 2.8
     """One step between nodes, in latencies of the link: 14 microseconds for InfiniBand (same table)."""
+    nccl: float = 2.2
+    """Version of NCCL. From 2.23 on, all-gathers and reduce-scatters of groups with one rank on each node may run in
+    PAT's log2(nodes) steps, which published runs of training do not have yet."""
     fill_seconds: float = 100e-6
     """Upper bound of the time to fill a collective's pipeline: NCCL's chunks do not grow beyond its buffers."""
     network_share: float = 1.0

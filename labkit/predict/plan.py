@@ -29,8 +29,11 @@ class Plan:
     microbatch: int = 1
     """Samples per forward pass of a rank."""
     data: int = 1
+    """Ranks that each compute a part of the batch with a copy of the model, or a shard of it with `zero`."""
     tensor: int = 1
+    """Ranks that share every matrix of a layer (Shoeybi et al. 2019)."""
     pipeline: int = 1
+    """Stages that the layers are cut into."""
     context: int = 1
     """Ranks that share a sequence; ring attention (Liu et al. 2023)."""
     expert: int = 1
@@ -38,10 +41,12 @@ class Plan:
     sequence_parallel: bool = False
     """Whether norms and dropout are split over the tensor ranks too (Korthikanti et al. 2022)."""
     schedule: Schedule = "1f1b"
+    """Order of the pipeline's microbatches."""
     chunks: int = 1
-    """Model chunks per rank, with `interleaved` (Narayanan et al. 2021)."""
+    """Model chunks per rank, with `interleaved` (Narayanan et al. 2021). Chunks may differ by a layer."""
     zero: int = 0
-    """ZeRO stage; shards 1: optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
+    """ZeRO stage; shards 1: optimizer state, 2: gradients too, 3: parameters too (FSDP). With a pipeline 2 scatters the
+    gradients, and 3 also gathers the parameters, in every microbatch."""
     zero_ranks: int | None = None
     """Hybrid sharding: size of the groups to shard over, with replicas between them; None: all data ranks."""
     recompute: Recompute = "none"
@@ -52,6 +57,7 @@ class Plan:
     """Whether full recomputation stops at the last tensor that backward needs, which skips a layer's last product, as
     torch's non-reentrant checkpoints do."""
     precision: Precision = "bf16"
+    """Number format of the matrix products; fp8 keeps activations and parameters in 16 bits beside them."""
     attention: Attention = "flash2"
     """Unfused ("parts"), with the scores in memory; or one kernel that never writes them (Dao et al. 2022, 2023, Shah
     et al. 2024)."""
@@ -68,7 +74,9 @@ class Plan:
     """Whether the host launches ahead of the GPU. False: a pipeline whose hosts read the sizes of received tensors from
     the GPU, microbatch by microbatch (nanotron), so that tensor-parallel ranks proceed at the pace of their hosts."""
     offload: Offload = "none"
+    """What is kept in the host's memory instead of the GPU's (Ren et al. 2021)."""
     compression: Compression = "none"
+    """How gradients are compressed before they are sent."""
     gradients: Literal["fp32", "16-bit"] = "16-bit"
     """Precision in which gradients are kept and accumulated."""
     gradient_copies: bool = False
@@ -127,11 +135,6 @@ class Plan:
                 raise ValueError(f"zero_ranks {self.zero_ranks!r} must divide data x context = {self.shared_by}")
             if self.zero == 0:
                 raise ValueError("zero_ranks needs zero 1, 2 or 3")
-        if self.zero >= 2 and self.pipeline > 1:
-            raise ValueError(
-                f"zero {self.zero} with pipeline {self.pipeline}: gradients and parameters would be gathered anew for "
-                "every microbatch; use zero 1 with pipelines"
-            )
         if self.zero == 3 and self.compression != "none":
             raise ValueError("compression is of gradients that all ranks hold whole: with zero 3 it must be 'none'")
         if self.sequence_parallel and self.tensor == 1:
@@ -210,15 +213,6 @@ class Plan:
             raise ValueError(
                 f"pipeline x chunks = {self.pipeline} x {self.chunks} stages need as many layers; "
                 f"{model.name} has {model.layers}"
-            )
-        if (
-            self.schedule == "interleaved"
-            and self.balance in ("layers", "ends")
-            and places % (self.pipeline * self.chunks)
-        ):
-            raise ValueError(
-                f"interleaved: pipeline x chunks = {self.pipeline * self.chunks} must divide {model.layers} layers"
-                + (" and the two that the ends have fewer" if self.balance == "ends" else "")
             )
         if self.context > 1 and model.sequence % (2 * self.context):
             raise ValueError(f"2 x context = {2 * self.context} must divide the sequence of {model.sequence} tokens")

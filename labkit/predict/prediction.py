@@ -87,7 +87,9 @@ class Prediction:
         """FLOPs of the step on all ranks."""
         if convention not in CONVENTIONS:
             raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
-        return self.model.flops(self.plan.batch, convention, self.plan.recompute)
+        once = self.model.flops(self.plan.batch, convention, "none")
+        again = self.model.flops(self.plan.batch, convention, self.plan.recompute) - once
+        return once + self.plan.recomputed_layers * again
 
     def tflops_per_gpu(self, convention: Convention = "model") -> float:
         """1e12 FLOPs per second and GPU."""
@@ -98,8 +100,19 @@ class Prediction:
         return self.tflops_per_gpu(convention) / self.cluster.gpu.bf16_tflops
 
     @property
+    def device_bytes(self) -> Range:
+        """Bytes used on the GPU, up to what torch's allocator may keep between its blocks."""
+        return self.memory.measured("device")
+
+    @property
     def fits(self) -> bool:
+        """Whether the plan fits if torch's allocator leaves no gaps."""
         return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
+
+    @property
+    def surely_fits(self) -> bool:
+        """Whether the plan fits whatever torch's allocator keeps."""
+        return self.device_bytes.high <= self.cluster.gpu.memory_gb * 1e9
 
     def shortage(self) -> list[str]:
         """Lines: how much memory is missing, the largest term, and the changes that help; empty for a plan that

@@ -20,6 +20,9 @@ from labkit.predict.prediction import Prediction
 from labkit.predict.ranges import OneOf
 from labkit.predict.step import predict
 
+SECOND_LOOKS = 40
+"""Number of layouts without enough memory that are tried again with less."""
+
 
 @dataclass(frozen=True)
 class RejectedLayout:
@@ -75,7 +78,9 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
 
     Tries tensor parallelism inside a node, pipelines with and without interleaving, context parallelism for long
     sequences, ZeRO 0, 1 and 3, microbatches by powers of two (up to 16, or more for short sequences and images), and
-    no, selective and full recomputation. `fixed` fields of `Plan` are not varied, except that every choice of a `OneOf`
+    no, selective and full recomputation. A layout is found if it fits at the upper end of the memory that torch's
+    allocator may keep; the fastest of those that do not are tried again with a part of their layers recomputed, and
+    with ZeRO 2. `fixed` fields of `Plan` are not varied, except that every choice of a `OneOf`
     is tried: `schedule=OneOf(("1f1b", "zb-h1"))`. A search that takes more than a second shows its progress.
     Raises ValueError for a batch below 1, or if fixed axes do not divide the GPUs.
     """
@@ -87,28 +92,48 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
         one = {**fixed, **dict(zip(varied, chosen, strict=True))}
         _check_axes(one, cluster)
         layouts += _layouts(model, batch, cluster, one)
-    found, rejected = [], []
-    for layout in _with_progress(layouts, f"layouts of {model.name}"):
+    found: list[Prediction] = []
+    rejected: list[RejectedLayout] = []
+
+    def attempt(layout: dict[str, Any]) -> None:
         try:
             made = predict(model, Plan(**layout), cluster, constants=constants)
         except ValueError as error:
             rejected.append(RejectedLayout(layout, str(error)))
-            continue
-        if made.fits:
+            return
+        if made.surely_fits:
             found.append(made)
         else:
-            needed = (made.memory.total + made.memory.reserved) / 1e9
-            held = cluster.gpu.memory_gb
-            rejected.append(
-                RejectedLayout(
-                    layout,
-                    f"out of memory: stage {made.memory.stage} needs {needed:.1f} GB of {held:g} (most: "
-                    f"{made.memory.largest})",
-                    made,
-                )
-            )
+            rejected.append(RejectedLayout(layout, _shortage(made), made))
+
+    for layout in _with_progress(layouts, f"layouts of {model.name}"):
+        attempt(layout)
+    for layout in _thriftier(rejected, fixed):
+        attempt(layout)
     found.sort(key=lambda made: made.step_seconds)
     return Search(tuple(found), tuple(rejected))
+
+
+def _shortage(made: Prediction) -> str:
+    """Why a layout is not safe: its memory, at the upper end of what torch's allocator may keep."""
+    least, most = made.device_bytes.low / 1e9, made.device_bytes.high / 1e9
+    needs = f"needs {least:.1f} GB" if not made.fits else f"may need up to {most:.1f} GB"
+    of = f"{made.cluster.gpu.memory_gb:g} (most: {made.memory.largest})"
+    return f"out of memory: stage {made.memory.stage} {needs} of {of}"
+
+
+def _thriftier(rejected: Sequence[RejectedLayout], fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the fastest layouts that only lack memory, with part of their layers recomputed or gradients sharded."""
+    short = sorted(((one.made, one.layout) for one in rejected if one.made), key=lambda one: one[0].step_seconds)
+    for made, layout in short[:SECOND_LOOKS]:
+        changes: list[dict[str, Any]] = []
+        if made.plan.recompute == "none" and isinstance(made.model, Transformer) and "recompute" not in fixed:
+            changes += [{"recompute": "full", "recomputed_layers": share} for share in (0.25, 0.5, 0.75)]
+        if made.plan.pipeline > 1 and made.plan.zero == 1 and "zero" not in fixed:
+            changes += [{"zero": 2, **change} for change in ({}, *changes)]
+        for change in changes:
+            if "recomputed_layers" not in fixed:
+                yield {**layout, **change}
 
 
 def _with_progress(layouts: Sequence[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
@@ -166,25 +191,42 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                 if batch % data:
                     yield dict(fixed, batch=batch, tensor=tensor, context=context, pipeline=pipeline, data=data)
                     continue
-                for microbatch in tried("microbatch", _powers(min(batch // data, largest))):
-                    for zero in tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]):
-                        for recompute in tried("recompute", ["none", "selective", "full"]):
-                            for chunks in tried("chunks", _chunks(model, pipeline, fixed.get("schedule"))):
-                                yield {
-                                    **fixed, "batch": batch, "tensor": tensor, "context": context, "data": data,
-                                    "pipeline": pipeline, "microbatch": microbatch, "zero": zero, "chunks": chunks,
-                                    "recompute": recompute,
-                                    "sequence_parallel": fixed.get("sequence_parallel", tensor > 1),
-                                    "schedule": fixed.get("schedule", "interleaved" if chunks > 1 else "1f1b"),
-                                }  # fmt: skip
+                for zero, microbatch, recompute, (balance, chunks) in product(
+                    tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]),
+                    tried("microbatch", _powers(min(batch // data, largest))),
+                    tried("recompute", ["none", "selective", "full"]),
+                    _stages(model, pipeline, fixed),
+                ):
+                    yield {
+                        **fixed, "batch": batch, "tensor": tensor, "context": context, "data": data,
+                        "pipeline": pipeline, "microbatch": microbatch, "zero": zero, "chunks": chunks,
+                        "recompute": recompute, "balance": balance,
+                        "sequence_parallel": fixed.get("sequence_parallel", tensor > 1),
+                        "schedule": fixed.get("schedule", "interleaved" if chunks > 1 else "1f1b"),
+                    }  # fmt: skip
 
 
-def _chunks(model: Description, pipeline: int, schedule: str | None) -> list[int]:
-    if not isinstance(model, Transformer) or pipeline == 1 or model.layers % pipeline:
-        return [1]
+def _stages(model: Description, pipeline: int, fixed: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield ways to cut the layers into stages: a balance, and a number of chunks per rank.
+
+    If they do not divide evenly, one layer fewer at both ends may (Llama 3 405B: 126 layers in 16 stages).
+    """
+    if not isinstance(model, Transformer) or pipeline == 1:
+        yield fixed.get("balance", "layers"), fixed.get("chunks", 1)
+        return
+    uneven = model.layers % pipeline and (model.layers + 2) % pipeline == 0
+    for balance in [fixed["balance"]] if "balance" in fixed else ["ends"] if uneven else ["layers"]:
+        places = model.layers + (2 if balance == "ends" else 0)
+        for chunks in [fixed["chunks"]] if "chunks" in fixed else _chunks(places, pipeline, fixed.get("schedule")):
+            yield balance, chunks
+
+
+def _chunks(places: int, pipeline: int, schedule: str | None) -> list[int]:
     if schedule not in (None, "interleaved"):
         return [1]
-    return [chunks for chunks in _divisors(model.layers // pipeline) if chunks <= 8]
+    if places % pipeline:
+        return [chunks for chunks in range(1, 9) if pipeline * chunks <= places]
+    return [chunks for chunks in _divisors(places // pipeline) if chunks <= 8]
 
 
 def _divisors(number: int) -> list[int]:

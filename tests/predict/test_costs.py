@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.hardware import GPUS, LINKS, Link, topology
+from labkit.hardware.nccl import SIMPLE
 from labkit.predict import COMPONENTS, Constants, Plan, Transformer, model
 from labkit.predict.costs.collectives import Group, Wires, group
 from labkit.predict.costs.matmul import Processor
@@ -37,10 +39,43 @@ def test_a_ring_sends_what_a_ring_must() -> None:
     assert wires.all_reduce(1e9, inside) == pytest.approx(2 * 7 / 8 * 0.01)
     assert wires.all_gather(1e9, inside) == wires.reduce_scatter(1e9, inside) == pytest.approx(7 / 8 * 0.01)
     # 8 cards of 10 GB/s carry the one ring of a node's 8 ranks
-    assert wires.all_reduce(1e9, across) == pytest.approx(2 * 31 / 32 / 80)
+    assert wires.all_gather(1e9, across) == pytest.approx(31 / 32 / 80)
     # 8 rings, each with one rank per node, have one card each
     assert wires.all_reduce(1e9, group(4, 8, wires.cluster)) == pytest.approx(2 * 3 / 4 / 10)
     assert wires.all_reduce(1e9, Group(1, 1)) == 0
+
+
+def test_a_ring_enters_each_node_once() -> None:
+    """An all-gather over 4 nodes of 8: 3 hops between nodes, 28 inside, in the protocol with the shortest ones, LL."""
+    cluster = topology("dgx-a100", nnodes=4)
+    wires = Wires(cluster, replace(PLAIN, hop_seconds=1.13e-6, network_hops=2.8))
+    latency = cluster.inter_node.latency_seconds
+    assert wires.all_gather(1.0, group(32, 1, cluster)) == pytest.approx(28 * 0.2e-6 + 3 * 0.55 * latency, rel=1e-3)
+    # an all-reduce's tree: a chain of 8 and back, two levels between nodes and back
+    assert wires.all_reduce(1.0, group(32, 1, cluster)) == pytest.approx(14 * 0.2e-6 + 4 * latency, rel=1e-3)
+
+
+def test_one_rank_a_node_gathers_in_logarithmic_steps_from_nccl_2_23_on() -> None:
+    cluster = topology("dgx-a100", nnodes=64)
+    members = group(64, 8, cluster)
+    rings, trees = (Wires(cluster, replace(PLAIN, network_hops=2.8, nccl=version)) for version in (2.22, 2.23))
+    assert trees.all_gather(1e3, members) == pytest.approx(6 * 2.8 * cluster.inter_node.latency_seconds, rel=0.01)
+    assert rings.all_gather(1e3, members) > 2 * trees.all_gather(1e3, members)
+
+
+@pytest.mark.parametrize("preset", ["dgx-a100", "p4d"])
+@pytest.mark.parametrize("nodes", [2, 16, 32])
+def test_between_nodes_collectives_cost_what_virtual_ranks_are_charged(preset: str, nodes: int) -> None:
+    """The same physics: with the virtual cluster's documented figures, a group of whole nodes takes as long."""
+    cluster = topology(preset, nnodes=nodes)
+    launches, hop = 4 * cluster.gpu.launch_seconds, SIMPLE.inside * cluster.intra_node.latency_seconds
+    stated = replace(PLAIN, collective_base=launches, gather_base=launches, hop_seconds=hop, network_hops=SIMPLE.ring)
+    wires, ranks = Wires(cluster, stated), tuple(range(cluster.world_size))
+    for nbytes in (10**4, 10**6, 10**8):
+        for name in ("all_reduce", "reduce_scatter"):
+            charged = choose(name, nbytes, ranks, cluster)
+            seconds = getattr(wires, name)(nbytes, Group(len(ranks), cluster.nproc_per_node))
+            assert seconds == pytest.approx(charged.seconds, rel=1e-9), f"{name} of {nbytes}: {charged.why()}"
 
 
 def test_cards_are_shared_by_the_gpus_of_a_node() -> None:

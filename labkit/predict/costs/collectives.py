@@ -1,10 +1,11 @@
-"""Duration of collectives: alpha-beta costs of rings and trees, over the links that the group's topology gives.
+"""Duration of collectives: NCCL's algorithms as alpha-beta costs, over the links that the group's topology gives.
 
-In a ring all-reduce each of n ranks sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009), in an all-gather or
-reduce-scatter (n-1)/n. A ring that passes every node once leaves it by all cards of the node, which the groups of the
-node share. Small messages are dominated by steps: 2(n-1) in a ring, all at the pace of the slowest link, about
-2 log2(n) in a tree (NCCL chooses). In between, a pipeline is filled: with the best chunk size it costs the square root
-of steps x transfer (as in Rabenseifner 2004), up to NCCL's buffers.
+Hops and bytes are those that virtual ranks are timed with (`labkit.hardware.nccl`): a ring enters and leaves a node
+once, so an all-gather of n ranks on m nodes makes m-1 hops between nodes and n-m inside (Patarasuk & Yuan 2009); a
+double tree about 2 log2(m); in the NVSwitch, none. Between nodes the fastest of algorithms and protocols counts, as in
+NCCL's tuner. A node's traffic leaves by all its cards, which the groups of the node share. In between, a pipeline is
+filled: with the best chunk size it costs the square root of steps x transfer (as in Rabenseifner 2004), up to NCCL's
+buffers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,23 @@ import math
 from typing import NamedTuple
 
 from labkit.hardware import Topology
+from labkit.hardware.nccl import (
+    NVLS_MEMBERS,
+    SIMPLE,
+    TREE_SHARE,
+    Hops,
+    NcclProtocol,
+    nvls_traffic,
+    pat_hops,
+    protocols,
+    ring_hops,
+    tree_hops,
+    tree_traffic,
+)
 from labkit.predict.constants import Constants
 
+PAT_VERSION = 2.23
+"""Version of NCCL that brought PAT."""
 ALPHA_BETA = "alpha-beta: Thakur et al. 2005"
 """Source of the terms that are messages, or collectives without a source of their own."""
 
@@ -50,6 +66,8 @@ class Wires:
         "inside",
         "lost",
         "network_hop",
+        "pat",
+        "protocols",
         "reducing",
         "single",
     )
@@ -76,6 +94,8 @@ class Wires:
         self.gather_hop = constants.gather_hop
         self.network_hop = constants.network_hops * inter.latency_seconds
         self.fill = constants.fill_seconds
+        self.protocols = protocols(intra)
+        self.pat = constants.nccl >= PAT_VERSION and intra.library == "nccl"
 
     def bus(self, members: Group) -> float:
         """Bytes per second that one rank of a ring sends and receives."""
@@ -86,30 +106,34 @@ class Wires:
     def all_reduce(self, nbytes: float, members: Group) -> float:
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
-        n = members.ranks
-        inside = n == members.per_node
-        hops = 2 * (n - 1) * (self.hop if inside else self.network_hop)
-        if inside and n > 2 and self.reducing:  # the switch reduces: each rank passes (n + 1)/n of the bytes
-            return self._time(self.base, 3 * self.hop, nbytes * (n + 1) / n / self.reducing)
-        moving = nbytes * (2 * (n - 1) / n / self.bus(members))
-        if inside:
-            moving = self._inside(nbytes, 2 * (n - 1) / n)
-        if not inside:
-            tree = 2 * math.log2(members.nodes) * self.network_hop + 2 * (members.per_node - 1) * self.hop
-            hops = min(hops, tree)
-        return self._time(self.base, hops, moving)
+        n, width, nodes = members.ranks, members.per_node, members.nodes
+        if nodes == 1:
+            if n > 2 and self.reducing:  # the switch reduces: each rank passes (n + 1)/n of the bytes
+                return self._time(self.base, 3 * self.hop, nvls_traffic(nbytes, n, 1).port / self.reducing)
+            return self._time(self.base, 2 * (n - 1) * self.hop, self._inside(nbytes, 2 * (n - 1) / n))
+        cards = self.card * width
+        ring = self._rings(self.base, ring_hops(n, nodes, 2), nbytes * (2 * (n - 1) / n / self.bus(members)))
+        port, node = tree_traffic(nbytes, width, nodes)
+        tree = self._rings(self.base, tree_hops(width, nodes), max(port / self.inside, node / cards), tree=True)
+        offers = [ring, tree]
+        if self.reducing and width >= NVLS_MEMBERS:
+            port, node = nvls_traffic(nbytes, width, nodes)
+            hops = 3 * self.hop + tree_hops(width, nodes).far * self.network_hop
+            offers.append(self._time(self.base, hops, max(port / self.reducing, node / cards)))
+        return min(offers)
 
     def all_gather(self, nbytes: float, members: Group) -> float:
         """Seconds; `nbytes` is the size of the gathered tensor. A reduce-scatter of that size takes as long."""
         if members.ranks <= 1 or nbytes <= 0:
             return 0.0
-        n = members.ranks
-        hops = (n - 1) * (self.gather_hop if n == members.per_node else self.network_hop)
-        if n == members.per_node:
-            moving = self._inside(nbytes, (n - 1) / n)
-        else:
-            moving = nbytes * (n - 1) / n / self.bus(members)
-        return self._time(self.gather_base, hops, moving)
+        n, nodes = members.ranks, members.nodes
+        if nodes == 1:
+            return self._time(self.gather_base, (n - 1) * self.gather_hop, self._inside(nbytes, (n - 1) / n))
+        moving = nbytes * (n - 1) / n / self.bus(members)
+        ring = self._rings(self.gather_base, ring_hops(n, nodes, 1), moving)
+        if members.per_node > 1 or not self.pat:
+            return ring
+        return min(ring, self._time(self.gather_base, pat_hops(nodes).far * self.network_hop, moving))
 
     reduce_scatter = all_gather
 
@@ -136,6 +160,19 @@ class Wires:
         """
         passes = 1 if turns < 1 else 2
         return nbytes * (turns + passes * self.lost) / self.single
+
+    def _rings(self, base: float, hops: Hops, moving: float, *, tree: bool = False) -> float:
+        """Seconds of a ring, or a tree, over several nodes, in the protocol that is fastest."""
+        kept = TREE_SHARE if tree else 1.0
+        return min(
+            self._time(base, self._hops(hops, protocol, tree), moving / (kept * protocol.share_between_nodes))
+            for protocol in self.protocols
+        )
+
+    def _hops(self, hops: Hops, protocol: NcclProtocol, tree: bool) -> float:
+        """Seconds of all hops; the measured hops are those of the protocol Simple."""
+        near = hops.near * self.hop * protocol.inside / SIMPLE.inside
+        return near + hops.far * self.network_hop * (protocol.tree if tree else protocol.ring) / SIMPLE.ring
 
     def _time(self, base: float, hops: float, moving: float) -> float:
         return base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving

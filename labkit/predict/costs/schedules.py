@@ -84,14 +84,13 @@ def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int
     p = plan.pipeline
     if p == 1:
         return [layers]
-    if plan.balance == "layers":
-        return [layers // p + (1 if stage < layers % p else 0) for stage in range(p)]
-    if plan.balance == "ends":
-        even = (layers + 2) // p
-        spare = (layers + 2) % p
-        counts = [even + (1 if stage < spare else 0) for stage in range(p)]
-        counts[0] -= 1
-        counts[-1] -= 1
+    if plan.balance in ("layers", "ends"):
+        extra = 2 if plan.balance == "ends" else 0
+        even, spare = divmod(layers + extra, p * plan.chunks)
+        # with chunks, stage i has places i, i + p, i + 2p, ...; the first places have a layer more
+        counts = [sum(even + (place < spare) for place in range(stage, p * plan.chunks, p)) for stage in range(p)]
+        counts[0] -= extra // 2
+        counts[-1] -= extra // 2
         return counts
     if plan.balance == "matrices":
         counts, stage = [0] * p, 0

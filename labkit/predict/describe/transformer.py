@@ -190,12 +190,14 @@ class Transformer:
         context: int = 1,
         recompute: str = "none",
         flash: bool = False,
+        fused: bool = False,
         keep_gathered: bool = False,
         nbytes: int = 2,
     ) -> float:
         """Bytes that one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` per value, masks 1.
 
         `keep_gathered`: with sequence parallelism, keep the gathered inputs of both parts instead of this rank's share.
+        `fused`: a gated MLP's activation is one kernel, which computes the gate's SiLU again in backward (Megatron).
         """
         h, f, kv, t = self.width, self.inner * self.active_experts, self.kv_width, tensor
         tokens = samples * self.sequence / context
@@ -206,7 +208,8 @@ class Transformer:
         # inputs of two norms and, unless gathered, of the parts that follow them; masks after both parts
         whole = (2 if gathers else 4) * h * nbytes + 2 * h * mask
         split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, the projection's input
-        split += (4 if self.gated else 2) * f * nbytes  # around the activation; gated: gate, its SiLU, up, product
+        # around the activation; gated: gate, its SiLU unless fused, up, product
+        split += ((3 if fused else 4) if self.gated else 2) * f * nbytes
         if flash:
             split += 4 * self.heads  # one fp32 per row and head
         elif recompute != "selective":

@@ -53,41 +53,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from labkit.hardware.nccl import (
+    NVLS_MEMBERS,
+    SIMPLE,
+    TREE_SHARE,
+    nvls_traffic,
+    protocols,
+    ring_hops,
+    tree_hops,
+    tree_traffic,
+)
 from labkit.hardware.topology import Hop, Topology
 
 COLLECTIVE_LAUNCHES = 4
 """GPU launch overheads per collective: its kernel starts everywhere and the ranks meet."""
 NVLS_SECONDS = 55e-6
 """Extra seconds of a collective in the NVSwitch, instead of hops."""
-NVLS_MEMBERS = 3
-"""Minimum number of members on each node for NVLS."""
 PEERS_AT_ONCE = 8
 """Peers that one kernel of sends and receives serves at the same time."""
-TREE_SHARE = 0.9
-"""Bandwidth of a tree as a fraction of a ring's."""
 
 OutIn = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class NcclProtocol:
-    """How NCCL moves data: with flags in every word (LL), in every 128 bytes (LL128), or in whole chunks (Simple)."""
-
-    name: str
-    share: float
-    share_between_nodes: float
-    inside: float
-    """Latency of a hop inside a node, as a multiple of the link's."""
-    ring: float
-    """Latency of a ring's hop between nodes, likewise."""
-    tree: float
-
-
-LL = NcclProtocol("LL", 0.5, 0.25, 0.2, 0.55, 1.0)
-LL128 = NcclProtocol("LL128", 0.92, 0.92, 0.42, 0.8, 1.7)
-SIMPLE = NcclProtocol("Simple", 1.0, 1.0, 1.13, 2.8, 2.8)
-GLOO = NcclProtocol("gloo", 1.0, 1.0, 1.0, 1.0, 1.0)
-"""Not one of NCCL's: messages over TCP, each of which takes the measured latency of one message."""
 
 
 @dataclass(frozen=True)
@@ -287,20 +272,13 @@ class _Candidate:
     load: _LinkLoad
 
 
-def _protocols(topology: Topology) -> tuple[NcclProtocol, ...]:
-    if topology.intra_node.library == "gloo":
-        return (GLOO,)
-    return (LL, SIMPLE) if topology.intra_node.name.startswith("pcie") else (LL, LL128, SIMPLE)
-
-
 def _rings(group: _Members, edge: float, rounds: int) -> Iterator[_Candidate]:
     """`edge` bytes over each edge, in `rounds` rounds of the ring."""
     topology, m = group.topology, group.nnodes
     load = _ring_load(group, edge)
     seconds = load.seconds(topology, topology.intra_node.collective_efficiency)
-    far = rounds * (m - 1)
-    near = rounds * (group.size - 1) - far
-    for protocol in _protocols(topology):
+    near, far = ring_hops(group.size, m, rounds)
+    for protocol in protocols(topology.intra_node):
         hops = near * protocol.inside * topology.intra_node.latency_seconds
         hops += far * protocol.ring * topology.inter_node.latency_seconds
         share = protocol.share if m == 1 else protocol.share_between_nodes
@@ -311,14 +289,12 @@ def _trees(group: _Members, nbytes: float) -> Iterator[_Candidate]:
     """All-reduce along a chain in each node and a double binary tree between the nodes, up and down."""
     topology, m = group.topology, group.nnodes
     widest = max(len(ranks) for ranks in group.members.values())
-    between = 2 * nbytes * (m - 1) / m
-    inside = 2 * nbytes * (widest - 1) / widest
-    load = _symmetric(group, inside + between / widest, between, 2 * nbytes, lambda members: members - 1)
+    load = _symmetric(group, *tree_traffic(nbytes, widest, m), 2 * nbytes, lambda members: members - 1)
     seconds = load.seconds(topology, topology.intra_node.collective_efficiency)
-    depth = math.ceil(math.log2(m))
-    for protocol in _protocols(topology):
-        hops = 2 * (widest - 1) * protocol.inside * topology.intra_node.latency_seconds
-        hops += 2 * depth * protocol.tree * topology.inter_node.latency_seconds
+    near, far = tree_hops(widest, m)
+    for protocol in protocols(topology.intra_node):
+        hops = near * protocol.inside * topology.intra_node.latency_seconds
+        hops += far * protocol.tree * topology.inter_node.latency_seconds
         share = TREE_SHARE * protocol.share_between_nodes
         yield _Candidate(f"tree {protocol.name}", group.launch + hops + seconds / share, load)
 
@@ -330,11 +306,10 @@ def _nvls(group: _Members, nbytes: float) -> Iterator[_Candidate]:
     width = max(counts)
     if not topology.intra_node.reduction_efficiency or len(counts) > 1 or width < NVLS_MEMBERS:
         return
-    between = 2 * nbytes * (m - 1) / m
-    load = _symmetric(group, nbytes * (1 + 1 / width) + between / width, between, nbytes, lambda members: members)
+    load = _symmetric(group, *nvls_traffic(nbytes, width, m), nbytes, lambda members: members)
     hops = NVLS_SECONDS
     if m > 1:
-        hops += 2 * math.ceil(math.log2(m)) * SIMPLE.tree * topology.inter_node.latency_seconds
+        hops += tree_hops(width, m).far * SIMPLE.tree * topology.inter_node.latency_seconds
     seconds = group.launch + hops + load.seconds(topology, topology.intra_node.reduction_efficiency)
     yield _Candidate("nvls" if m == 1 else "nvls tree", seconds, load)
 
