@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from predict_fit import FREE, fit
 from predict_memory import memory, out_of_memory
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
 from predict_unseen import BLIND, efficiencies, layer_seconds, unseen
@@ -42,22 +43,17 @@ def main() -> int:
     parser.add_argument("--rows", metavar="NAME", choices=SOFTWARE)
     parser.add_argument("--measured", type=Path, default=MEASURED)
     options = parser.parse_args()
-    found = {
-        name: made
-        for name in SOFTWARE
-        if (options.measured / f"{name}.csv").exists() and (made := rows(name, options.measured))
-    }
+    found = {name: made for name in SOFTWARE if (made := rows(name, options.measured))}
     if options.unseen:
         for of in unseen(options.measured).values():
             each(of)
         blind(options.measured)
     elif options.rows:
-        each(found[options.rows])
+        each(found.get(options.rows, []))
     elif options.fit:
-        from predict_fit import fit
-
-        for name, value in fit(found)[1].items():
-            print(f"{name:<20} {value:.4g}")
+        print(f"{'constant':<20} {'fitted':>8} {'+-':>8} {'shipped':>8}")
+        for name, one in fit(found)[1].items():
+            print(f"{name:<20} {one.value:>8.4g} {one.uncertainty:>8.2g} {shipped(name):>8.4g}  {one.remark}")
     else:
         parts(options.measured)
         memory(found)
@@ -66,6 +62,13 @@ def main() -> int:
         blind(options.measured)
         speed()
     return 0
+
+
+def shipped(name: str) -> float:
+    """The value of a free constant in FITTED, in its own units."""
+    field, _, gpu = name.partition(" ")
+    value = getattr(FITTED, field)
+    return value[gpu] if gpu else value / next(free.scale for free in FREE if free.name == name)
 
 
 def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
@@ -98,8 +101,24 @@ def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
     print(f"| source | rows | {' | '.join(columns)} |\n|{'---|' * (2 + len(columns))}")
     for name, of in found.items():
         print(f"| {name} | {len(of)} | {' | '.join(cell(column[name]) for column in columns.values())} |")
+    by_size(found, {name: column for name, column in columns.items() if name != "other folds"})
     if "ultrascale_nanotron" in found:
         layouts(found["ultrascale_nanotron"])
+
+
+SIZES = ((1, 8), (9, 64), (65, 512), (513, 1 << 20))
+"""Numbers of GPUs, first and last."""
+
+
+def by_size(found: dict[str, list[Row]], columns: dict[str, dict[str, list[float]]]) -> None:
+    """Print the same errors by the number of GPUs, over all sources."""
+    print(f"| GPUs | rows | {' | '.join(columns)} |\n|{'---|' * (2 + len(columns))}")
+    for first, last in SIZES:
+        chosen = [(name, i) for name, of in found.items() for i, row in enumerate(of)
+                  if first <= row.cluster.world_size <= last]  # fmt: skip
+        if chosen:
+            cells = [cell([column[name][i] for name, i in chosen]) for column in columns.values()]
+            print(f"| {first} to {last} | {len(chosen)} | {' | '.join(cells)} |")
 
 
 def cell(signed: Sequence[float]) -> str:
@@ -121,16 +140,19 @@ def blind(folder: Path) -> None:
         cells = [cell(column) for column in columns]
         if len(of) == 1:
             cells[-1] = ""  # fitted to itself
-        print(f"| {name} | {len(of)} | {BLIND[name]} | {' | '.join(cells)} |")
+        print(f"| {name} | {len(of)} | {BLIND.get(name, '')} | {' | '.join(cells)} |")
     layers = [[made / real - 1 for real, made in layer_seconds(folder, chosen)] for chosen in (COMPONENTS, FITTED)]
     name = "Korthikanti et al., table 4, one layer"
-    print(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
+    if layers[0]:
+        print(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
     for network, real, made in efficiencies(folder):
         print(f"Horovod's scaling efficiency of {network} on 128 P100: {real:.0%}, predicted {made:.1%}")
 
 
 def layouts(of: Sequence[Row]) -> None:
     """Print how well predictions order layouts, and how good the selected one is."""
+    if len(of) < 3:
+        return
     ranks = spearman([row.seconds for row in of], [predicted(row, FITTED) for row in of])
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in of:
@@ -164,7 +186,7 @@ def parts(folder: Path) -> None:
     """Print errors of collectives of 1 MB and more on GPUs of one node."""
     signed: dict[str, list[float]] = {}
     for source in ("microbench_comm_gemm", "microbench_gather_scatter"):
-        for row in read(source, folder) if (folder / f"{source}.csv").exists() else ():
+        for row in read(source, folder):
             what, n = COLLECTIVES.get(row["model"]), row["gpus"]
             size = re.search(r"message (\d+)( B|[KMG])", row["metric"])
             if what is None or size is None or n not in ("2", "8"):

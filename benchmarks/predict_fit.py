@@ -36,11 +36,11 @@ FREE = (
     Free("passes_share", 1.0, 0.3, 1.05),
     Free("kernel_seconds", 3, 1, 12, 1e-6),
     Free("host_seconds", 20, 5, 80, 1e-6),
-    Free("ramp_k", 128, 64, 256),
     Free("flash1 h100", 0.2, 0.1, 0.4),
     Free("lockstep_seconds", 0, 0, 600, 1e-6),
-    Free("network_hops", 2.8, 1, 5),
 )
+# Fixed, since the rows do not determine them (a fit drives both to their bounds): `ramp_k` at 64, the depth of one load
+# of a tile; `network_hops` at 2.8, the 14 microseconds of NCCL's table over InfiniBand's 5.
 PULL = 0.05
 """Strength of the pull towards the start value: far too weak to matter if any row determines the constant."""
 ROWS = 60
@@ -64,7 +64,17 @@ def predicted(row: Row, chosen: Constants) -> float:
     return predict_range(row.model, row.plan, row.cluster, constants=chosen).step_seconds.middle
 
 
-def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, float]]:
+class Found(NamedTuple):
+    """The value that a fit found for a constant, in the units of its `Free`."""
+
+    value: float
+    uncertainty: float
+    """Standard deviation, from the curvature at the minimum."""
+    remark: str
+    """Why the value is not to be trusted; empty if it is."""
+
+
+def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, Found]]:
     drawn = {name: found[:: max(1, math.ceil(len(found) / ROWS))] for name, found in sources.items()}
 
     def residuals(values: Sequence[float]) -> np.ndarray:
@@ -81,4 +91,12 @@ def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, floa
     best = least_squares(
         residuals, [free.start for free in FREE], bounds=bounds, x_scale=span, diff_step=1e-3, max_nfev=20
     )
-    return constants(best.x), dict(zip((free.name for free in FREE), map(float, best.x), strict=True))
+    variance = 2 * best.cost / (len(best.fun) - len(FREE))
+    deviations = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance)
+    found = {}
+    for free, value, deviation in zip(FREE, map(float, best.x), map(float, deviations), strict=True):
+        span = free.high - free.low
+        at_bound = min(value - free.low, free.high - value) < 0.01 * span
+        remark = "at a bound" if at_bound else "not determined" if deviation > span / 4 else ""
+        found[free.name] = Found(value, deviation, remark)
+    return constants(best.x), found

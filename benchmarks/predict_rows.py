@@ -18,6 +18,8 @@ from labkit.predict import OneOf, Transformer
 from labkit.predict.describe import Description
 
 MEASURED = Path(__file__).parent / "measured"
+PRESET = {"A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "V100": "dgx-1"}
+"""By the beginning of a row's GPU, which may go on with its memory: `A100-SXM4-40GB`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Row:
 
 
 def read(name: str, folder: Path = MEASURED) -> Iterator[dict[str, str]]:
+    """Yield the rows of a source; none if the folder does not have it."""
+    if not (folder / f"{name}.csv").exists():
+        return
     with (folder / f"{name}.csv").open() as file:
         yield from csv.DictReader(line for line in file if not line.startswith("#"))
 
@@ -150,7 +155,8 @@ def _recompute(text: str) -> str:
 
 def _cluster(row: dict[str, str], gpus: int) -> Topology:
     """Return the preset of the GPU, with the row's network; nodes of 8, or of as many as ran."""
-    preset = "dgx-h100" if "H100" in row["gpu"] else "dgx-a100"
+    kind = next(kind for kind in PRESET if row["gpu"].startswith(kind))
+    preset = PRESET[kind]
     per_node = min(gpus, 8)
     speed = re.match(r"\d+", row["inter_gbps_per_gpu"])
     link = PRESETS[preset].inter_node
@@ -159,7 +165,10 @@ def _cluster(row: dict[str, str], gpus: int) -> Topology:
     elif speed:
         # the same cards at the row's rate, in Gb/s per GPU
         link = replace(LINKS["ib-hdr"], name=f"{speed[0]} Gb/s", gb_per_s=int(speed[0]) / 8)
-    gpu: Any = GPUS["h100-80gb" if "H100" in row["gpu"] else "a100-80gb"]
+    gpu = PRESETS[preset].gpu
+    memory = re.search(r"(\d+)GB", row["gpu"])
+    if memory and (other := GPUS.get(f"{kind.lower()}-{memory[1]}gb")):
+        gpu = other
     if "500W" in row["gpu"]:  # HBM2e of 2.4 TB/s; clocks fall with about the cube root of the power
         gpu = replace(gpu, name="h100-500w", memory_gb=96.0, memory_gb_per_s=2400.0, matmul_efficiency=0.67)
     return topology(

@@ -74,8 +74,6 @@ def unseen(folder: Path = MEASURED) -> dict[str, list[Row]]:
     """Return rows by group, without rows that only quote a number, or that another source has too."""
     found: dict[str, list[Row]] = {}
     for name, reader in READERS.items():
-        if not (folder / f"{name}.csv").exists():
-            continue
         for row in read(name, folder):
             if "recalled" in row["provenance"].lower() or "formula" in row["provenance"]:
                 continue

@@ -24,8 +24,9 @@ class Constants:
     power limit lowers the clocks, more so the closer tensor cores are to it. Missing: 1."""
     waves: bool = True
     """Whether matrix products are cut into tiles that run in waves; False: FLOPs / rate, for any number of tiles."""
-    ramp_k: float = 128.0
-    """Length added to a product's inner dimension, for filling and draining a tile's pipeline."""
+    ramp_k: float = 64.0
+    """Length added to a product's inner dimension, for filling and draining a tile's pipeline: the depth of one load of
+    a tile. No row of a training run determines it."""
     flash1: Any = field(default_factory=lambda: MappingProxyType({"a100": 0.36, "h100": 0.20}), hash=False)
     """Share of the peak reached by the forward pass of fused attention, by version, heads of 128, causal.
     FlashAttention-2 (arXiv 2307.08691, figures 4 to 7): version 1 about 110 of 312 on A100, version 2 about 190; on
@@ -98,14 +99,12 @@ _RATES = ("passes_share", "plain_passes_share", "flash_backward", "network_share
 _NUMBERS = [one.name for one in fields(Constants) if one.type == "float"]
 FITTED = replace(
     COMPONENTS,
-    sustained=MappingProxyType({"a100": 0.97, "h100": 0.838, "h200": 0.838}),
-    flash1=MappingProxyType({"a100": 0.36, "h100": 0.243}),
-    ramp_k=94.0,
-    kernel_seconds=7.2e-6,
-    passes_share=0.75,
-    host_seconds=43e-6,
-    network_hops=3.8,
-    lockstep_seconds=243e-6,
+    sustained=MappingProxyType({"a100": 0.966, "h100": 0.834, "h200": 0.834}),
+    flash1=MappingProxyType({"a100": 0.36, "h100": 0.239}),
+    kernel_seconds=8.2e-6,
+    passes_share=0.742,
+    host_seconds=42e-6,
+    lockstep_seconds=246e-6,
 )
 
 

@@ -225,7 +225,7 @@ def _chunks(places: int, pipeline: int, schedule: str | None) -> list[int]:
     if schedule not in (None, "interleaved"):
         return [1]
     if places % pipeline:
-        return [chunks for chunks in range(1, 9) if pipeline * chunks <= places]
+        return [chunks for chunks in (1, 2, 4, 8) if pipeline * chunks <= places]
     return [chunks for chunks in _divisors(places // pipeline) if chunks <= 8]
 
 

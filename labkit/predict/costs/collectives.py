@@ -19,7 +19,6 @@ from labkit.hardware.nccl import (
     SIMPLE,
     TREE_SHARE,
     Hops,
-    NcclProtocol,
     nvls_traffic,
     pat_hops,
     protocols,
@@ -94,7 +93,17 @@ class Wires:
         self.gather_hop = constants.gather_hop
         self.network_hop = constants.network_hops * inter.latency_seconds
         self.fill = constants.fill_seconds
-        self.protocols = protocols(intra)
+        self.protocols = [
+            (
+                self.hop * protocol.inside / SIMPLE.inside,
+                self.network_hop * protocol.ring / SIMPLE.ring,
+                self.network_hop * protocol.tree / SIMPLE.ring,
+                protocol.share_between_nodes,
+            )
+            for protocol in protocols(intra)
+        ]
+        """For each protocol: seconds of a hop inside a node, of a ring's and of a tree's between nodes; its share of
+        the bandwidth. The measured hops are those of the protocol Simple."""
         self.pat = constants.nccl >= PAT_VERSION and intra.library == "nccl"
 
     def bus(self, members: Group) -> float:
@@ -163,16 +172,11 @@ class Wires:
 
     def _rings(self, base: float, hops: Hops, moving: float, *, tree: bool = False) -> float:
         """Seconds of a ring, or a tree, over several nodes, in the protocol that is fastest."""
-        kept = TREE_SHARE if tree else 1.0
+        kept, (near, far) = TREE_SHARE if tree else 1.0, hops
         return min(
-            self._time(base, self._hops(hops, protocol, tree), moving / (kept * protocol.share_between_nodes))
-            for protocol in self.protocols
+            self._time(base, near * inside + far * (branch if tree else ring), moving / (kept * share))
+            for inside, ring, branch, share in self.protocols
         )
-
-    def _hops(self, hops: Hops, protocol: NcclProtocol, tree: bool) -> float:
-        """Seconds of all hops; the measured hops are those of the protocol Simple."""
-        near = hops.near * self.hop * protocol.inside / SIMPLE.inside
-        return near + hops.far * self.network_hop * (protocol.tree if tree else protocol.ring) / SIMPLE.ring
 
     def _time(self, base: float, hops: float, moving: float) -> float:
         return base + min(self.fill, math.sqrt(hops * moving)) + max(0.0, hops - self.fill) + moving
