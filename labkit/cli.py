@@ -103,9 +103,16 @@ def _add_installed(commands: Any) -> str:
 
 def _predict(arguments: list[str]) -> int:
     from labkit.predict import command
+    from labkit.predict.scale_report import Report
+
+    def draw(report: Report) -> bytes:
+        from labkit.plots import predicted_scaling
+
+        points = {"data parallel": report.points}
+        return predicted_scaling(points, report.samples or 1e6, report.price, report.title).png()
 
     try:
-        return command.main(arguments)
+        return command.main(arguments, draw)
     except ValueError as error:
         raise CommandError(str(error)) from None
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from labkit.hardware import GPU, GPUS, LINKS, PRESETS, Link, Topology, topology
 from labkit.hardware.files import is_file
 from labkit.hardware.settings import parse, with_settings
+from labkit.predict import scale_report
 from labkit.predict.describe import Description, model
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
-from labkit.predict.running import goodput, run
+from labkit.predict.running import goodput, run, scaling_over
 from labkit.predict.search import search
 from labkit.predict.step import predict
 
@@ -62,6 +63,17 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(flag, metavar="|".join(get_args(hint)), help=said)
         elif name != "batch":
             parser.add_argument(flag, type=float if hint is float else int, metavar="N", help=said)
+    parser.add_argument(
+        "--scale", metavar="FROM..TO",
+        help="efficiency from FROM to TO GPUs by doubling, data parallelism growing: 1..256; --batch is the first's",
+    )  # fmt: skip
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--weak", action="store_true", help="with --scale: the batch grows with the GPUs (default)")
+    kept.add_argument("--strong", action="store_true", help="with --scale: the batch stays, each GPU's share shrinks")
+    parser.add_argument(
+        "--report", type=Path, action="append", default=[], metavar="FILE",
+        help="with --scale: write the table there, as .md, .html or .json; or its picture, as .png; repeatable",
+    )  # fmt: skip
     parser.add_argument("--samples", type=float, help="of an epoch: adds hours, and dollars with --price")
     parser.add_argument("--price", type=float, help="dollars of one GPU and hour")
     parser.add_argument("--explain", action="store_true", help="each term's formula and source")
@@ -82,11 +94,19 @@ def _meanings() -> dict[str, str]:
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the table and write the JSON. Raises ValueError for unknown names and contradictory options."""
+def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
+    """Print the table and write the JSON; `draw` makes the picture of a scaling study.
+
+    Raises ValueError for unknown names and contradictory options.
+    """
     options = _parser().parse_args(arguments)
     if options.price is not None and options.samples is None:
         raise ValueError("--price needs --samples: dollars are of an epoch")
+    if options.scale:
+        return _scaled(options, draw)
+    for name in ("weak", "strong", "report"):
+        if getattr(options, name):
+            raise ValueError(f"--{name} needs --scale, such as --scale 1..256")
     found, out_of = _predicted(options)
     whole = None if options.samples is None else run(found, options.samples, options.price or 0.0)
     if options.json:
@@ -111,6 +131,29 @@ def main(arguments: Sequence[str]) -> int:
         for line in found.explain().splitlines():
             indented = " " * (15 if line.startswith(" ") else 2)
             console.print(fill(line, console.width, subsequent_indent=indented), markup=False)
+    return 0
+
+
+def _scaled(options: argparse.Namespace, draw: scale_report.Draw) -> int:
+    """Print how the step scales, and write the reports."""
+    from rich.console import Console
+
+    described: Description = model(options.model, sequence=options.sequence)
+    clusters = scale_report.clusters(options.cluster, options.scale, dict(map(parse, options.settings)), parse_cluster)
+    given = _given(options)
+    sides = math.prod(given.get(axis, 1) for axis in ("tensor", "pipeline", "context"))
+    if "data" in given:
+        raise ValueError("--data follows from --scale: all GPUs that are added are for data parallelism")
+    plan = Plan(batch=options.batch, **given, data=max(1, clusters[0].world_size // sides))
+    points = scaling_over(described, plan, clusters, weak=not options.strong)
+    made = scale_report.Report(
+        f"{described.name} on {clusters[0].world_size} to {clusters[-1].world_size} {clusters[0].gpu.name}, "
+        f"{'strong' if options.strong else 'weak'} scaling",
+        tuple(points), options.samples, options.price,
+    )  # fmt: skip
+    for file in options.report:
+        made.write(file, draw)
+    Console(highlight=False).print(made.title, "", made.table(), sep="\n")
     return 0
 
 
@@ -207,9 +250,7 @@ def _long(hours: float) -> str:
 def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
     described: Description = model(options.model, sequence=options.sequence)
     cluster = with_settings(parse_cluster(options.cluster), dict(map(parse, options.settings)))
-    given: dict[str, Any] = {
-        name: value for name in PLAN if name != "batch" and (value := getattr(options, name)) is not None
-    }
+    given = _given(options)
     if isinstance(described, Transformer):
         given = {**_software(given), **given}
     if {"tensor", "pipeline", "data", "microbatch"} <= set(given):
@@ -219,6 +260,11 @@ def _predicted(options: argparse.Namespace) -> tuple[Prediction, str]:
         return predict(described, Plan(batch=options.batch, **given), cluster), ""
     made = search(described, options.batch, cluster, **given)
     return made.best, f"the best of {len(made.found):,} layouts; {len(made.rejected):,} are out"
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Fields of the plan that are given, but for the batch."""
+    return {name: value for name in PLAN if name != "batch" and (value := getattr(options, name)) is not None}
 
 
 def _software(given: dict[str, Any]) -> dict[str, Any]:

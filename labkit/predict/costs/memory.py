@@ -215,7 +215,7 @@ def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, fl
     kept, whole = (
         model.activation_bytes(
             plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-            recompute=recompute, flash=plan.flash, fused=plan.fusion in ("kernels", "compiled"),
+            recompute=recompute, flash=plan.flash, fused=plan.fusion == "kernels",
             keep_gathered=plan.keep_gathered, nbytes=plan.value_bytes,
         )
         for recompute in (plan.recompute, "none")
