@@ -24,9 +24,8 @@ class Constants:
     power limit lowers the clocks, more so the closer tensor cores are to it. Missing: 1."""
     waves: bool = True
     """Whether matrix products are cut into tiles that run in waves; False: FLOPs / rate, for any number of tiles."""
-    ramp_k: float = 64.0
-    """Length added to a product's inner dimension, for filling and draining a tile's pipeline: the depth of one load of
-    a tile. No row of a training run determines it."""
+    ramp_k: float = 128.0
+    """Length added to a product's inner dimension, for filling and draining a tile's pipeline."""
     flash1: Any = field(default_factory=lambda: MappingProxyType({"a100": 0.36, "h100": 0.20}), hash=False)
     """Share of the peak reached by the forward pass of fused attention, by version, heads of 128, causal.
     FlashAttention-2 (arXiv 2307.08691, figures 4 to 7): version 1 about 110 of 312 on A100, version 2 about 190; on
@@ -101,6 +100,7 @@ FITTED = replace(
     COMPONENTS,
     sustained=MappingProxyType({"a100": 0.966, "h100": 0.834, "h200": 0.834}),
     flash1=MappingProxyType({"a100": 0.36, "h100": 0.239}),
+    ramp_k=64.0,  # the depth of one load of a tile: not fitted, no row of a training run determines it
     kernel_seconds=8.2e-6,
     passes_share=0.742,
     host_seconds=42e-6,

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from labkit import virtual
+from labkit.cli import main
 from labkit.clusters.job import InvalidJob
 from labkit.hardware import GPUS, LINKS, topology
 from labkit.hardware.files import FORMAT, write
 from labkit.hardware.settings import parse
 from labkit.notebook.choosing import make
 from labkit.predict import Plan, model, predict
-from labkit.predict.command import main, parse_cluster
+from labkit.predict.command import parse_cluster
 
 
 def test_any_field_is_replaced_and_its_source_says_so() -> None:
@@ -115,6 +116,6 @@ def test_settings_are_typed_at_a_shell(capsys: pytest.CaptureFixture[str]) -> No
     assert parse("inter_node=ib-ndr") == ("inter_node", "ib-ndr")
     with pytest.raises(ValueError, match="NAME=VALUE"):
         parse("gpu.memory_gb")
-    asked = ["--model", "gpt-1.3b", "--cluster", "a100x2", "--batch", "8", "--set", "gpu.memory_gb=41.5"]
+    asked = ["predict", "--model", "gpt-1.3b", "--cluster", "a100x2", "--batch", "8", "--set", "gpu.memory_gb=41.5"]
     assert main(asked) == 0
     assert "41.5" in capsys.readouterr().out
