@@ -39,7 +39,7 @@ def fake_by_default(mode: FakeTensorMode) -> None:
         attributes = vars(torch.empty(1))
     for name, value in attributes.items():
         setattr(FakeTensor, name, value)
-    FakeTensor._is_param = False  # type: ignore[attr-defined]  # torch sets it on parameters only
+    FakeTensor._is_param = False  # torch sets it on parameters only
 
 
 def fake_tensor(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -47,7 +47,7 @@ def fake_tensor(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     fake = _make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
     _forbid_data_pointer(fake)
     if device.type != "cpu":
-        fake._fake_device = device  # type: ignore[attr-defined]  # typed as a Tensor
+        fake._fake_device = device
     return fake
 
 

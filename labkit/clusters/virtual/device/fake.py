@@ -121,7 +121,7 @@ def made(result: _Result, args: Any) -> Any:
         meta = _empty(0, dtype=dtype, device="meta")
         meta.set_(base.untyped_storage(), base.storage_offset() + offset, size, stride)
         return fake_tensor(meta, device)
-    return None if result is None else args[result.argument]
+    return None if result is None else args[result.argument]  # type: ignore[union-attr]  # an _ArgumentResult
 
 
 _empty, _empty_strided = torch.empty, torch.empty_strided
