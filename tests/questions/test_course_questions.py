@@ -83,7 +83,12 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "NBYTES": 26_350_000,
         "times": {("yours", 8): [6.36, 3.07, 1.44, 1.04]},
     },
-    "ddp": {"compute": 10.4e-3, "after": 17.7e-3, "sweep": {8: 13.8e-3}, "bucketed": all_reduced(25 << 20, times=5)},
+    "ddp": {
+        "compute": 10.4e-3,
+        "after": 17.7e-3,
+        "sweep": {(64, 8): 13.8e-3},
+        "bucketed": all_reduced(25 << 20, times=5),
+    },
     "gradient_compression": {"ranks": [2, 1024], "fast": {"TopK 1 %": 28.4, "uncompressed": 1.1}},
     "parameter_server": {
         "step_times": {(1, 56): 97.2, (8, 56): 19.6},
