@@ -248,7 +248,7 @@ class FakeAccounting(Accounting):
         """An operator with known results and cost, in the same order as when it is computed."""
         account = self._account
         for number in answer.marked:
-            if args[number]._is_param:
+            if getattr(args[number], IS_PARAMETER):
                 account.is_parameter(args[number])
         if op.creates:
             account.must_fit(_bytes_to_create(args, kwargs or {}))
