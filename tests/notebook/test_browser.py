@@ -108,8 +108,8 @@ def test_what_a_learner_sees(page: Page, folder: Path) -> None:
     expect(status).to_contain_text("a step of 512 samples on 32 GPUs")
     expect(picture).not_to_have_attribute("aria-label", before)
     before = picture.get_attribute("aria-label") or ""
-    move(page, cell, "pipeline", "ArrowRight")
-    expect(status).to_contain_text("Not possible: zero 3 with pipeline 2")
+    move(page, cell, "pipeline", "End")
+    expect(status).to_contain_text("Not possible: tensor x pipeline = 1 x 64 = 64 must divide 32 GPUs")
     expect(picture).to_have_attribute("aria-label", before)
     page.set_viewport_size({"width": 900, "height": 1400})  # the picture shrinks with its cell
     expect(cell.locator(".widget-hslider").first).to_be_visible()
