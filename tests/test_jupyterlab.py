@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urljoin
 from urllib.request import urlopen
+
+from jupyter_server.base.websocket import WebSocketMixin
 
 from labkit.jupyterlab import config_path
 
@@ -49,6 +52,16 @@ def test_a_learner_without_a_course_gets_no_parts_of_nbgrader_and_no_news(tmp_pa
     assert found and "@jupyter/nbgrader" in json.loads(found[1])["disabledExtensions"]
     assert notification["schema"]["properties"]["fetchNews"]["default"] == "false"
     assert not re.search(r"^\[I ", log.read_text(), re.MULTILINE)
+
+
+def test_a_connection_whose_pings_are_answered_stays_open_on_a_busy_machine() -> None:
+    settings: dict[str, int] = {}
+    for file in Path(str(files("labkit.jupyterlab"))).glob("settings/*/jupyter_server_config.json"):
+        settings |= json.loads(file.read_text()).get("ServerApp", {}).get("tornado_settings", {})
+    server = WebSocketMixin()
+    server.settings = settings  # type: ignore[attr-defined]  # a mixin of handlers, which have them
+    # the answer to the last ping is looked for when the next one is due, which may be late
+    assert server.ping_timeout >= 2 * server.ping_interval
 
 
 def test_a_token_of_ones_own_is_not_shown(tmp_path: Path, workspace: Path) -> None:

@@ -13,7 +13,8 @@ def main(arguments: list[str]) -> None:
     if {"-h", "--help", "--help-all", "--version"} & set(arguments):
         LabApp.launch_instance(arguments)
         return
-    logging.getLogger("ServerApp").addFilter(_Unannounced())
+    for logger in ("ServerApp", "tornado.general"):
+        logging.getLogger(logger).addFilter(_Unannounced())
     server: Any = LabApp.initialize_server(argv=["--log-level=WARN", "--LabApp.log_level=WARN", *arguments])
     # the loop runs what was added to it once it accepts connections
     server.io_loop.add_callback(lambda: print(f"\nJupyterLab is at\n{_address(server.public_url)}", flush=True))
@@ -41,6 +42,7 @@ class _Unannounced(logging.Filter):
 _DROPPED = (
     "To access the server",
     "is not trusted",  # a copy that this machine has not run: JupyterLab shows it in the status bar
+    "websocket_ping_timeout",  # Jupyter has pings of its own: Tornado's settings, in other units, do not count
     "`_jupyter_server_extension_points` function was not found",  # in a package such as ipyparallel
 )
 
