@@ -14,7 +14,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from virtual import DDP, FSDP, HEAD, LAYOUT, RING
+from virtual import DDP, FSDP, HEAD, LAYOUT, RING, WHOLE
 
 from labkit import Job, virtual
 from labkit.clusters.forkserver import shared
@@ -115,7 +115,11 @@ def digests() -> dict[str, str]:
     for name, (program, ranks) in PROGRAMS.items():
         for fake in (False, True):
             cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=fake)
-            source = HEAD + (program.format(config=SMALL) if "{config}" in program or "{{" in program else program)
+            source = HEAD + (
+                program.format(config=SMALL, layout=(2, 4), microbatches=4, built=WHOLE)
+                if "{config}" in program or "{{" in program
+                else program
+            )
             found[f"{name}, {'fake' if fake else 'real'}"] = digest(
                 cluster.run(Job(source=source)).raise_if_failed().trace
             )

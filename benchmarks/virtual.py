@@ -91,16 +91,16 @@ loss.backward()
 optimizer.step()
 """
 LAYOUT = """
+from dataclasses import replace
 from labkit.models import GPT, GPTConfig
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 config = GPTConfig({config})
-stages = min(4, config.layers)
+data, stages = {layout}
 mesh = dist.device_mesh.init_device_mesh(
-    "cpu", (2, stages, n // 2 // stages), mesh_dim_names=("data", "pipeline", "tensor")
+    "cpu", (data, stages, n // data // stages), mesh_dim_names=("data", "pipeline", "tensor")
 )
 stage, depth = mesh["pipeline"].get_local_rank(), config.layers // stages
-model = GPT(config)
-blocks = torch.nn.ModuleList(model.blocks[depth * stage : depth * (stage + 1)])
+{built}
 for block in blocks:
     parallelize_module(block, mesh["tensor"], {{
         "attention.qkv": ColwiseParallel(), "attention.out": RowwiseParallel(),
@@ -115,7 +115,7 @@ optimizer = torch.optim.AdamW(mine.parameters())
 at = lambda stage: dist.get_global_rank(mesh["pipeline"].get_group(), stage)
 shape = 1, config.context, config.width
 kept = []
-for microbatch in range(stages):
+for microbatch in range({microbatches}):
     tokens = torch.randint(config.vocab, (1, config.context))
     x = model.embed(tokens) if first else torch.empty(shape, requires_grad=True)
     if not first:
@@ -140,6 +140,14 @@ for parameter in mine.parameters():
     gradient = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
     dist.all_reduce(gradient, group=mesh["data"].get_group())
 optimizer.step()
+"""
+WHOLE = """
+model = GPT(config)
+blocks = torch.nn.ModuleList(model.blocks[depth * stage : depth * (stage + 1)])
+"""
+STAGE = """
+model = GPT(replace(config, layers=depth))
+blocks = torch.nn.ModuleList(model.blocks)
 """
 
 
@@ -217,18 +225,50 @@ def compare(options: argparse.Namespace) -> Table:
     return table
 
 
-def large_model(title: str, program: str, target: str, options: argparse.Namespace) -> str:
-    """Run one step of a GPT on fake tensors; report time and the peak memory of the process of all ranks."""
-    ranks, size, config = (8, "tiny", "2, 4, 64") if options.quick else (32, "13 billion parameters", "40, 40, 5120")
+@dataclass(frozen=True)
+class LargeModel:
+    """One training step of a model that fits no single GPU, on fake tensors."""
+
+    title: str
+    program: str
+    ranks: int
+    target: float
+    """Target for the seconds inside."""
+
+
+def large_models(quick: bool) -> list[LargeModel]:
+    few, many = (8, 16) if quick else (32, 1024)
+    config, large = ("2, 4, 64", "4, 4, 64") if quick else ("40, 40, 5120", "80, 64, 8448")
+    layouts = ((2, 2), (2, 4)) if quick else ((2, 4), (8, 16))
+    size, larger = ("tiny",) * 2 if quick else ("13 billion parameters", "69 billion parameters")
+    whole = LAYOUT.format(config=config, layout=layouts[0], microbatches=layouts[0][1], built=WHOLE)
+    staged = LAYOUT.format(config=large, layout=layouts[1], microbatches=1, built=STAGE)
+    return [
+        LargeModel(f"FSDP2, GPT, {size}", FSDP.format(config=config), few, 15.0),
+        LargeModel(f"Data x pipeline x tensor {_product(layouts[0], few)}, GPT, {size}", whole, few, 6.0),
+        LargeModel(
+            f"Data x pipeline x tensor {_product(layouts[1], many)}, GPT, {larger}, one microbatch", staged, many, 60.0
+        ),
+    ]
+
+
+def _product(layout: tuple[int, int], ranks: int) -> str:
+    data, stages = layout
+    return f"{data} x {stages} x {ranks // data // stages}"
+
+
+def large_model(case: LargeModel, quick: bool) -> str:
+    """Run the step; report time and the peak memory of the process of all ranks."""
     heard: list[float] = []
-    cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=True)
-    job = Job(source=f"{HEAD}{program.format(config=config)}{MEMORY}\nprint('end')")
+    cluster = virtual(nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=True)
+    job = Job(source=f"{HEAD}{case.program}{MEMORY}\nprint('end')")
     run = cluster.run(job, lambda *_: heard.append(time.perf_counter())).raise_if_failed()
     gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
-    peak = max(run.trace.peak_memory(rank) for rank in range(ranks)) / 1e9
+    peak = max(run.trace.peak_memory(rank) for rank in range(case.ranks)) / 1e9
+    target = "" if quick else f" (target: {case.target:.0f} s)"
     return (
-        f"{title}, GPT, {size}, {ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside, "
-        f"{run.wall_seconds:.1f} s whole{target}; peak memory of the hosting process {gib:.2f} GiB (target: 4). "
+        f"{case.title}, {case.ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside{target}, "
+        f"{run.wall_seconds:.1f} s whole; peak memory of the hosting process {gib:.2f} GiB (target: 4). "
         f"Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
     )
 
@@ -268,8 +308,8 @@ def main() -> None:
     console = Console(width=140)
     cost("", 2)  # starts the forkserver
     console.print(compare(options))
-    console.print(large_model("FSDP2", FSDP, " (target: 60 s)", options))
-    console.print(large_model("Tensor x pipeline x data", LAYOUT, "", options))
+    for case in large_models(options.quick):
+        console.print(large_model(case, options.quick))
     console.print(tracing(options))
     console.print(growth(options))
     shared().close()

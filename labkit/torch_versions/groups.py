@@ -23,6 +23,12 @@ GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.Proc
 """(requested backend, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
 
 
+def group_of_functional_collective(given: Any) -> Any:
+    """The process group that a functional collective gets, by its name or itself."""
+    private: Any = c10d
+    return private._resolve_process_group(given) if isinstance(given, str) else given
+
+
 def make_groups_with(make: GroupMaker) -> None:
     """Create every process group of this process with `make`, whatever backend the program requests.
 

@@ -20,7 +20,7 @@ from labkit.torch_versions.groups import replace_function
 
 __all__ = [
     "IS_PARAMETER", "all_ddp", "as_bytes", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart",
-    "objects_without_modes", "plain_tensors", "post_accumulate_grad_hooks", "shapes_of_dtensors_apart", "storage_key",
+    "objects_without_modes", "plain_tensors", "post_accumulate_grad_hooks", "storage_key",
     "tree_leaves", "view_base",
 ]  # fmt: skip
 
@@ -92,45 +92,6 @@ def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
             ddp.reducer._set_static_graph()
         for hook, state in ddp._comm_hooks:
             register(ddp.reducer, state, hook)
-
-
-@functools.cache
-def shapes_of_dtensors_apart() -> None:
-    """Compute the shape of a DTensor operator's whole result once for all ranks, hidden from dispatch modes.
-
-    DTensor runs the operator on fake tensors, once in each thread. May be called repeatedly.
-    """
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    name = "_propagate_tensor_meta_non_cached"
-    original = getattr(ShardingPropagator, name)
-    known: dict[Any, Any] = {}
-
-    def shapes(argument: Any) -> Any:
-        """What the result's shape depends on."""
-        if isinstance(argument, DTensorSpec):
-            return argument.tensor_meta, argument.mesh.device_type
-        if isinstance(argument, (list, tuple)):
-            return tuple([shapes(item) for item in argument])
-        if isinstance(argument, dict):
-            return tuple([(key, shapes(value)) for key, value in argument.items()])
-        return argument.__class__, argument
-
-    @functools.wraps(original)
-    def propagate(self: Any, schema: Any) -> Any:
-        key = schema.op, torch.get_default_dtype(), shapes(schema.args_schema), shapes(schema.kwargs_schema)
-        try:
-            return known[key]
-        except TypeError:  # an argument that cannot be a key
-            with no_modes():
-                return original(self, schema)
-        except KeyError:
-            with no_modes():
-                known[key] = found = original(self, schema)
-            return found
-
-    setattr(ShardingPropagator, name, propagate)
 
 
 @functools.cache

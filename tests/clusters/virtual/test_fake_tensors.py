@@ -56,6 +56,22 @@ dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * world_size))
 dist.all_to_all_single(torch.empty(world_size), torch.ones(world_size))
 """
 
+TENSOR_PARALLEL = """
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.LayerNorm(64), nn.Linear(64, 4))
+parallelize_module(model, mesh, {
+    "0": ColwiseParallel(), "2": RowwiseParallel(),
+    "4": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+})
+optimizer = torch.optim.AdamW(model.parameters(), fused=False)
+for step in range(2):
+    model(torch.randn(4 + 4 * step, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 
 def run(source: str, ranks: int, fake: bool = True, config: str = "GPTConfig(2, 2, 64, 512, 64)") -> Run:
     job = Job(source=f"{HEAD}\nconfig = {config}\n{source}", filename="Cell In[1]")
@@ -66,7 +82,9 @@ def what_happened(trace: Trace) -> list[tuple[object, ...]]:
     return [(e.rank, e.kind, e.operation, e.nbytes, e.peer, e.sequence) for e in trace.events]
 
 
-@pytest.mark.parametrize("source", [RING, FSDP], ids=["messages and collectives", "FSDP2"])
+@pytest.mark.parametrize(
+    "source", [RING, FSDP, TENSOR_PARALLEL], ids=["messages and collectives", "FSDP2", "tensor parallelism"]
+)
 def test_fake_tensors_take_the_time_traffic_and_memory_of_real_ones(source: str) -> None:
     real, fake = (run(source, 4, fake=f).raise_if_failed().trace for f in (False, True))
     assert what_happened(fake) == what_happened(real)
@@ -84,6 +102,63 @@ def test_ddp_forms_the_buckets_that_it_forms_on_real_tensors() -> None:
     assert sum(buckets) == 4 * GPTConfig(2, 2, 64, 512, 64).parameters
     # real DDP has ordered its buckets by the second pass
     assert real[-len(buckets) :] == buckets
+
+
+def test_results_have_the_form_of_real_ones_also_when_seen_before() -> None:
+    source = """
+        x = torch.zeros(6, 4)
+        def form(t):
+            return tuple(t.shape), t.stride(), t.storage_offset(), str(t.dtype)
+        def forms():
+            flat = torch.arange(24.0)
+            turned = torch.zeros(6, 4)
+            turned.t_()
+            wide = torch.zeros(2, 3, 4)
+            out = torch.empty(3)
+            torch.cat([flat[:2], flat[2:3]], out=out)
+            tail = flat[10:]
+            parts = *x.split(2), *x.unbind(1), *torch.std_mean(x, 0), x[1:].view(-1)[3:], x.int().view(torch.float32)
+            made = [torch.empty(3), torch.ones(2, dtype=torch.int64) / 2, torch.arange(0, 1, 0.25), torch.tensor(3.5)]
+            moved = wide.transpose(0, 2).squeeze_(), x.contiguous(), x.t().contiguous(), x.t().to(torch.float16)
+            views = flat.as_strided((2, 2), (1, 3), 5), tail.as_strided((2, 2), (1, 3), 5), tail.as_strided((3,), (2,))
+            masked = nn.functional.layer_norm(x, (4,)), torch.zeros(0, 3).sum(0), x.add_(1).mul_(0.5).clamp_(0, 1)
+            return [form(t) for t in (turned, out, *parts, *made, *moved, *views, *masked)]
+        first, again = forms(), forms()
+        torch.set_default_dtype(torch.float64)
+        other = forms()
+        torch.set_default_dtype(torch.float32)
+        [first, again, other, forms()]
+    """
+    real, fake = (run(dedent(source), 2, fake=f).raise_if_failed() for f in (False, True))
+    assert fake.values[0] == fake.values[1] == real.values[0]
+
+
+def test_what_one_rank_has_computed_no_rank_computes_again() -> None:
+    source = """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        computed = []
+        if rank == 0:
+            original, torch.computed = FakeTensorMode.dispatch, []  # shared by all ranks, as torch is
+            def dispatch(self, function, *rest):
+                torch.computed.append(str(function))
+                return original(self, function, *rest)
+            FakeTensorMode.dispatch = dispatch
+        dist.barrier()
+        def step(factor):
+            model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=factor)
+            model(torch.randn(4, 8)).mul(factor).sum().backward()
+            optimizer.step()
+        for turn in range(2):
+            if turn == rank:
+                torch.computed.clear()
+                step(0.1 + rank)
+                computed = list(torch.computed)
+            dist.barrier()
+        computed
+    """
+    first, second = run(dedent(source), 2).raise_if_failed().values
+    assert len(first) > 20 and second == []
 
 
 def test_a_module_is_cast_after_it_has_been_used() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, get_default_dtype, get_float32_matmul_precision
+from torch.distributed import ProcessGroup
 
 from labkit.clusters.virtual.device.memory import in_blocks, is_meta
 from labkit.clusters.virtual.device.operators import Operator
@@ -144,6 +145,7 @@ def _of_constant(op: Operator, args: Any, kwargs: Any) -> Any:
 _PLAIN = frozenset(
     (int, bool, str, complex, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
 )  # fmt: skip
+_WITHOUT_SHAPE = (torch.Generator, ProcessGroup)
 
 
 def key(op: Operator, args: Any, kwargs: Any) -> Any:
@@ -187,7 +189,7 @@ def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
             append(kind)
             if kind in _PLAIN or (kind is float and fractions):
                 append(argument)
-            elif kind is not float and kind is not torch.Generator:
+            elif kind is not float and not issubclass(kind, _WITHOUT_SHAPE):
                 return False
     return True
 

@@ -1,0 +1,103 @@
+"""DTensor: what an operator's result looks like is found once for all ranks of a process, hidden from dispatch modes.
+
+DTensor keeps these decisions for each thread: the shape of the whole result, for which it runs the operator on fake
+tensors, and its placements, for which it compares all strategies. Both are the same on every rank of equal meshes.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+from typing import Any
+
+import torch
+
+from labkit.torch_versions.dispatch import no_modes
+
+__all__ = ["propagate_once"]
+
+
+@functools.cache
+def propagate_once() -> None:
+    """Share the shapes and placements of results between threads. May be called repeatedly."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    def of_shape(spec: DTensorSpec) -> Any:
+        return spec.tensor_meta, spec.mesh.device_type
+
+    def of_placement(spec: DTensorSpec) -> Any:
+        mesh = spec.mesh
+        placed = spec.placements, spec.shard_order, spec.use_strided_shard_as_shard_order
+        return spec.tensor_meta, placed, mesh.device_type, mesh.shape, mesh.mesh_dim_names
+
+    def key(schema: Any, of_spec: Any) -> Any:
+        """Everything that a decision depends on; None if it cannot be a key."""
+
+        def part(argument: Any) -> Any:
+            if isinstance(argument, DTensorSpec):
+                return of_spec(argument)
+            if isinstance(argument, (list, tuple)):
+                return (argument.__class__, *map(part, argument))
+            return argument.__class__, argument
+
+        kwargs = [(name, part(value)) for name, value in schema.kwargs_schema.items()]
+        found = schema.op, torch.get_default_dtype(), part(schema.args_schema), *kwargs
+        try:
+            hash(found)
+        except TypeError:
+            return None
+        return found
+
+    def mesh_of(schema: Any) -> Any:
+        """The mesh of all arguments; None if they have several."""
+        meshes = {id(spec.mesh): spec.mesh for spec in schema.args_spec}
+        return next(iter(meshes.values())) if len(meshes) == 1 else None
+
+    def on(spec: Any, mesh: Any) -> Any:
+        """The same specification on another mesh."""
+        if isinstance(spec, (list, tuple)):
+            return spec.__class__(on(one, mesh) for one in spec)
+        if spec is None:
+            return None
+        moved = copy.copy(spec)
+        moved.mesh = mesh
+        return moved
+
+    shape, placement = "_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached"
+    find_shape, find_placement = getattr(ShardingPropagator, shape), getattr(ShardingPropagator, placement)
+    shapes: dict[Any, Any] = {}
+    placements: dict[Any, tuple[Any, list[Any]]] = {}
+
+    @functools.wraps(find_shape)
+    def known_shape(self: Any, schema: Any) -> Any:
+        form = key(schema, of_shape)
+        if form in shapes:
+            return shapes[form]
+        with no_modes():
+            found = find_shape(self, schema)
+        if form is not None:
+            shapes[form] = found
+        return found
+
+    @functools.wraps(find_placement)
+    def known_placement(self: Any, schema: Any) -> Any:
+        mesh = mesh_of(schema)
+        form = None if mesh is None else key(schema, of_placement)
+        tables = self.op_strategy_funcs, self.op_single_dim_strategy_funcs, self.op_to_rules
+        strategies = [table.get(schema.op) for table in tables]
+        known, made_with = placements.get(form, (None, []))
+        # a program may have registered a strategy of its own since
+        if known is not None and all(map(operator.is_, strategies, made_with)):
+            found = copy.copy(known)
+            found.output_spec = on(found.output_spec, mesh)
+            return found
+        found = find_placement(self, schema)
+        # what an argument is redistributed to, or replaced by, may depend on the rank's place in the mesh
+        if form is not None and found.redistribute_schema is None:
+            placements[form] = copy.copy(found), strategies
+        return found
+
+    setattr(ShardingPropagator, shape, known_shape)
+    setattr(ShardingPropagator, placement, known_placement)
