@@ -67,6 +67,9 @@ def write(path: str | Path, made: Topology, measured: Mapping[str, Any]) -> None
     """Write the file atomically: an existing file is kept until the new one is complete. Raises OSError."""
     path = Path(path)
     plain = {**asdict(made), "constants": dict(made.constants)}
+    if made.gpus:
+        plain["gpu"] = ",".join(gpu.name for gpu in made.gpus)
+    del plain["gpus"]
     text = json.dumps({"format": FORMAT, "cluster": plain, "measured": measured}, indent=1, allow_nan=False)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

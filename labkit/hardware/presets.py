@@ -9,7 +9,7 @@ from typing import Any
 from labkit.hardware import files
 from labkit.hardware.gpus import GPUS
 from labkit.hardware.links import LINKS
-from labkit.hardware.settings import TABLES, look_up, part, with_settings
+from labkit.hardware.settings import TABLES, look_up, nodes_with, part, with_settings
 from labkit.hardware.storage import STORAGE
 from labkit.hardware.topology import Topology
 
@@ -59,8 +59,9 @@ def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = 
 
     `preset` is a name, or a file (`mine.json`) written by hand or by `labkit calibrate`. `gpu`, `intra_node`,
     `inter_node`, `host_link` and `storage` are names in the tables, or objects; another `gpu` also brings its own link
-    to the host. Options that are None have no effect. `settings` replace fields of these parts: `{"gpu.memory_gb":
-    40}`. Raises ValueError for an unknown name, listing similar ones.
+    to the host. Several GPUs, `"a100-80gb,v100-32gb"`, are what the nodes have in turn; there is then at least a node
+    of each. Options that are None have no effect. `settings` replace fields of these parts: `{"gpu.memory_gb": 40}`.
+    Raises ValueError for an unknown name, listing similar ones.
     """
     if preset is None:
         base = _DEFAULT
@@ -68,9 +69,10 @@ def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = 
         base = files.cluster(preset, PRESETS, _DEFAULT)
     else:
         base = look_up("preset", preset, PRESETS)
-    chosen = {
-        name: part(name, value) if name in TABLES else value for name, value in options.items() if value is not None
-    }
+    chosen = {name: value for name, value in options.items() if value is not None}
     if "gpu" in chosen:
-        chosen.setdefault("host_link", LINKS[chosen["gpu"].host_link])
+        chosen.update(nodes_with(chosen["gpu"]))
+        chosen.setdefault("host_link", chosen["gpu"].host_link)
+        chosen.setdefault("nnodes", max(base.nnodes, len(chosen["gpus"])))
+    chosen = {name: part(name, value) if name in TABLES else value for name, value in chosen.items()}
     return with_settings(replace(base, **chosen), settings or {})

@@ -33,8 +33,9 @@ def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
     link to the host. The part's `source` then lists what was set. Raises ValueError naming the setting.
     """
     parts = {name: value for name, value in settings.items() if name in TABLES}
-    if "gpu" in parts and isinstance(gpu := part("gpu", parts["gpu"]), GPU):
-        parts.setdefault("host_link", gpu.host_link)
+    if "gpu" in parts:
+        cluster = replace(cluster, **nodes_with(parts.pop("gpu")))
+        parts.setdefault("host_link", cluster.gpu.host_link)
     for name, value in parts.items():
         cluster = _replaced(cluster, name, part(name, value), name)
     for name, value in settings.items():
@@ -46,6 +47,20 @@ def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
 def part(what: str, value: Any) -> Any:
     """Look up a part of a cluster by name; an object is returned unchanged. Raises ValueError."""
     return look_up(what, value, TABLES[what]) if isinstance(value, str) else value
+
+
+def nodes_with(gpu: Any) -> dict[str, Any]:
+    """Return the fields of a cluster whose nodes have this GPU, a name or an object, or in turn these:
+    `"a100-80gb,v100-32gb"` or a list.
+
+    Raises ValueError.
+    """
+    names = [name.strip() for name in gpu.split(",")] if isinstance(gpu, str) else gpu
+    found = [part("gpu", one) for one in names] if isinstance(names, (list, tuple)) else [names]
+    for one in found or [gpu]:
+        if not isinstance(one, GPU):
+            raise ValueError(f"gpu must be a name or a GPU, got {one!r}")
+    return {"gpu": found[0], "gpus": tuple(found) if len(found) > 1 else ()}
 
 
 def look_up(what: str, name: str, table: Mapping[str, T]) -> T:
@@ -76,6 +91,8 @@ def _set(cluster: Topology, name: str, value: Any) -> Topology:
         return _replaced(cluster, first, value, name)
     if first not in TABLES:
         raise ValueError(f"unknown setting {name!r}; {_offer(first, [*TABLES, 'constants'])}")
+    if first == "gpu" and cluster.gpus:
+        raise ValueError(f"{name}: the nodes have different GPUs ({', '.join(gpu.name for gpu in cluster.gpus)})")
     old = getattr(cluster, first)
     new = _replaced(old, rest, value, name)
     if rest != "source":

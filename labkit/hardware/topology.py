@@ -21,7 +21,8 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True)
 class Topology:
-    """`nnodes` equal nodes of `nproc_per_node` GPUs. Ranks fill node after node, nodes fill rack after rack.
+    """`nnodes` nodes of `nproc_per_node` GPUs, equal but for their GPUs if `gpus` says so. Ranks fill node after node,
+    nodes fill rack after rack.
 
     Inside a node every GPU has one port, `intra_node`, to a switch that is non-blocking unless `switch_gb_per_s` limits
     its total rate. A node has `nics_per_node` network cards, each an `inter_node` link shared by an equal, contiguous
@@ -49,6 +50,8 @@ class Topology:
     """Storage of each node."""
     constants: tuple[tuple[str, float], ...] = ()
     """Constants of predictions that this cluster overrides (names: `labkit.predict.Constants`)."""
+    gpus: tuple[GPU, ...] = ()
+    """Kinds of GPU that the nodes have in turn, node 0 the first; empty: all have `gpu`."""
 
     def __post_init__(self) -> None:
         for option in ("nnodes", "nproc_per_node", "nics_per_node", "nodes_per_rack"):
@@ -73,6 +76,7 @@ class Topology:
         made: dict[str, Any] = {name: Link(**data[name]) for name in ("intra_node", "inter_node", "host_link")}
         made["gpu"], made["storage"] = GPU(**data["gpu"]), Storage(**data["storage"])
         made["constants"] = tuple((name, value) for name, value in data["constants"])
+        made["gpus"] = tuple(GPU(**one) for one in data["gpus"])
         return cls(**{**data, **made})
 
     # Positions ----------------------------------------------------------------------------------------------------
@@ -83,6 +87,10 @@ class Topology:
 
     def node_of(self, rank: int) -> int:
         return rank // self.nproc_per_node
+
+    def gpu_of(self, rank: int) -> GPU:
+        """Return the GPU of a rank."""
+        return self.gpus[self.node_of(rank) % len(self.gpus)] if self.gpus else self.gpu
 
     def nic_of(self, rank: int) -> tuple[int, int]:
         """Return the (node, card) that carries this rank's traffic to other nodes."""

@@ -192,6 +192,11 @@ class Plan:
                 f"data x tensor x pipeline x context = {self.data} x {self.tensor} x {self.pipeline} x "
                 f"{self.context} = {self.ranks} ranks, but the cluster has {cluster.world_size} GPUs"
             )
+        if cluster is not None and cluster.gpus:
+            raise ValueError(
+                f"predictions are for equal GPUs, not {' and '.join(gpu.name for gpu in cluster.gpus)}: "
+                "%cluster virtual runs a program on these"
+            )
         if cluster is not None and self.precision == "fp8" and cluster.gpu.name.split("-")[0] in _WITHOUT_FP8:
             raise ValueError(f"fp8 needs tensor cores that have it (Ada, Hopper and later), not {cluster.gpu.name}")
         if not isinstance(model, Transformer):

@@ -10,7 +10,7 @@ import pytest
 from labkit import virtual
 from labkit.cli import main
 from labkit.clusters.job import InvalidJob
-from labkit.hardware import GPUS, LINKS, topology
+from labkit.hardware import GPUS, LINKS, Topology, topology
 from labkit.hardware.files import FORMAT, write
 from labkit.hardware.settings import parse
 from labkit.notebook.choosing import make
@@ -39,6 +39,10 @@ def test_any_field_is_replaced_and_its_source_says_so() -> None:
         ({"gpu.host_link": "pcie9"}, "host_link must be one of"),
         ({"gpu": "a100"}, "unknown gpu 'a100'; did you mean a100-80gb"),
         ({"gpu": 3}, "gpu must be a name or a GPU"),
+        ({"gpu": ["t4", 3]}, "gpu must be a name or a GPU, got 3"),
+        ({"gpu": []}, "gpu must be a name or a GPU"),
+        ({"gpu": "t4,a100"}, "unknown gpu 'a100'; did you mean a100-80gb"),
+        ({"gpu": "t4,l4", "gpu.memory_gb": 3}, "gpu.memory_gb: the nodes have different GPUs .t4, l4."),
         ({"intra_node.collective_ranks": 1}, "collective_ranks must be at least 2"),
         ({"nics.gb_per_s": 3}, "unknown setting 'nics.gb_per_s'"),
         ({"nnode": 2}, "did you mean nnodes"),
@@ -51,6 +55,19 @@ def test_a_setting_that_cannot_be_is_refused_by_name(settings: dict[str, object]
         topology("dgx-a100", settings=settings)
     with pytest.raises(InvalidJob, match=said):
         virtual("dgx-a100", settings=settings)
+
+
+def test_nodes_have_several_kinds_of_gpu_in_turn(tmp_path: Path) -> None:
+    made = topology(gpu="h100-80gb,v100-32gb", nproc_per_node=2, settings={"nnodes": 3})
+    assert [made.gpu_of(rank).name for rank in range(6)] == ["h100-80gb"] * 2 + ["v100-32gb"] * 2 + ["h100-80gb"] * 2
+    assert made.host_link.name == "pcie5"
+    assert topology(gpu=["t4", GPUS["l4"]]).nnodes == 2
+    assert Topology.from_plain(made.to_plain()) == made
+    write(tmp_path / "mixed.json", made, {})
+    assert topology(str(tmp_path / "mixed.json")) == made
+    assert topology(str(tmp_path / "mixed.json"), gpu="t4").gpus == ()
+    with pytest.raises(ValueError, match="predictions are for equal GPUs, not h100-80gb and v100-32gb"):
+        predict(model("mlp-784x256x10"), Plan(batch=6, microbatch=1, data=6), made)
 
 
 def test_constants_of_a_cluster_are_what_predictions_take() -> None:

@@ -65,7 +65,7 @@ def virtual(
     *,
     nnodes: int | None = None,
     nproc_per_node: int | None = None,
-    gpu: str | GPU | None = None,
+    gpu: str | GPU | Sequence[str | GPU] | None = None,
     intra_node: str | Link | None = None,
     inter_node: str | Link | None = None,
     nics_per_node: int | None = None,
@@ -89,7 +89,8 @@ def virtual(
 
     The default is one node of two A100s with NVLink 3 inside and one HDR card to other nodes. The options are the
     fields of `labkit.hardware.Topology`: with `nodes_per_rack=16, oversubscription=4`, for instance, a rack's uplink
-    carries a quarter of what its network cards could. `settings` change nested fields: `{"gpu.memory_gb": 40}`.
+    carries a quarter of what its network cards could. With `gpu="a100-80gb,v100-32gb"` the nodes have these kinds in
+    turn. `settings` change nested fields: `{"gpu.memory_gb": 40}`.
     `faults` are made by `kill`, `slow`, `link` and `jitter`. Without `account` computing takes no time and memory is
     not counted. With `fake` tensors have shapes only: a model of any size runs, in the modelled GPUs' time and memory.
     With `ranks="processes"` and not `trusting`, a rank does not control its own time: computing takes none except for

@@ -51,7 +51,7 @@ KIND = ClusterKind(
         Option("preset", f"name of a machine ({', '.join(PRESETS)}) or a file", words=tuple(PRESETS)),
         NNODES,
         NPROC_PER_NODE,
-        Option("--gpu", ", ".join(GPUS)),
+        Option("--gpu", f"{', '.join(GPUS)}; several, with commas, are what the nodes have in turn"),
         Option("--intra-node", f"link inside a node ({', '.join(LINKS)})", metavar="LINK"),
         Option("--inter-node", "link between nodes", metavar="LINK"),
         Option("--nics-per-node", "network cards per node", at_least_one, "N"),

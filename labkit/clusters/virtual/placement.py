@@ -45,7 +45,8 @@ class VirtualRanks:
 
     def _described(self, what_else: str = "") -> str:
         t = self.topology
-        nodes = f"{t.nnodes} node{'s' * (t.nnodes > 1)} x {t.nproc_per_node} {t.gpu.name}"
+        gpus = " and ".join(gpu.name for gpu in t.gpus) or t.gpu.name
+        nodes = f"{t.nnodes} node{'s' * (t.nnodes > 1)} x {t.nproc_per_node} {gpus}"
         between = f", {t.inter_node.name} between nodes" if t.nnodes > 1 else ""
         wrong = f", {len(self.faults)} fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
         return (

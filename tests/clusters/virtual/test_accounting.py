@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
@@ -49,6 +50,28 @@ def test_a_chain_of_products_takes_its_flops_over_the_gpus_rate() -> None:
     )
     assert operators(result) == 3
     assert computing(result) == pytest.approx(3 * (LAUNCH + 2 * 1000**3 / 1e12))
+
+
+@pytest.mark.parametrize("fake", [True, False])
+def test_nodes_with_different_gpus_compute_at_their_own_rates_and_have_their_own_memory(fake: bool) -> None:
+    half = replace(ROUND, name="half", bf16_tflops=0.5, fp32_tflops=0.5, memory_gb=0.03)
+    result = run(
+        """
+        x = torch.empty(1000, 1000)
+        y = x @ x
+        dist.barrier()
+        try:
+            z = torch.empty(8, 1000, 1000)
+        except torch.OutOfMemoryError as error:
+            print(error)
+        """,
+        nnodes=3,
+        gpu=[ROUND, half],
+        fake=fake,
+    )
+    times = [2 * 1000**3 / rate + LAUNCH for rate in (1e12, 0.5e12, 1e12)]
+    assert [computing(result, rank) for rank in range(3)] == pytest.approx(times)
+    assert "half" in result.ranks[1].output and not result.ranks[0].output + result.ranks[2].output
 
 
 def test_an_elementwise_operator_takes_the_bytes_that_it_moves() -> None:

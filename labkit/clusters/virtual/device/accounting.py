@@ -39,7 +39,7 @@ class Ledger:
         if shapes_only:
             count_fake_tensors()
         self._topology = topology
-        self._costs = Costs(topology.gpu)
+        self._costs = {gpu: Costs(gpu) for gpu in (topology.gpu, *topology.gpus)}
         self._claim = claim
         self._account = account
         self._accounts: list[MemoryAccount] = []
@@ -63,13 +63,13 @@ class Ledger:
 
     @contextmanager
     def _charging(self, endpoint: Endpoint) -> Iterator[None]:
-        gpu = self._topology.gpu
+        gpu = self._topology.gpu_of(endpoint.rank)
         account = MemoryAccount(
             endpoint.rank, int(gpu.memory_gb * 1e9), gpu.name, lambda: endpoint.now, self._topology.world_size
         )
         self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
-        charged = self._costs, endpoint.compute, account, endpoint.race_detector, claim
+        charged = self._costs[gpu], endpoint.compute, account, endpoint.race_detector, claim
         with (
             memory.counted_on(memory.Device(account, endpoint, self._topology)),
             FakeAccounting(self._shapes, *charged) if self._shapes else Accounting(*charged),

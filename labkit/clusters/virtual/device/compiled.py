@@ -111,7 +111,8 @@ def _charged(source: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         device = memory.device()
         if device is not None:
-            endpoint, gpu = device.endpoint, device.topology.gpu
+            endpoint = device.endpoint
+            gpu = device.topology.gpu_of(endpoint.rank)
             if endpoint.race_detector.pending:
                 for argument in args:
                     if isinstance(argument, Tensor):

@@ -6,6 +6,7 @@ shapes; times, traffic and memory are those of the real program, as none of them
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed import ProcessGroup
 
 from labkit.clusters.virtual.device.memory import in_blocks, is_meta
 from labkit.clusters.virtual.device.operators import Operator
+from labkit.hardware import GPU
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import (
     DataDependentOutputException,
@@ -89,8 +91,8 @@ class Shapes:
         self.mode = FakeTensorMode()
         swap_fake_tensors(self.mode)
         fake_by_default(self.mode)
-        self.answers: dict[Any, Answer] = {}
-        """By `key`, for all ranks."""
+        self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
+        """By `key`, for all ranks with this kind of GPU."""
 
     def run(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operator's result, computed by the mode. Raises RuntimeError if it depends on values."""

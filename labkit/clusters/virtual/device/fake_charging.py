@@ -25,7 +25,7 @@ class FakeAccounting(Accounting):
     def __init__(self, shapes: Shapes, *rest: Any) -> None:
         super().__init__(*rest)
         self._shapes = shapes
-        self._answers = shapes.answers
+        self._answers = shapes.answers[self._gpu]
         self._collectives = FunctionalCollectives()
         self._charge, self._compute = self._compute, self._charged
         self._seconds_charged: float | None = None

@@ -152,7 +152,7 @@ class _Members:
             self.cards.setdefault(topology.nic_of(rank), []).append(rank)
         self.nnodes = len(self.members)
         self.racks = {topology.rack_of(node) for node in self.members}
-        self.launch = COLLECTIVE_LAUNCHES * topology.gpu.launch_seconds
+        self.launch = COLLECTIVE_LAUNCHES * max(topology.gpu_of(rank).launch_seconds for rank in ranks)
 
     def spread(self, nbytes: float) -> dict[tuple[int, int], OutIn]:
         """Bytes that each node sends and receives, in equal parts over its members' cards."""
