@@ -230,6 +230,18 @@ Work: Any = c10d_bindings.Work
 
 
 ProcessGroup: Any = dist.ProcessGroup
+AllgatherOptions = c10d_bindings.AllgatherOptions
+GlooOptions: Any = vars(dist.ProcessGroupGloo)["_Options"]
+
+
+def construct_groups_as(kind: type[Any]) -> None:
+    """Make `ProcessGroup(...)` construct a `kind`, which derives from it. Other classes that do stay as they are."""
+    original = ProcessGroup.__new__
+
+    def new(asked: type[Any], *_: Any, **__: Any) -> Any:
+        return original(kind if asked is ProcessGroup else asked)
+
+    ProcessGroup.__new__ = new
 
 
 def replace_groups_with(

@@ -1,6 +1,8 @@
-"""Process groups on virtual ranks where torch itself helps: groups within groups, and what DDP logs of its group."""
+"""Process groups on virtual ranks: groups within groups, what DDP logs of its group, groups that a program makes."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +32,14 @@ said = [data["backend_name"], data["rank"], data["world_size"], data["bucket_siz
 """
 
 
-@pytest.mark.parametrize(("source", "ranks"), [(NESTED, 8), (LOGGED, 2)], ids=["groups within groups", "DDP's log"])
+OWN = (Path(__file__).parent / "programs/own_groups.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "ranks"),
+    [(NESTED, 8), (LOGGED, 2), (OWN, 3)],
+    ids=["groups within groups", "DDP's log", "groups of its own"],
+)
 def test_is_as_on_local_ranks(source: str, ranks: int) -> None:
     job = Job(source=source)
     real = local(nproc_per_node=ranks).run(job).raise_if_failed().values

@@ -32,7 +32,7 @@ from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.key_values import KeyValues
-from labkit.clusters.virtual.torch_backend import fast_path, futures, store
+from labkit.clusters.virtual.torch_backend import fast_path, futures, own_groups, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
@@ -118,6 +118,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     streams.install()
     profiling.install()
     store.install()
+    own_groups.install()
     futures.install()
     rendezvous_with(
         lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")

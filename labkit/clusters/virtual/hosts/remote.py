@@ -25,7 +25,7 @@ from labkit.clusters.virtual.hosts import prefork_warmup, rank_pool
 from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
-from labkit.clusters.virtual.torch_backend import futures, store
+from labkit.clusters.virtual.torch_backend import futures, own_groups, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
@@ -37,6 +37,7 @@ from labkit.trace import Trace
 def prepare_forks() -> None:
     """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
     store.install()
+    own_groups.install()
     make_groups_with(
         lambda backend, name, rank, size, ranks, _, timeout: VirtualProcessGroup(
             backend, name, rank, ranks, timeout, current.endpoint()

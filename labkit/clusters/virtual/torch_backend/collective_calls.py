@@ -15,6 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.distributed_c10d import (
+    AllreduceOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 
 from labkit.clusters.program import call_site
 from labkit.clusters.virtual.device import streams
@@ -25,9 +34,10 @@ from labkit.clusters.virtual.scheduler.collectives import PLAIN, has_data
 from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.clusters.virtual.torch_backend import backends
+from labkit.clusters.virtual.torch_backend.overloads import overloaded
 from labkit.clusters.virtual.torch_backend.work import AwaitedWork, VirtualWork, WorkOfSeveral
 from labkit.torch_versions.dispatch import DisableTorchDispatch
-from labkit.torch_versions.groups import reduction_name
+from labkit.torch_versions.groups import AllgatherOptions, reduction_name
 
 AnyWork = VirtualWork | AwaitedWork
 
@@ -115,6 +125,7 @@ class CollectiveCalls:
 
     # Reductions ---------------------------------------------------------------------------------------------------
 
+    @overloaded(AllreduceOptions, 1, "op")
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> AnyWork:
         if not tensors:
             raise NotImplementedError("all_reduce of no tensors at all")
@@ -156,6 +167,7 @@ class CollectiveCalls:
 
         return self._start("all_reduce", dense, deliver, tensors, opts, op=op)
 
+    @overloaded(ReduceOptions, 1, "root", "op")
     def reduce(self, tensors: list[Tensor], opts: Any) -> AnyWork:
         root = self._root("reduce", opts)
         op, given = self._reduction("reduce", opts, tensors)
@@ -164,6 +176,7 @@ class CollectiveCalls:
         deliver = partial(_fill, mine)
         return self._start("reduce", given, deliver, tensors, opts, op=op, root=root, in_place=given is tensors)
 
+    @overloaded(ReduceScatterOptions, 2, "op")
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> AnyWork:
         output, given = outputs[0], inputs[0]
         self.backend.scattered("reduce_scatter", output, given, len(self.ranks), self.group_rank)
@@ -185,11 +198,13 @@ class CollectiveCalls:
 
     # Data movement ------------------------------------------------------------------------------------------------
 
+    @overloaded(BroadcastOptions, 1, "root")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> AnyWork:
         root = self._root("broadcast", opts)
         self.backend.data("broadcast", tensors)
         return self._start("broadcast", tensors, partial(_fill, tensors), tensors, opts, root=root, in_place=True)
 
+    @overloaded(AllgatherOptions, 2)
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> AnyWork:
         self.backend.gathered("all_gather", outputs[0], inputs[0], len(self.ranks))
         self.backend.data("all_gather", (*outputs[0], *inputs))
@@ -218,6 +233,7 @@ class CollectiveCalls:
         self.backend.data("all_gather", (*outputs, *inputs))
         return self._start("all_gather", inputs, partial(_fill, outputs), outputs, opts)
 
+    @overloaded(GatherOptions, 2, "root")
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> AnyWork:
         root = self._root("gather", opts)
         mine = outputs[0] if root == self.group_rank else []
@@ -226,6 +242,7 @@ class CollectiveCalls:
         self.backend.data("gather", (*mine, *inputs))
         return self._start("gather", inputs, partial(_fill_parts, mine), mine, opts, root=root)
 
+    @overloaded(ScatterOptions, 2, "root")
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> AnyWork:
         root = self._root("scatter", opts)
         mine = inputs[0] if root == self.group_rank else []
@@ -260,6 +277,7 @@ class CollectiveCalls:
 
     # Barriers -----------------------------------------------------------------------------------------------------
 
+    @overloaded(BarrierOptions, 0)
     def barrier(self, opts: Any = None) -> AnyWork:
         return self._start("barrier", [], partial(_fill, []), [], opts)
 

@@ -37,7 +37,7 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         self._description = ""
         # a name may be used again, with other ranks, after destroy_process_group and another init
         inits = inits_of_this_rank()
-        self.label = name if inits == 1 else f"{name} of init {inits}"
+        self.label = name if inits <= 1 else f"{name} of init {inits}"
         endpoint.join_group(self.label, ranks, backend)
 
     def size(self) -> int:
