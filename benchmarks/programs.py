@@ -46,6 +46,8 @@ class Program:
     """Name of its file, without the suffix."""
     title: str
     package: str
+    changes: str = "none"
+    """What it does that the library's users need not do on GPUs."""
 
 
 PROGRAMS = (
@@ -55,7 +57,12 @@ PROGRAMS = (
     Program("transformers_trainer", "Transformers' `Trainer`, GPT-2", "transformers"),
     Program("deepspeed_zero", "DeepSpeed, ZeRO 1, 2, 3", "deepspeed"),
     Program("torch_test_models", "models of torch's tests, FSDP2 and DTensor", "torch"),
-    Program("torchtitan_mesh", "torchtitan's `ParallelDims`", "torchtitan"),
+    Program(
+        "torchtitan_llama",
+        "torchtitan's `ParallelDims` and `parallelize_llama`, FSDP2 and tensor parallelism",
+        "torchtitan",
+        changes='device type "cpu", no PREMUL_SUM',
+    ),
     Program("torchft_group", "torchft's `ProcessGroupGloo`", "torchft"),
 )
 
@@ -117,7 +124,7 @@ def row(program: Program) -> tuple[str, bool]:
         result = f"fails: {modelled.error}" + ("; fails on local ranks, too" if real.values is None else "")
     else:
         result = "equal" if same else "DIFFERENT"
-    cells = [program.title, f"{program.package} {version}", "none", result.replace("|", "/")]
+    cells = [program.title, f"{program.package} {version}", program.changes, result.replace("|", "/")]
     cells += [_last_loss(one) for one in (modelled, real)] + [f"{one.seconds:.0f}" for one in (modelled, real)]
     return f"| {' | '.join(cells)} |", same
 

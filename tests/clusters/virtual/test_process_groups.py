@@ -32,13 +32,23 @@ said = [data["backend_name"], data["rank"], data["world_size"], data["bucket_siz
 """
 
 
+FAKE = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+dist.init_process_group("gloo")
+size = dist.get_world_size()
+mesh = init_device_mesh("cpu", (1, size), mesh_dim_names=("stages", "data"), backend_override={"stages": "fake"})
+total = torch.ones(1)
+dist.all_reduce(total, group=mesh["data"].get_group())
+[dist.get_backend(mesh[name].get_group()) for name in ("stages", "data")], total.item()
+"""
 OWN = (Path(__file__).parent / "programs/own_groups.py").read_text()
 
 
 @pytest.mark.parametrize(
     ("source", "ranks"),
-    [(NESTED, 8), (LOGGED, 2), (OWN, 3)],
-    ids=["groups within groups", "DDP's log", "groups of its own"],
+    [(NESTED, 8), (LOGGED, 2), (FAKE, 2), (OWN, 3)],
+    ids=["groups within groups", "DDP's log", "a fake group of one", "groups of its own"],
 )
 def test_is_as_on_local_ranks(source: str, ranks: int) -> None:
     job = Job(source=source)
