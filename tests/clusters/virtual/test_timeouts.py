@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from labkit import Job, virtual
+from labkit.hardware import Link
+
+SLOW = Link("slow", gb_per_s=0.001, latency_seconds=1e-5, source="four seconds for a million floats")
 
 SOURCE = """
 import time
@@ -33,8 +36,14 @@ heard
 
 
 def run(body: str) -> list[list[tuple[str, float]]]:
+    """What each of three ranks hears: the same whether they are threads or processes."""
     job = Job(source=SOURCE.replace("BODY", body), timeout=60)
-    return [list(map(tuple, heard)) for heard in virtual(nproc_per_node=3).run(job).raise_if_failed().values]
+    threads, processes = [
+        virtual(nnodes=3, nproc_per_node=1, inter_node=SLOW, ranks=kind).run(job).raise_if_failed().values
+        for kind in ("threads", "processes")
+    ]
+    assert threads == processes
+    return [list(map(tuple, heard)) for heard in threads]
 
 
 def test_a_collective_ends_at_the_limit_of_its_group_and_all_go_on_in_another() -> None:
@@ -70,6 +79,24 @@ def test_a_message_ends_at_the_limit_of_its_group() -> None:
     first, *_ = run("if rank == 0:\n    attempt(lambda: dist.recv(x, 1, group=short))")
     ((text, seconds),) = first
     assert " Timed out waiting 2000ms for recv operation to complete: recv(from rank 1" in text and seconds == 2
+
+
+def test_a_message_under_way_ends_at_its_limit_and_is_no_deadlock() -> None:
+    first, second, _ = run("""
+large = torch.ones(1_000_000)
+if rank == 0:
+    work = dist.irecv(large, 1)
+    attempt(lambda: work.wait(timedelta(seconds=1)))
+    attempt(lambda: dist.recv(x, 1, group=short))
+elif rank == 1:
+    time.sleep(0.5)
+    attempt(lambda: dist.send(large, 0))
+    attempt(lambda: dist.send(x, 0, group=short))
+""")
+    assert " Timed out waiting 1000ms" in first[0][0] and "while the message was under way" in first[0][0]
+    assert " Timed out waiting 2000ms" in first[1][0] and "can go on" not in first[1][0]
+    assert [seconds for _, seconds in first] == [1, 2] and second[0] == ("done", 4.0)
+    assert second[1][0].startswith("Connection closed by peer: rank 0 timed out in the group")
 
 
 @pytest.mark.parametrize("everyone", [True, False])

@@ -279,8 +279,8 @@ class _RankHandler:
                 request = self._request(fields)
                 return lambda: self._post(handle, request, at)
             case "wait", [int() as handle, bool() as move_clock, float() as timeout] if handle in self._requests:
-                request = self._requests[handle]
-                return lambda: self._wait(handle, request, move_clock, timeout)
+                request, limit = self._requests[handle], [timeout]
+                return lambda: self._wait(handle, request, move_clock, limit)
             case "wait_for_any", [[*handles], [*limits], bool() as restless] if (
                 handles
                 and len(handles) == len(limits) <= _MOST_THREADS
@@ -356,8 +356,9 @@ class _RankHandler:
             found = wire.tensor_from(send.payload, str(dtype), [send.numel])
             send.payload, self._alteration = wire.raw_bytes(found + 1), None
 
-    def _wait(self, handle: int, request: Request, move_clock: bool, timeout: float) -> Any:
-        if self._engine.must_sleep(self._rank, request, timeout):
+    def _wait(self, handle: int, request: Request, move_clock: bool, limit: list[float]) -> Any:
+        # the second call comes when the wait is over, perhaps before the request is done
+        if limit and self._engine.must_sleep(self._rank, request, limit.pop()):
             return _SLEEP
         # a rank may use a result in its next request
         result = self._engine.finish(self._rank, request, move_clock or not self._trusting)

@@ -105,9 +105,14 @@ def timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
     which = "send" if isinstance(request, Send) else "recv"
     message = (
         f"[rank {request.rank}] Timed out waiting {seconds * 1000:g}ms for {which} operation to complete: {request} at "
-        f"{request.line or 'an unknown line'}{_note(engine, request, waited_for(engine, request))}"
+        f"{request.line or 'an unknown line'}"
     )
-    if len(engine.waiting) > 1 and len(engine.waiting) + len(engine.ended) == len(engine.clock):
+    if engine.messages.is_under_way(request):
+        return RuntimeError(f"{message}, while the message was under way: it takes longer than that")
+    message += _note(engine, request, waited_for(engine, request))
+    nobody_runs = len(engine.waiting) > 1 and len(engine.waiting) + len(engine.ended) == len(engine.clock)
+    awaited = [one for rank in engine.waiting for one in engine.awaited(rank)]
+    if nobody_runs and not any(map(engine.messages.is_under_way, awaited)):
         message += "\n" + _report(engine, _waits(engine))
     return RuntimeError(message)
 

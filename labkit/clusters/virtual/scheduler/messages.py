@@ -42,17 +42,26 @@ class Messages:
 
     def withdraw(self, request: Request) -> None:
         """Drop an unmatched send or receive."""
-        # finds the box by its key, without a search: a rank may leave a hundred thousand behind, each with one request
+        box = self._box_of(request)
+        if request in box:
+            box.remove(request)
+
+    def is_under_way(self, request: Request) -> bool:
+        """Whether this is a send or a receive whose message has begun, or waits for an earlier one to pass."""
+        is_message = isinstance(request, Send | Receive)
+        return is_message and request.done_at is None and request not in self._box_of(request)
+
+    def _box_of(self, request: Request) -> deque[Any]:
+        """Unmatched requests like this one."""
+        # by its key, without a search: a rank may leave a hundred thousand behind, each with one request
+        box: deque[Any] | None = None
         if isinstance(request, Receive) and request.wanted is None:
-            box: deque[Any] | None = self._open.get((request.group, request.rank, request.tag))
+            box = self._open.get((request.group, request.rank, request.tag))
         elif isinstance(request, Receive):
             box = self._boxes.get((request.group, request.wanted, request.rank, request.tag))  # type: ignore[arg-type]
         elif isinstance(request, Send):
             box = self._boxes.get((request.group, request.rank, request.to, request.tag))
-        else:
-            return
-        if box and request in box:
-            box.remove(request)
+        return deque() if box is None else box
 
     def accept_send(self, now: float, send: Send) -> None:
         key = send.group, send.rank, send.to, send.tag
