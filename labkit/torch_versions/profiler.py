@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch._C._autograd import DeviceType
 from torch._C._profiler import RecordScope
 from torch.autograd import profiler
@@ -135,6 +136,9 @@ class _Result:
         Path(path).write_text(json.dumps({"schemaVersion": 1, **head, "traceEvents": events}))
 
 
+_SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
+
+
 def record_with(new: Callable[[Any], Recorder], active: Callable[[], Recorder | None]) -> None:
     """Record each profile with a recorder of its own.
 
@@ -171,7 +175,19 @@ def record_with(new: Callable[[Any], Recorder], active: Callable[[], Recorder | 
         if span.end is not None:
             span.end()
 
+    prepare_for_backward = dist.Reducer.prepare_for_backward
+
+    def search_unused(reducer: dist.Reducer, outputs: Any) -> None:
+        """DDP's C++ code records this search, for which DDP passes its outputs."""
+        recorder = active()
+        end = recorder.annotate(_SEARCH) if recorder is not None and outputs else None
+        prepare_for_backward(reducer, outputs)
+        if end is not None:
+            end()
+
     replaced: Any = profiler
+    reducers: Any = dist.Reducer
+    reducers.prepare_for_backward = search_unused
     replaced.profile._prepare_trace, replaced.profile._start_trace = prepare, start
     replaced._disable_profiler = stop
     replaced.record_function.__enter__, replaced.record_function.__exit__ = enter, leave

@@ -41,6 +41,7 @@ from labkit.torch_versions.ranks import (
     checkpoints_in_own_thread,
     refuse_cuda,
     tensor_handlers_per_thread,
+    untimed_fsdp_state_dicts,
     worlds_per_thread,
 )
 from labkit.trace import Trace
@@ -108,6 +109,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
     worlds_per_thread(lambda: here.rank is None or current.endpoint())
     tensor_handlers_per_thread()
+    untimed_fsdp_state_dicts()
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
     if options["fake"]:
