@@ -55,6 +55,11 @@ def version_1(strategy: ShardingStrategy) -> list[float]:
     return train(FullyShardedDataParallel(network(), sharding_strategy=strategy, device_id=torch.device("cpu")))
 
 
+def whole_state() -> list[float]:
+    model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    return [value.sum().item() for value in model.state_dict().values()]
+
+
 flat = init_device_mesh("cpu", (n,))
 grid = init_device_mesh("cpu", (2, n // 2), mesh_dim_names=("replicate", "shard"))
 half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -70,5 +75,6 @@ ways: dict[str, Callable[[], Any]] = {
     "hybrid sharding": lambda: train(sharded(grid)),
     "version 1": lambda: version_1(ShardingStrategy.FULL_SHARD),
     "version 1, gradients and optimizer": lambda: version_1(ShardingStrategy.SHARD_GRAD_OP),
+    "version 1, state_dict": whole_state,
 }
 {name: way() for name, way in ways.items()}

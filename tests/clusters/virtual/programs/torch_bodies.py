@@ -2,18 +2,22 @@
 
 The environment names them in `BODIES`, separated by spaces, and a folder for their files in `FOLDER`. The value is a
 dictionary: `passed`, `skipped: reason` or the traceback, by body. torch's launcher starts processes for each body; this
-program gives a body what it finds there: a rank, a file to meet by, a folder, a barrier, seeds, a process group.
+program gives a body what it finds there: a rank, a file to meet by, a folder, a barrier, seeds, a process group. With
+`LIMIT` in the environment, the program ends at a body that takes longer, in seconds.
 
 Bodies that require GPUs run on the CPU: `cuda()` returns its tensor or module, and `device="cuda"` means the CPU.
 """
 
+import contextlib
 import functools
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 import unittest
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +140,30 @@ def meet(key: str) -> None:
             continue
 
 
+def record(name: str, outcome: str) -> None:
+    with open(FOLDER / f"outcomes of {RANK}", "a") as file:
+        print(json.dumps([name, outcome]), file=file)
+
+
+@contextlib.contextmanager
+def limited(name: str) -> Iterator[None]:
+    """End this process if the body is still running at the limit: gloo cannot be interrupted."""
+    if "LIMIT" not in os.environ:
+        yield
+        return
+
+    def give_up() -> None:
+        record(name, "hangs")
+        os._exit(1)
+
+    timer = threading.Timer(float(os.environ["LIMIT"]), give_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def outcome(name: str) -> str:
     case = Bodies(name)
     body = getattr(Bodies, name)
@@ -171,10 +199,8 @@ def outcome(name: str) -> str:
 without_gpus()
 outcomes = {}
 for name in os.environ["BODIES"].split():
-    began = time.process_time(), time.perf_counter()
-    outcomes[name] = outcome(name)
-    with open(FOLDER / f"outcomes of {RANK}", "a") as file:
-        json.dump([name, outcomes[name], time.process_time() - began[0], time.perf_counter() - began[1]], file)
-        print(file=file)
+    with limited(name):
+        outcomes[name] = outcome(name)
+    record(name, outcomes[name])
     meet(f"{name} ends")
 dict(outcomes)
