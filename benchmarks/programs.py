@@ -57,6 +57,8 @@ PROGRAMS = (
     Program("transformers_trainer", "Transformers' `Trainer`, GPT-2", "transformers"),
     Program("deepspeed_zero", "DeepSpeed, ZeRO 1, 2, 3", "deepspeed"),
     Program("torch_test_models", "models of torch's tests, FSDP2 and DTensor", "torch"),
+    Program("torch_fsdp_parity", "body of torch's FSDP tests, 3 models, 3 strategies", "torch"),
+    Program("torch_dtensor_converter", "19 operators with all shards by torch's `DTensorConverter`", "torch"),
     Program(
         "torchtitan_llama",
         "torchtitan's `ParallelDims` and `parallelize_llama`, FSDP2 and tensor parallelism",
