@@ -117,23 +117,41 @@ class _Result:
 
     def save(self, path: str) -> None:
         """Write the profile in Chrome's format, with Kineto's names: Perfetto opens it. Times are in microseconds."""
+        tracks = _tracks(self._recorded)
         events: list[dict[str, Any]] = [
             {
                 "ph": "X",
                 "cat": "user_annotation" if event.is_annotation else "cpu_op",
                 "name": event.name,
                 "pid": self._rank,
-                "tid": event.lane,
+                "tid": track,
                 "ts": event.start_ns / 1000,
                 "dur": (event.end_ns - event.start_ns) / 1000,
                 "args": {"External id": number, "Input Dims": event.shapes},
             }
-            for number, event in enumerate(self._recorded, 1)
+            for number, (event, track) in enumerate(zip(self._recorded, tracks, strict=True), 1)
         ]
         name = {"name": f"rank {self._rank}, modelled time"}
         events.append({"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "ts": 0, "args": name})
         head = {key: json.loads(value) for key, value in self._metadata.items()}
         Path(path).write_text(json.dumps({"schemaVersion": 1, **head, "traceEvents": events}))
+
+
+def _tracks(recorded: Sequence[Recorded]) -> list[int]:
+    """A track for each event, sorted by start: events of one may nest but not cross, or Perfetto leaves them out."""
+    open_until: dict[int, list[int]] = {}  # by track: the ends of its events that are not over, the first to end last
+    tracks = []
+    for event in recorded:
+        track = event.lane
+        while ends := open_until.setdefault(track, []):
+            while ends and ends[-1] <= event.start_ns:
+                ends.pop()
+            if not ends or event.end_ns <= ends[-1]:
+                break
+            track += 100
+        ends.append(event.end_ns)
+        tracks.append(track)
+    return tracks
 
 
 _SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,31 @@ def test_times_are_those_of_the_virtual_clock() -> None:
     assert run.trace is not None
     taken = [1e6 * (event.end - event.start) for event in run.trace.collectives(0) if event.operation == "all_reduce"]
     torch.testing.assert_close(torch.tensor(seen), torch.tensor(sorted(taken[-len(seen) :])), rtol=1e-3, atol=0.01)
+
+
+def test_what_overlaps_is_on_tracks_of_its_own() -> None:
+    source = """
+import json, torch, torch.distributed as dist
+from torch.profiler import profile
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+with profile() as profiled:
+    works = [dist.all_reduce(torch.ones(1000 * size), async_op=True) for size in (1, 2, 3)]
+    works += [dist.isend(torch.ones(10**6), 1 - rank), dist.irecv(torch.ones(10**6), 1 - rank)]
+    for work in works:
+        work.wait()
+profiled.export_chrome_trace(f"trace{rank}.json")
+with open(f"trace{rank}.json") as file:
+    events = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
+sorted((e["tid"], e["ts"], -e["dur"], e["name"]) for e in events)
+"""
+    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=60))
+    for events in run.raise_if_failed().values:
+        assert sum(name.startswith("gloo:") for *_, name in events) == 5
+        for (track, start, length, _), (other, later, following, _) in pairwise(events):
+            end = start - length
+            # Perfetto leaves out a slice that begins within another of its track and ends after it
+            assert track != other or later >= end or later - following <= end
 
 
 def test_a_second_profile_within_the_first_is_refused() -> None:
