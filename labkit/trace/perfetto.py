@@ -16,8 +16,8 @@ from labkit.trace.events import Event, Kind
 from labkit.trace.messages import messages
 from labkit.trace.trace import Trace
 
-_SHORTEST = 1e-3
-"""Minimum length in microseconds: Perfetto keeps whole nanoseconds and cannot draw a slice without length."""
+_SHORTEST = 1
+"""Minimum length in nanoseconds: Perfetto keeps whole ones and cannot draw a slice without length."""
 
 
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
@@ -55,11 +55,13 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
 
     for number, (sent, received) in enumerate(messages(trace)):
         arrow = {"name": "message", "cat": "message", "id": number}
-        rows.append({**arrow, "ph": "s", "pid": sent.rank, "tid": tracks[id(sent)], "ts": _us(sent.start)})
+        begun = _nanoseconds(sent)[0]
+        rows.append({**arrow, "ph": "s", "pid": sent.rank, "tid": tracks[id(sent)], "ts": begun / 1000})
         # an arrow ends inside the receive's slice ("bp": "e"), never before it began
-        inside = (max(sent.start, received.start) + received.end) / 2
-        end = {"ph": "f", "bp": "e", "pid": received.rank, "tid": tracks[id(received)], "ts": _us(inside)}
-        rows.append({**arrow, **end})
+        start, end = _nanoseconds(received)
+        inside = (max(begun, start) + end) // 2
+        target = {"ph": "f", "bp": "e", "pid": received.rank, "tid": tracks[id(received)], "ts": inside / 1000}
+        rows.append({**arrow, **target})
     return rows + _counters(trace)
 
 
@@ -79,15 +81,23 @@ def _counters(trace: Trace) -> list[dict[str, Any]]:
 def _levels(events: list[Event]) -> list[tuple[Event, int]]:
     """Each event with the first level on which it does not overlap an earlier one."""
     placed = []
-    free_from: list[float] = []
+    free_from: list[int] = []
     for event in sorted(events, key=lambda e: (e.start, e.end)):
-        level = next((i for i, end in enumerate(free_from) if end <= event.start), len(free_from))
-        free_from[level:] = [max(event.end, event.start + _SHORTEST * 1e-6), *free_from[level + 1 :]]
+        start, end = _nanoseconds(event)
+        level = next((i for i, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[level:] = [end, *free_from[level + 1 :]]
         placed.append((event, level))
     return placed
 
 
+def _nanoseconds(event: Event) -> tuple[int, int]:
+    """Start and end, as Perfetto keeps them: if it rounded starts and lengths itself, neighbours could overlap."""
+    start = round(event.start * 1e9)
+    return start, max(round(event.end * 1e9), start + _SHORTEST)
+
+
 def _slice(event: Event, track: int) -> dict[str, Any]:
+    start, end = _nanoseconds(event)
     details = {"bytes": event.nbytes, "peer": event.peer, "group": event.group, "line": event.line}
     return {
         "ph": "X",
@@ -95,8 +105,8 @@ def _slice(event: Event, track: int) -> dict[str, Any]:
         "cat": event.kind.value,
         "pid": event.rank,
         "tid": track,
-        "ts": _us(event.start),
-        "dur": max(_us(event.end) - _us(event.start), _SHORTEST),
+        "ts": start / 1000,
+        "dur": (end - start) / 1000,
         "args": {name: value for name, value in details.items() if value is not None and value != ""},
     }
 
