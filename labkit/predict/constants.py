@@ -47,6 +47,9 @@ class Constants:
     lockstep_seconds: float = 0.0
     """Time that each rank of a tensor-parallel group adds to a collective when hosts do not run ahead and the pipeline
     spans several nodes."""
+    crossing_seconds: float = 0.0
+    """Time that each step between nodes adds to a collective of a tensor-parallel group that spans nodes, when hosts do
+    not run ahead. Its cause is unknown."""
     compiled: float = 0.4
     """Share of `host_seconds` that remains in compiled code, where operators are fused."""
     collective_base: float = 30e-6
@@ -105,6 +108,7 @@ FITTED = replace(
     passes_share=0.742,
     host_seconds=42e-6,
     lockstep_seconds=246e-6,
+    crossing_seconds=650e-6,
 )
 
 

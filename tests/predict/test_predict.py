@@ -11,7 +11,7 @@ import pytest
 from torch import nn, zeros
 
 from labkit.hardware import Topology, topology
-from labkit.predict import COMPONENTS, OneOf, Plan, Range, count, model, predict, predict_range
+from labkit.predict import COMPONENTS, FITTED, OneOf, Plan, Range, count, model, predict, predict_range
 from labkit.predict.ranges import corners
 
 
@@ -103,6 +103,18 @@ def test_hosts_that_do_not_run_ahead_meet_only_in_pipelines_that_leave_the_node(
     wide = replace(plan, data=2)
     waiting = predict(small, wide, a100(16)).seconds("launches")
     assert waiting > 2 * predict(small, replace(wide, run_ahead=True), a100(16)).seconds("launches")
+
+
+def test_without_running_ahead_a_tensor_parallel_group_over_nodes_pays_for_each_step_between_them() -> None:
+    def traffic(tensor: int, **options: object) -> float:
+        plan = Plan(64, 8, 32 // tensor, tensor, sequence_parallel=True, **options)  # type: ignore[arg-type]
+        return predict(model("gpt-6.7b"), plan, a100(32)).seconds("tensor parallel")
+
+    collectives = 64 // 8 * 32 * 10  # of all microbatches and layers: two all-gathers and two reduce-scatters each way,
+    for tensor, crossed in ((8, 0), (16, 1), (32, 3)):  # and two all-gathers of inputs for the gradients of weights
+        microbatches = tensor / 32
+        more = traffic(tensor, run_ahead=False) - traffic(tensor)
+        assert more == pytest.approx(collectives * microbatches * crossed * FITTED.crossing_seconds), tensor
 
 
 def test_zero_shards_memory_and_offload_empties_it() -> None:

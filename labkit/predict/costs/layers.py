@@ -83,6 +83,8 @@ def transformer_layer(
         again += block.flash_flops / processor.flash if plan.flash else 0.0
     again *= plan.recomputed_layers
     tensor, launches = _tensor_traffic(model, plan, wires, forward, weights)
+    if not plan.run_ahead:
+        tensor += launches * constants.crossing_seconds * (group(plan.tensor, 1, wires.cluster).nodes - 1)
     context = _context_traffic(model, plan, wires, block.flash_flops / processor.flash)
     expert = _expert_traffic(model, plan, wires)
     busy = forward + inputs + weights + again + tensor + context + expert
