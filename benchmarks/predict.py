@@ -27,11 +27,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from predict_fit import FREE, fit
 from predict_memory import memory, out_of_memory
 from predict_rows import MEASURED, SOFTWARE, Row, read, rows
+from predict_spread import Coverage, coverage, families, fit_spread, left_out, shares
 from predict_unseen import BLIND, efficiencies, layer_seconds, unseen
 
 from labkit.hardware import topology
 from labkit.predict import COMPONENTS, FITTED, Constants, OneOf, Plan, model, predict, predict_range, search
 from labkit.predict.costs.collectives import Group, Wires
+from labkit.predict.spread import COVERAGE, SPREAD
 
 
 def main() -> int:
@@ -54,11 +56,16 @@ def main() -> int:
         print(f"{'constant':<20} {'fitted':>8} {'+-':>8} {'shipped':>8}")
         for name, one in fit(found)[1].items():
             print(f"{name:<20} {one.value:>8.4g} {one.uncertainty:>8.2g} {shipped(name):>8.4g}  {one.remark}")
+        print(f"\n{'part of a step':<30} {'faster':>8} {'slower':>8} {'shipped':>18}")
+        for part, spread in fit_spread({name: shares(of, FITTED) for name, of in families(found).items()}).items():
+            faster, slower = SPREAD[part]
+            print(f"{part:<30} {spread.faster:>8.3g} {spread.slower:>8.3g} {faster:>9.3g} {slower:>8.3g}")
     else:
         parts(options.measured)
         memory(found)
         out_of_memory(found)
         whole(found, options.folds, options.leave_out)
+        ranges(found, options.measured, options.leave_out)
         blind(options.measured)
         speed()
     return 0
@@ -104,6 +111,27 @@ def whole(found: dict[str, list[Row]], folds: int, leave_out: bool) -> None:
     by_size(found, {name: column for name, column in columns.items() if name != "other folds"})
     if "ultrascale_nanotron" in found:
         layouts(found["ultrascale_nanotron"])
+
+
+def ranges(found: dict[str, list[Row]], folder: Path, leave_out: bool) -> None:
+    """Print how many measured steps are inside their range, and how wide it is."""
+    print(f"\nsteps inside the range that is meant to hold {COVERAGE:.0%}, upper / lower end (median)")
+    out = dict(left_out(found)) if leave_out else {}
+    print("| family | rows | inside | width | inside, family left out | width |\n|---|---|---|---|---|---|")
+    used = {name: coverage(shares(of, FITTED), SPREAD) for name, of in families(found).items()}
+    for name, one in used.items():
+        without = f"{out[name].inside:.0%} | {out[name].width:.2f}" if name in out else " | "
+        print(f"| {name} | {one.rows} | {one.inside:.0%} | {one.width:.2f} | {without} |")
+    for name, of in unseen(folder).items():  # which no fit has used
+        one = coverage(shares(of, FITTED), SPREAD)
+        print(f"| {name} | {one.rows} | | | {one.inside:.0%} | {one.width:.2f} |")
+
+    def means(of: Sequence[Coverage]) -> str:
+        rows = sum(one.rows * one.inside for one in of) / sum(one.rows for one in of)
+        return f"{statistics.mean(one.inside for one in of):.0%}, of all rows {rows:.0%}"
+
+    last = means(list(out.values())) if out else ""
+    print(f"| mean of the families | {len(used)} | {means(list(used.values()))} | | {last} | |")
 
 
 SIZES = ((1, 8), (9, 64), (65, 512), (513, 1 << 20))
@@ -157,18 +185,23 @@ def layouts(of: Sequence[Row]) -> None:
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in of:
         groups.setdefault((row.model.name, row.cluster.world_size), []).append(row)
-    print("\nlayouts of ultrascale_nanotron, FITTED")
+    print("\nlayouts of ultrascale_nanotron, FITTED: how far the selected one is from the best")
     print(f"Spearman over all rows {ranks:.3f}")
     for (name, gpus), group in groups.items():
         if len(group) < 5:
             continue
-        picked = min(group, key=lambda row: predicted(row, FITTED))
         best = min(row.seconds for row in group)
         within = spearman([row.seconds for row in group], [predicted(row, FITTED) for row in group])
-        off = picked.seconds / best - 1
+        fastest = min(group, key=lambda row: predicted(row, FITTED)).seconds / best - 1
+        safest = min(group, key=slowest).seconds / best - 1
         print(
-            f"  {name}, {gpus:>3} GPUs, {len(group):>2} layouts: Spearman {within:.3f}, picked {off:.1%} from the best"
+            f"  {name}, {gpus:>3} GPUs, {len(group):>2} layouts: Spearman {within:.3f}, "
+            f"by the prediction {fastest:.1%}, by the upper end of its range {safest:.1%}"
         )
+
+
+def slowest(row: Row) -> float:
+    return predict_range(row.model, row.plan, row.cluster).step_range.high
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

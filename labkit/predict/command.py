@@ -25,7 +25,9 @@ from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
 from labkit.predict.running import goodput, run, scaling_over
 from labkit.predict.search import search
+from labkit.predict.spread import COVERAGE
 from labkit.predict.step import predict
+from labkit.units import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
     console = Console(highlight=False)
     console.print(_heading(found, out_of), markup=False)
     console.print("", _step_table(found), "", _memory_table(found), "", sep="\n")
-    console.print(_rates(found), markup=False)
+    console.print(_ranges(found), _rates(found), sep="\n", markup=False)
     if not options.explain:  # whose output includes it
         for line in found.shortage():
             console.print(fill(line, console.width, subsequent_indent="    "), markup=False)
@@ -228,6 +230,14 @@ def _memory_table(found: Prediction) -> Table:
     fits = "" if found.fits else " (does not fit)"
     table.add_row(f"all, of {found.cluster.gpu.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
     return table
+
+
+def _ranges(found: Prediction) -> str:
+    step, device = found.step_range, found.device_bytes
+    return (
+        f"{COVERAGE:.0%} of measured steps take {duration(step.low)} to {duration(step.high)}\n"
+        f"memory, with what torch's allocator may keep, is up to {device.high / 1e9:.1f} GB"
+    )
 
 
 def _rates(found: Prediction) -> str:

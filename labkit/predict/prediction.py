@@ -14,6 +14,7 @@ from labkit.predict.describe import CONVENTIONS, Convention, Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.ranges import Range
+from labkit.predict.spread import COVERAGE, step_range
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Prediction:
     @property
     def step_seconds(self) -> float:
         return sum(term.seconds for term in self.terms)
+
+    @property
+    def step_range(self) -> Range:
+        """Seconds between which nine of ten measured steps lie; `labkit.predict.spread` has the range of each part."""
+        return step_range(self.terms, self.plan, self.cluster)
 
     def seconds(self, kind: str) -> float:
         """Seconds of all terms of one kind, or of the term with that name."""
@@ -125,6 +131,7 @@ class Prediction:
         for term in self.terms:
             if term.seconds:
                 lines.append(f"  {term.seconds:10.4g} s  {term.name}: {term.formula}  [{term.source}]")
+        lines.append(f"{COVERAGE:.0%} of measured steps take {self.step_range} s")
         lines += self._layer()
         lines += fitting.lines(self.model, self.plan, self.cluster, self.stages)
         lines.append(
@@ -160,6 +167,7 @@ class Prediction:
             "gpu": self.cluster.gpu.name,
             "plan": dict(vars(self.plan)),
             "step_seconds": self.step_seconds,
+            "step_seconds_range": [self.step_range.low, self.step_range.high],
             "terms": [vars(term) for term in self.terms],
             "memory_bytes": self.memory.categories(),
             "fits": self.fits,
@@ -187,6 +195,12 @@ class PredictionRange:
     @property
     def step_seconds(self) -> Range:
         return self.over(lambda case: case.step_seconds)
+
+    @property
+    def step_range(self) -> Range:
+        """Seconds between which nine of ten measured steps lie, whatever the unknown inputs are."""
+        ranges = [case.step_range for case in self.cases]
+        return Range(min(one.low for one in ranges), max(one.high for one in ranges))
 
     @property
     def tokens_per_second(self) -> Range:

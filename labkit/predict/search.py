@@ -67,6 +67,12 @@ class Search:
         said = "; ".join(f"{why} ({count} such layouts)" for why, count in self.reasons()[:3])
         raise ValueError(f"no layout fits: {said}")
 
+    @property
+    def safest(self) -> Prediction:
+        """The layout that is fastest at the upper end of its range, for software whose steps may be far from their
+        prediction. Raises ValueError with the reasons if none fits."""
+        return min(self.found or (self.best,), key=lambda made: made.step_range.high)
+
 
 def _needed(rejected: RejectedLayout) -> float:
     """Bytes needed, or ranks that the batch is divided among: the least is nearest to being possible."""

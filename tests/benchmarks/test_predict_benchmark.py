@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from labkit.predict import COMPONENTS, FITTED, Constants, predict_range
+from labkit.predict.spread import COVERAGE, SPREAD
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict import errors, line, predicted
 from predict_folds import split
 from predict_rows import SOFTWARE, rows
+from predict_spread import coverage, families, fit_spread, shares
 from predict_unseen import unseen
 
 
@@ -82,3 +84,18 @@ def test_what_was_not_published_stays_a_range() -> None:
     assert {"microbatch", "chunks", "recompute"} <= {
         name for name, value in row.plan.items() if isinstance(value, tuple)
     }
+
+
+def test_nine_of_ten_measured_steps_are_inside_ranges_that_the_benchmark_fits() -> None:
+    found = {name: shares(of, FITTED) for name, of in families({name: rows(name) for name in SOFTWARE}).items()}
+    held = [coverage(of, SPREAD) for of in found.values()]
+    assert sum(one.rows * one.inside for one in held) / sum(one.rows for one in held) > COVERAGE
+    assert all(one.inside > 0.85 for one in held)
+    assert all(one.width < 2.7 for one in held) and statistics.median(one.width for one in held) < 1.7
+    for part, spread in fit_spread(found).items():
+        assert spread == pytest.approx(SPREAD[part], abs=0.01), part
+
+
+@pytest.mark.parametrize("group", list(unseen()))
+def test_ranges_hold_rows_that_no_fit_has_used(group: str) -> None:
+    assert coverage(shares(unseen()[group], FITTED), SPREAD).inside >= COVERAGE
