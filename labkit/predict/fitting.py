@@ -40,7 +40,7 @@ FSDP = "Zhao et al. 2023, section 3"
 
 def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
     """The nonzero terms of `stage`, largest first; their sum is `stage.total`."""
-    count, n = f"{stage.count:.4g} parameters", plan.sharded_over
+    count, n = f"{stage.parameter_count:.4g} parameters", plan.sharded_over
     full = plan.value_bytes == 4 or plan.zero == 3
     shards = f" / {n} ranks" if n > 1 else ""
     scattered = {0: "", 1: "", 2: shards, 3: shards}[plan.zero]

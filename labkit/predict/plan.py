@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from labkit.hardware import Topology
@@ -95,12 +95,13 @@ class Plan:
     """Whether, with sequence parallelism, gathered inputs are kept for backward instead of gathered again."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _WHOLE and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-                raise ValueError(f"{field.name} must be a whole number from 1 up, got {value!r}")
-            if field.name in _CHOICES and value not in _CHOICES[field.name]:
-                raise ValueError(f"{field.name} must be one of {', '.join(_CHOICES[field.name])}, got {value!r}")
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+                raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero must be 0, 1, 2 or 3, got {self.zero!r}")
         if not 0 < self.recomputed_layers <= 1:
@@ -229,7 +230,7 @@ class Plan:
 
 _WITHOUT_FP8 = {"v100", "t4", "a100"}
 """Volta, Turing and Ampere, by the first part of a GPU's name."""
-_WHOLE = {"batch", "microbatch", "data", "tensor", "pipeline", "context", "expert", "chunks"}
+_WHOLE = ("batch", "microbatch", "data", "tensor", "pipeline", "context", "expert", "chunks")
 
 
 def _choices() -> dict[str, tuple[Any, ...]]:

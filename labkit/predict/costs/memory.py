@@ -10,8 +10,7 @@ and in the optimizer's step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from labkit.predict.costs.schedules import in_flight, weights_waiting
 from labkit.predict.describe import Description
@@ -34,13 +33,12 @@ FRAGMENTATION = 0.15
 models of what stitching its blocks together saved (Guo et al. 2024, GMLake). 0 with expandable segments."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes of one rank at its peak. `total` is allocated by torch; `reserved` is used in addition."""
 
     stage: int
     layers: int
-    count: float
+    parameter_count: float
     """Number of the stage's parameters that a rank would hold without ZeRO."""
     moment: str
     """When the peak occurs: loss, backward, end of backward or optimizer."""
@@ -147,66 +145,88 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
     layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
     last = plan.pipeline - 1
     found = []
+    alike: dict[tuple[int, bool, bool], _Peak] = {}
     for stage, count in enumerate(layers):
-        flying = in_flight(plan, stage)
-        ends, kept, logits = 0.0, count * (one * flying + waiting * weights_waiting(plan, stage)), 0.0
+        flying, deferred = in_flight(plan, stage), weights_waiting(plan, stage)
+        kept = count * (one * flying + waiting * deferred)
         if stage == 0:
-            ends += model.embedding_held(plan.tensor)
             mask = plan.microbatch * model.sequence / plan.context * model.width * (1 if model.dropout else 0)
             kept += mask * flying / (plan.tensor if plan.sequence_parallel else 1)
         if stage == last:
-            tied = model.tied and plan.pipeline > 1
-            ends += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
             logits = model.logits(plan.microbatch, tensor=plan.tensor, context=plan.context)
             head = model.head_activation_bytes(plan.microbatch, context=plan.context, nbytes=plan.value_bytes)
             # GPipe's last stage computes all losses before the first backward, each with its softmax in fp32
-            waiting = flying - 1 if plan.schedule == "gpipe" else 0.0
-            kept += head + waiting * (head + 4 * logits)
-        parameters = count * layer + ends
-        moment, extra = _peak(plan, parameters, ends, layer, kept, count * one, logits, whole - thrifty, working)
-        found.append(Memory(stage, count, parameters, moment, *states(plan, parameters), **extra))
+            kept += head + (flying - 1 if plan.schedule == "gpipe" else 0.0) * (head + 4 * logits)
+        key = (count, stage == 0, stage == last)
+        if key not in alike:
+            ends = model.embedding_held(plan.tensor) if stage == 0 else 0.0
+            if stage == last:
+                tied = model.tied and plan.pipeline > 1
+                ends += (model.head_parameters + (model.vocab * model.width if tied else 0)) / plan.tensor
+            alike[key] = _Peak(
+                plan, count * layer + ends, ends, layer, count * one, logits if stage == last else 0.0, whole - thrifty,
+                working,
+            )  # fmt: skip
+        found.append(alike[key].of(stage, count, kept))
     return found
 
 
-def _peak(
-    plan: Plan,
-    parameters: float,
-    ends: float,
-    layer: float,
-    kept: float,
-    microbatch: float,
-    logits: float = 0.0,
-    again: float = 0.0,
-    working: float = 0.0,
-) -> tuple[str, dict[str, float]]:
-    """The moment of a stage's peak, and the bytes held then in addition to its states, by field of `Memory`.
+class _Peak:
+    """The peaks of a pipeline's stages that differ only in the microbatches that they have in flight."""
 
-    parameters: number in the stage, of which `ends` belong to embedding and head, and `layer` to one layer. kept:
-    activations of all microbatches in flight, of which `microbatch` belong to one.
-    """
-    narrow, wide = plan.value_bytes, plan.gradient_bytes
-    gathered = passing = unsummed = 0.0
-    if plan.zero >= 2:
-        passing = layer * (narrow + wide)  # one layer's, as computed by autograd and as sent
-    if plan.zero == 3:
-        # the layer being computed and the prefetched one; embedding and head stay gathered for the whole step
-        gathered = (2 * layer + ends) * narrow
-        unsummed = ends * (narrow + wide)
-    elif plan.gradient_copies and wide > narrow:
-        unsummed = parameters * narrow
-    found = [
-        ("backward", {"kept": kept, "again": again, "working": working, "gathered": gathered, "passing": passing}),
-        ("end of backward", {"kept": max(0.0, kept - microbatch), "gathered": gathered, "passing": unsummed}),
-    ]
-    if plan.adam == "foreach" and plan.offload == "none":
-        found.append(("optimizer", {"update": 4 * parameters / plan.sharded_over}))
-    if logits:
+    def __init__(
+        self, plan: Plan, parameters: float, ends: float, layer: float, microbatch: float, logits: float = 0.0,
+        again: float = 0.0, working: float = 0.0,
+    ) -> None:  # fmt: skip
+        """parameters: number in a stage, of which `ends` belong to embedding and head, and `layer` to one layer.
+        microbatch: bytes of activations of one microbatch."""
+        narrow, wide = plan.value_bytes, plan.gradient_bytes
+        gathered = passing = unsummed = 0.0
+        if plan.zero >= 2:
+            passing = layer * (narrow + wide)  # one layer's, as computed by autograd and as sent
+        if plan.zero == 3:
+            # the layer being computed and the prefetched one; embedding and head stay gathered for the whole step
+            gathered = (2 * layer + ends) * narrow
+            unsummed = ends * (narrow + wide)
+        elif plan.gradient_copies and wide > narrow:
+            unsummed = parameters * narrow
         inside, freed = logit_bytes(plan)
-        found.append(("loss", {"kept": kept, "logits": inside * logits, "gathered": gathered, "freed": freed * logits}))
-    blocks = max(sum(bytes_of.values()) for _, bytes_of in found)
-    moment, most = max(found, key=lambda one: sum(one[1].values()) - one[1].get("freed", 0.0))
-    allocated = sum(most.values()) - most.get("freed", 0.0)
-    return moment, {**most, "freed": blocks - allocated}
+        self.parameters, self.states, self.microbatch = parameters, states(plan, parameters), microbatch
+        self.again, self.working, self.gathered, self.passing, self.unsummed = (
+            again,
+            working,
+            gathered,
+            passing,
+            unsummed,
+        )
+        self.update = 4 * parameters / plan.sharded_over if plan.adam == "foreach" and plan.offload == "none" else 0.0
+        self.logits, self.freed = inside * logits, freed * logits
+
+    def of(self, stage: int, layers: int, kept: float) -> Memory:
+        """Memory at the moment when it is fullest; `kept`: bytes of activations of all microbatches in flight."""
+        again, working, gathered, passing = self.again, self.working, self.gathered, self.passing
+        without, unsummed, logits = max(0.0, kept - self.microbatch), self.unsummed, self.logits
+        moment, most = "backward", kept + again + working + gathered + passing
+        if (nbytes := without + gathered + unsummed) > most:
+            moment, most = "end of backward", nbytes
+        if self.update > most:
+            moment, most = "optimizer", self.update
+        blocks = most
+        if logits:
+            nbytes = kept + logits + gathered
+            blocks = max(most, nbytes + self.freed)
+            if nbytes > most:
+                moment, most = "loss", nbytes
+        at_rest, freed = (stage, layers, self.parameters, moment, *self.states), blocks - most
+        match moment:
+            case "backward":
+                return Memory(*at_rest, kept, 0.0, again, working, gathered, passing, 0.0, freed)
+            case "end of backward":
+                return Memory(*at_rest, without, 0.0, 0.0, 0.0, gathered, unsummed, 0.0, freed)
+            case "optimizer":
+                return Memory(*at_rest, update=self.update, freed=freed)
+            case _:
+                return Memory(*at_rest, kept, logits, 0.0, 0.0, gathered, freed=freed)
 
 
 def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, float]:
@@ -234,5 +254,4 @@ def memory(model: Description, plan: Plan, layers: Sequence[int]) -> tuple[Memor
         return tuple(transformer_memory(model, plan, layers))
     kept = model.activation_bytes(plan.microbatch, recompute=plan.recompute, nbytes=plan.value_bytes)
     # in parts so small that the memory FSDP gathers for one is negligible
-    moment, extra = _peak(plan, model.parameters, 0.0, 0.0, kept, kept)
-    return (Memory(0, 1, model.parameters, moment, *states(plan, model.parameters), **extra),)
+    return (_Peak(plan, model.parameters, 0.0, 0.0, kept).of(0, 1, kept),)

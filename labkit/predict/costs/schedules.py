@@ -70,7 +70,9 @@ def weights_waiting(plan: Plan, stage: int) -> float:
 
     Zero-bubble schedules start them so late that all stages hold equally many microbatches (Qi et al. 2024, section 2).
     """
-    each = {"zb-h1": 1, "zb-h2": 2}.get(plan.schedule, 0)
+    each = {"zb-h1": 1, "zb-h2": 2}.get(plan.schedule)
+    if each is None:
+        return 0.0
     return max(0.0, min(float(each * stage), plan.microbatches - in_flight(plan, stage)))
 
 

@@ -53,11 +53,16 @@ def transformer_stages(
     side = layer.tensor + layer.context + layer.expert
     busy = layer.forward + layer.backward
     slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
-    seconds = []
+    seconds: list[tuple[float, float, float]] = []
+    alike: dict[int, tuple[float, float, float]] = {}
     for stage, count in enumerate(layers):
-        forward = count * layer.forward * (slowed + side / busy)
-        inputs = count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy)
-        weights = count * layer.weights * slowed
+        if count not in alike:
+            alike[count] = (
+                count * layer.forward * (slowed + side / busy),
+                count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy),
+                count * layer.weights * slowed,
+            )
+        forward, inputs, weights = alike[count]
         for end, at in at_ends:
             if stage == at:
                 forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]
