@@ -5,24 +5,25 @@ One module for each magic or pair of magics; `magics.py` parses a magic's line a
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from labkit.notebook.run_each import run_each
-from labkit.notebook.stepper import step_through
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from labkit.notebook.predicting import explore as explore
+    from labkit.notebook.several_runs import run_each as run_each
+    from labkit.notebook.stepper import step_through as step_through
+
 __all__ = ["explore", "load_ipython_extension", "run_each", "step_through"]
+# looked up at first use: sliders over a prediction need no torch, whose import takes seconds
+_PUBLIC = {"explore": "predicting", "run_each": "several_runs", "step_through": "stepper"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `explore` lazily: it needs torch, which loading the magics does not."""
-    if name == "explore":
-        from labkit.notebook.predicting import explore
-
-        return explore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -84,3 +86,13 @@ def test_unknown_names_are_told_at_once() -> None:
         explore("gpt-13")
     with pytest.raises(ValueError, match="power of two up to 2048, got 3"):
         explore(nodes=3)
+
+
+def test_the_first_picture_waits_for_no_large_library() -> None:
+    program = (
+        "import sys\n"
+        "from labkit.notebook import explore\n"
+        "assert '<svg' in explore().children[1].value\n"
+        "print(sorted({'torch', 'matplotlib', 'pandas', 'scipy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.plots.curves import Curve, describe, draw, labels_of, legend
+from labkit.plots.curve import Curve, describe, draw, labels_of, legend
 from labkit.plots.picture import Picture
 from labkit.units import count
 
