@@ -73,6 +73,9 @@ class Plan:
     run_ahead: bool = True
     """Whether the host launches ahead of the GPU. False: a pipeline whose hosts read the sizes of received tensors from
     the GPU, microbatch by microbatch (nanotron), so that tensor-parallel ranks proceed at the pace of their hosts."""
+    cuda_graphs: bool = False
+    """Whether hosts replay recorded CUDA graphs instead of launching kernels one by one, so that no GPU waits for its
+    host."""
     offload: Offload = "none"
     """What is kept in the host's memory instead of the GPU's (Ren et al. 2021)."""
     compression: Compression = "none"

@@ -117,6 +117,24 @@ def test_without_running_ahead_a_tensor_parallel_group_over_nodes_pays_for_each_
         assert more == pytest.approx(collectives * microbatches * crossed * FITTED.crossing_seconds), tensor
 
 
+@pytest.mark.parametrize(("name", "precision"), [("bert-large", "bf16"), ("resnet50", "fp16")])
+def test_cuda_graphs_leave_no_waiting_for_hosts(name: str, precision: str) -> None:
+    plan = Plan(64, 1, 8, precision=precision, fusion="none")  # type: ignore[arg-type]
+    made, replayed = (predict(model(name), replace(plan, cuda_graphs=graphs), a100(8)) for graphs in (False, True))
+    assert made.seconds("launches") > 0 == replayed.seconds("launches")
+    assert replayed.seconds("compute") == made.seconds("compute")
+
+
+def test_traffic_of_all_but_one_chunk_hides_behind_the_other_chunks() -> None:
+    """A network so slow that the backward of one microbatch does not hide the gradients."""
+    slow = topology("dgx-a100", nnodes=16, settings={"inter_node.gb_per_s": 1.0})
+    plan = Plan(512, 1, 16, 1, 8, gradients="fp32")
+    chunked = replace(plan, schedule="interleaved", chunks=4)
+    one, four = (predict(model("gpt-6.7b"), made, slow).seconds("gradients") for made in (plan, chunked))
+    sent = predict(model("gpt-6.7b"), replace(plan, overlap=False), slow).seconds("gradients")
+    assert sent / 4 < four < 0.8 * one < sent
+
+
 def test_zero_shards_memory_and_offload_empties_it() -> None:
     totals = [predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=zero), a100(64)).memory.total for zero in range(4)]
     assert totals == sorted(totals, reverse=True)

@@ -91,7 +91,7 @@ def transformer_layer(
     rounds = 1 + BACKWARD_KERNELS + (plan.recomputed_layers if plan.recompute == "full" else 0)
     if plan.pipeline > 1 and not plan.run_ahead and wires.cluster.nnodes > 1:
         host += launches * constants.lockstep_seconds * plan.tensor / rounds
-    host_total = host * rounds + launches * constants.host_seconds
+    host_total = 0.0 if plan.cuda_graphs else host * rounds + launches * constants.host_seconds
     return Layer(forward, inputs, weights, again, tensor, context, expert, max(0.0, host_total - busy))
 
 

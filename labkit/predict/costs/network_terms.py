@@ -34,7 +34,8 @@ def network_terms(
     again = 0.0 if plan.recompute == "none" else forward
     busy = forward + inputs + weights + again
     rounds = 1 + BACKWARD_KERNELS + (plan.recompute != "none")
-    network = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, max(0.0, host * rounds - busy))
+    waiting = 0.0 if plan.cuda_graphs else max(0.0, host * rounds - busy)
+    network = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
     return [
         _forward(plan, network),
         _backward(plan, network),

@@ -153,15 +153,22 @@ def _parameter_shards(sharing: _Sharing) -> Term:
 def _hidden(sharing: _Sharing, name: str, seconds: float, beside: float, last: float, formula: str) -> Term:
     """Exposed part of `seconds` of traffic that overlaps `beside` seconds of computing, plus the slowdown of computing.
 
-    `last`: share of the traffic that has nothing to hide behind."""
+    `last`: share of the traffic that has nothing to hide behind. Interleaved stages compute p microbatches of a chunk,
+    then p of the next one (Narayanan et al. 2021): all but one of v chunks' traffic hides behind those too.
+    """
     source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
-    if not sharing.plan.overlap:
+    plan = sharing.plan
+    if not plan.overlap:
         return Term(name, "communication", seconds, formula, source)
     tail = seconds * min(1.0, last)
-    exposed = max(tail, seconds - beside)
+    chunks = plan.chunks if plan.zero < 2 else 1  # ZeRO 2 sends every microbatch's
+    whole = beside * (1 + (chunks - 1) * plan.pipeline) / chunks
+    exposed = max(tail, (seconds - beside) / chunks, seconds - whole)
     slower = sharing.constants.overlap_slowdown * (seconds - exposed)
+    behind = (
+        f"{beside:.4g} s of computing hide" if chunks == 1 else f"{whole:.4g} s of computing in {chunks} chunks hide"
+    )
     formula += (
-        f", {seconds:.4g} s; {beside:.4g} s of computing hide all but the last {tail:.4g} s at best, and are "
-        f"{slower:.4g} s longer for it"
+        f", {seconds:.4g} s; {behind} all but the last {tail:.4g} s at best, and are {slower:.4g} s longer for it"
     )
     return Term(name, "communication", exposed + slower, formula, source)
