@@ -36,9 +36,9 @@ class Spread(NamedTuple):
 SPREAD: Mapping[Part, Spread] = MappingProxyType(
     {
         "computing": Spread(0.20, 0.22),
-        "bubble": Spread(0.20, 0.21),
-        "waiting for hosts": Spread(0.0, 0.56),
-        "traffic in nodes": Spread(0.33, 0.67),
+        "bubble": Spread(0.20, 0.20),
+        "waiting for hosts": Spread(0.0, 0.52),
+        "traffic in nodes": Spread(0.33, 0.78),
         "traffic between nodes": Spread(0.0, 1.2),
         "tensor parallel between nodes": Spread(0.38, 1.2),
         "hosts in lockstep": Spread(0.25, 0.95),

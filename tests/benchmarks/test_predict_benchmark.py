@@ -93,7 +93,7 @@ def test_nine_of_ten_measured_steps_are_inside_ranges_that_the_benchmark_fits() 
     assert all(one.inside > 0.85 for one in held)
     assert all(one.width < 2.7 for one in held) and statistics.median(one.width for one in held) < 1.7
     for part, spread in fit_spread(found).items():
-        assert spread == pytest.approx(SPREAD[part], abs=0.01), part
+        assert list(spread) == pytest.approx(list(SPREAD[part]), abs=0.02), part
 
 
 @pytest.mark.parametrize("group", list(unseen()))

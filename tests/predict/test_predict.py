@@ -135,6 +135,18 @@ def test_traffic_of_all_but_one_chunk_hides_behind_the_other_chunks() -> None:
     assert sent / 4 < four < 0.8 * one < sent
 
 
+def test_a_small_model_on_thousands_of_gpus_is_sent_in_few_collectives() -> None:
+    """A ring over 434 nodes has 433 steps between nodes: paid once, not by each of 24 layers. MLPerf trains BERT so."""
+    cluster = topology("dgx-h100", nnodes=434)
+    plan = Plan(12 * 3472, 12, 3472, zero=1, precision="fp8")
+    sharded, whole = (predict(model("bert-large"), replace(plan, zero=zero), cluster) for zero in (1, 0))
+    assert sharded.step_seconds < 1.3 * whole.step_seconds
+    few = predict(model("gpt-13b"), Plan(512, 1, 32, zero=1, overlap=False), a100(32))
+    each = topology("dgx-a100", nnodes=4, settings={"inter_node.latency_seconds": 1e-3})
+    more = predict(model("gpt-13b"), few.plan, each).seconds("gradients") - few.seconds("gradients")
+    assert more > 39 * 3 * 0.8e-3, "layers of 300 million parameters remain collectives of their own"
+
+
 def test_zero_shards_memory_and_offload_empties_it() -> None:
     totals = [predict(model("gpt-1.3b"), Plan(64, 1, 64, zero=zero), a100(64)).memory.total for zero in range(4)]
     assert totals == sorted(totals, reverse=True)

@@ -8,6 +8,7 @@ groups.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ from labkit.predict.prediction import Term, in_ms
 BUCKETS = 25e6
 """Bytes per bucket (DDP's default). The last bucket has nothing to hide behind. As no parameter is split, it holds the
 gradient of the whole embedding; the embedding is also the first to be gathered again."""
+
+PARAMETERS_A_COLLECTIVE = (40e6, 1e6)
+"""Least number of parameters in a collective of ZeRO 1 and 2, and the same for each rank that takes part, which keeps a
+long ring's steps few: Megatron-Core's default (`DistributedDataParallelConfig.bucket_size`)."""
 
 
 class _Sharing(NamedTuple):
@@ -48,6 +53,12 @@ class _Sharing(NamedTuple):
     def shard(self) -> Group:
         """Ranks over which ZeRO shards."""
         return group(self.plan.sharded_over, self.plan.tensor, self.wires.cluster)
+
+    @property
+    def collectives(self) -> int:
+        """Number of collectives in which ZeRO 1 and 2 send all gradients: one for each layer, or fewer."""
+        least = max(PARAMETERS_A_COLLECTIVE[0], PARAMETERS_A_COLLECTIVE[1] * self.shard.ranks)
+        return max(1, min(self.layers, math.ceil(self.parameters / least)))
 
     @property
     def copies(self) -> int:
@@ -98,24 +109,26 @@ def _all_reduced_gradients(sharing: _Sharing) -> Term:
 
 
 def _scattered_gradients(sharing: _Sharing) -> Term:
-    """Layers x one reduce-scatter, beside backward; with ZeRO 2 in every microbatch (Rajbhandari et al. 2020), in
-    seconds. Hybrid sharding adds an all-reduce of the shard between the groups."""
-    plan, wires, nbytes, layers = sharing.plan, sharing.wires, sharing.gradient_bytes, sharing.layers
-    seconds = layers * wires.reduce_scatter(nbytes / layers, sharing.shard)  # each layer pays the ring's steps
+    """Reduce-scatters of a layer's gradients or more, beside backward; with ZeRO 2 in every microbatch (Rajbhandari et
+    al. 2020), in seconds. Hybrid sharding adds an all-reduce of the shard between the groups."""
+    plan, wires, nbytes, count = sharing.plan, sharing.wires, sharing.gradient_bytes, sharing.collectives
+    seconds = count * wires.reduce_scatter(nbytes / count, sharing.shard)  # each pays the ring's steps
     if sharing.copies > 1:
         between = Group(sharing.copies, max(1, sharing.everyone.per_node // sharing.shard.per_node))
         seconds += wires.all_reduce(nbytes / plan.sharded_over, between)
     formula = f"reduce-scatter of {nbytes / 1e9:.3g} GB over {plan.shared_by} ranks"
-    once = _hidden(sharing, "gradients", seconds, sharing.backward, sharing.last_bucket, formula)
+    last = max(sharing.last_bucket, 1 / count if count < sharing.layers else 0.0)
+    once = _hidden(sharing, "gradients", seconds, sharing.backward, last, formula)
     return replace(once, seconds=once.seconds * (plan.microbatches if plan.zero == 2 else 1))
 
 
 def _new_parameters(sharing: _Sharing) -> Term:
-    """Layers x one all-gather of the parameters that the optimizer has updated, beside the next step's forward
-    (Rajbhandari et al. 2020), in seconds."""
-    plan, nbytes = sharing.plan, sharing.parameters * sharing.plan.value_bytes
-    seconds = sharing.layers * sharing.wires.all_gather(nbytes / sharing.layers, sharing.shard)
+    """All-gathers of the parameters that the optimizer has updated, beside the next step's forward (Rajbhandari et al.
+    2020), in seconds; as many as reduce-scatters."""
+    plan, nbytes, count = sharing.plan, sharing.parameters * sharing.plan.value_bytes, sharing.collectives
+    seconds = count * sharing.wires.all_gather(nbytes / count, sharing.shard)
     first = max(BUCKETS, sharing.embedding * plan.value_bytes) / max(nbytes, 1.0)
+    first = max(first, 1 / count if count < sharing.layers else 0.0)
     return _hidden(sharing, "new parameters", seconds, sharing.forward, first, "all-gather after the optimizer")
 
 
