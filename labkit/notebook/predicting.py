@@ -12,6 +12,7 @@ from labkit.plots import palette
 from labkit.plots.predicted.live import WIDTH, live
 from labkit.predict import MODELS, Plan, Prediction, model, predict, scaling
 from labkit.predict.running import ScalingPoint
+from labkit.predict.spread import COVERAGE
 from labkit.units import duration
 
 _NODES = [1 << power for power in range(12)]
@@ -107,11 +108,12 @@ def ask(chosen: Mapping[str, Any]) -> Answer:
 
 
 def _headline(made: Prediction) -> str:
-    plan, unit = made.plan, "tokens" if made.model.units_per_sample > 1 else "samples"
+    plan, unit, likely = made.plan, "tokens" if made.model.units_per_sample > 1 else "samples", made.step_range
     words = (
         f"{duration(made.step_seconds)} a step of {plan.batch:,} samples on {plan.ranks:,} GPUs "
         f"(data {plan.data} x tensor {plan.tensor} x pipeline {plan.pipeline}): "
-        f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}, predicted"
+        f"{made.tokens_per_second:,.0f} {unit}/s, MFU {made.mfu():.1%}, predicted. "
+        f"{COVERAGE:.0%} of measured steps take {duration(likely.low)} to {duration(likely.high)}"
     )
     if not made.fits:
         words += ". It does not fit into memory, so such a step cannot run"

@@ -62,6 +62,7 @@ def test_each_slider_draws_anew_and_what_cannot_be_keeps_the_last_picture() -> N
         seen.append(shown.value)
     chosen = {**{name: control.value for name, control in controls.items()}, "zero": controls["ZeRO"].value}
     assert duration(ask(chosen).made.step_seconds) + " a step of 512 samples on 64 GPUs" in shown.value
+    assert f"90% of measured steps take {duration(ask(chosen).made.step_range.low)} to" in shown.value
     last = shown.value[shown.value.index("<svg") :]
     controls["pipeline"].value = 64
     assert "Not possible:</b> tensor x pipeline = 2 x 64 = 128 must divide 64 GPUs" in shown.value
