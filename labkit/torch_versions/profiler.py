@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch._C._autograd import DeviceType
+from torch._C._distributed_c10d import Reducer
 from torch._C._profiler import RecordScope
 from torch.autograd import profiler
 from torch.autograd.profiler_util import MEMORY_EVENT_NAME
@@ -193,9 +193,9 @@ def record_with(new: Callable[[Any], Recorder], active: Callable[[], Recorder | 
         if span.end is not None:
             span.end()
 
-    prepare_for_backward = dist.Reducer.prepare_for_backward
+    prepare_for_backward = Reducer.prepare_for_backward
 
-    def search_unused(reducer: dist.Reducer, outputs: Any) -> None:
+    def search_unused(reducer: Reducer, outputs: Any) -> None:
         """DDP's C++ code records this search, for which DDP passes its outputs."""
         recorder = active()
         end = recorder.annotate(_SEARCH) if recorder is not None and outputs else None
@@ -204,7 +204,7 @@ def record_with(new: Callable[[Any], Recorder], active: Callable[[], Recorder | 
             end()
 
     replaced: Any = profiler
-    reducers: Any = dist.Reducer
+    reducers: Any = Reducer
     reducers.prepare_for_backward = search_unused
     replaced.profile._prepare_trace, replaced.profile._start_trace = prepare, start
     replaced._disable_profiler = stop

@@ -50,6 +50,7 @@ def outcomes(
     found: dict[str, dict[str, int]] = {}
     left = list(bodies)
     while left:
+        first = left[0]
         with tempfile.TemporaryDirectory() as folder:
             environment = {"BODIES": " ".join(left), "FOLDER": folder, "PATIENCE": str(patience)}
             environment |= {} if each is None else {"LIMIT": str(each)}
@@ -66,7 +67,9 @@ def outcomes(
         if left and not hangs:
             # the first rank to give up may end the others before they do
             hangs = any(outcome.get(left[0]) == HANGS for outcome in by_rank)
-            found[left.pop(0)] = {HANGS if hangs else f"the job ends: {run.diagnosis()}": RANKS}
+            # what the bodies before it have left behind may end a job: the body is then the first of the next one
+            if hangs or left[0] == first:
+                found[left.pop(0)] = {HANGS if hangs else f"the job ends: {run.diagnosis()}": RANKS}
     return found
 
 

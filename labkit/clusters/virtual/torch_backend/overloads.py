@@ -11,18 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.distributed import AllreduceCoalescedOptions
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 """By the name of a parameter: the field of the options in whose place it is."""
 
 
-def overloaded(options: Callable[[], Any], data: int, *parameters: str) -> Callable[[Callable[..., Any]], Any]:
+def overloaded(options: type[Any], data: int, *parameters: str) -> Callable[[Callable[..., Any]], Any]:
     """Let a method with `data` lists of tensors, then `options`, take these parameters and `timeout` in their place."""
+
+    kinds = options, AllreduceCoalescedOptions
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(group: Any, *args: Any, **named: Any) -> Any:
-            if len(args) == data + 1 and hasattr(args[-1], "asyncOp"):  # an options object: torch's own call
+            if len(args) > data and args[data].__class__ in kinds:  # an options object: torch's own call
                 return method(group, *args)
             given = dict(zip((*parameters, "timeout"), args[data:], strict=False))
             given |= {name: named.pop(name) for name in _FIELDS if name in named}
