@@ -109,7 +109,21 @@ if rank == 0:
     assert first[0][0].startswith(f"[Rank 0]: {named} failed to pass monitoredBarrier in 1000 ms") and first[0][1] == 1
 
 
-def test_torchs_default_is_a_deadlock_at_once() -> None:
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_torchs_default_is_a_deadlock_at_once(kind: str) -> None:
     job = Job(source=SOURCE.replace("BODY", "if rank == 0:\n    dist.recv(x, 1)"), timeout=60)
-    error = virtual(nproc_per_node=3).run(job).ranks[0].error
+    error = virtual(nproc_per_node=3, ranks=kind).run(job).ranks[0].error
     assert error is not None and error.type == "DeadlockError" and error.time < 1
+
+
+def test_a_group_that_the_program_makes_has_its_own_limit() -> None:
+    first, *_ = run("""
+store = dist.TCPStore("localhost", 12345, is_master=rank == 0, wait_for_workers=False)
+group = dist.ProcessGroupGloo(store, rank, 3, timedelta(seconds=3))
+if rank == 0:
+    attempt(lambda: group.allreduce(x).wait())
+    attempt(lambda: group.recv([x], 1, 0).wait())
+""")
+    assert [seconds for _, seconds in first] == [3, 0]
+    assert " Timed out waiting 3000ms for recv operation to complete: all_reduce" in first[0][0]
+    assert first[1][0].startswith("Application timeout caused pair closure")
