@@ -57,7 +57,8 @@ class Plan:
     """Whether full recomputation stops at the last tensor that backward needs, which skips a layer's last product, as
     torch's non-reentrant checkpoints do."""
     precision: Precision = "bf16"
-    """Number format of the matrix products; fp8 keeps activations and parameters in 16 bits beside them."""
+    """Number format of the matrix products; fp8 keeps activations and parameters in 16 bits beside them, and is cast by
+    Transformer Engine if `fusion` is "kernels", else by torch."""
     attention: Attention = "flash2"
     """Unfused ("parts"), with the scores in memory; or one kernel that never writes them (Dao et al. 2022, 2023, Shah
     et al. 2024)."""

@@ -135,6 +135,19 @@ def test_traffic_of_all_but_one_chunk_hides_behind_the_other_chunks() -> None:
     assert sent / 4 < four < 0.8 * one < sent
 
 
+def test_transformer_engine_casts_weights_in_the_first_microbatch_and_activations_where_they_are_made() -> None:
+    def forward(precision: str, fusion: str, microbatches: int) -> float:
+        plan = Plan(microbatches * 8, 1, 8, precision=precision, fusion=fusion)  # type: ignore[arg-type]
+        made = predict(model("gpt-6.7b"), plan, topology("dgx-h100"))
+        return made.seconds("forward") / microbatches
+
+    torch = [forward("fp8", "compiled", count) for count in (1, 8)]
+    engine = [forward("fp8", "kernels", count) for count in (1, 8)]
+    assert torch[0] == pytest.approx(torch[1]), "each microbatch casts all factors"
+    assert engine[1] < engine[0] < torch[0] - forward("bf16", "compiled", 1) + forward("bf16", "kernels", 1)
+    assert engine[1] < 0.7 * forward("bf16", "kernels", 8)
+
+
 def test_a_small_model_on_thousands_of_gpus_is_sent_in_few_collectives() -> None:
     """A ring over 434 nodes has 433 steps between nodes: paid once, not by each of 24 layers. MLPerf trains BERT so."""
     cluster = topology("dgx-h100", nnodes=434)

@@ -52,10 +52,10 @@ def compute(block: Block, processor: Processor, plan: Plan, constants: Constants
     if block.flash_flops:
         forward += block.flash_flops / processor.flash
         inputs += block.flash_flops / processor.backward_flash
-    if plan.precision == "fp8":  # both factors of each product are scaled: read twice in 16 bits, written in 8
-        scaled = 5 * sum(part.batch * (part.m * part.k + part.k * part.n) for part in block.products if part.weight)
-        forward += processor.passes(scaled)
-        inputs += 2 * processor.passes(scaled)
+    if plan.precision == "fp8":
+        casting = _casts(block, plan)
+        forward += processor.passes(casting[0])
+        inputs += processor.passes(casting[1])
     if plan.fusion == "none" and plan.zero < 3:
         # autograd's new gradient is copied into the kept one, or added to it from the second microbatch on
         kept = sum(part.batch * part.k * part.n for part in block.products if part.weight)
@@ -63,6 +63,25 @@ def compute(block: Block, processor: Processor, plan: Plan, constants: Constants
         weights += processor.passes(kept * moved, 3 * sum(part.weight for part in block.products))
     host = block.kernels * constants.host_seconds * (constants.compiled if plan.fusion == "compiled" else 1.0)
     return forward, inputs, weights, host
+
+
+def _casts(block: Block, plan: Plan) -> tuple[float, float]:
+    """Bytes read and written, forward and backward, to cast the factors of fp8 products.
+
+    Torch scales dynamically: each factor of each product is read twice in 16 bits, for its largest value and to be
+    cast, and written in 8. Transformer Engine's kernels, which go with Megatron's, know the scale from earlier steps:
+    norms and activations write their output in 8 bits too, it is transposed for the weights' gradients, and gradients
+    are read once and written twice. They cast weights in the first microbatch only (Transformer Engine's user guide,
+    delayed scaling and `is_first_microbatch`).
+    """
+    products = [part for part in block.products if part.weight]
+    if plan.fusion != "kernels":
+        factors = sum(part.batch * (part.m * part.k + part.k * part.n) for part in products)
+        return 5 * factors, 10 * factors
+    weights = sum(part.batch * part.k * part.n for part in products)
+    outputs = sum(part.batch * part.m * part.k for part in products)
+    gradients = sum(part.batch * part.m * part.n for part in products)
+    return 3 * outputs + 4 * weights / plan.microbatches, 4 * gradients
 
 
 def transformer_layer(
