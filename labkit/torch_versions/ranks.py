@@ -26,6 +26,16 @@ def refuse_cuda(reason: str) -> None:
     torch.cuda.is_available = lambda: False
 
 
+def refuse_rpc(reason: str) -> None:
+    """Make `torch.distributed.rpc.init_rpc` raise RuntimeError(reason)."""
+    from torch.distributed import rpc
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(reason)
+
+    rpc.init_rpc = refuse
+
+
 class _WorldPerThread(threading.local):
     """c10d's per-process state (`distributed_c10d._World`), kept for each thread."""
 

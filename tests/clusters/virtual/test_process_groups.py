@@ -1,4 +1,4 @@
-"""Process groups on virtual ranks: groups within groups, what DDP logs of its group, groups that a program makes."""
+"""Process groups on virtual ranks: groups within groups, what DDP logs of its group, groups of a program's own; no RPC."""
 
 from __future__ import annotations
 
@@ -61,3 +61,12 @@ def test_ranks_that_forget_each_others_groups_are_told() -> None:
     source = "import torch.distributed as dist\ndist.init_process_group()\ndist.new_group([dist.get_rank()])"
     run = virtual(nproc_per_node=2).run(Job(source=source))
     assert "every rank must call new_group for every group" in run.diagnosis()
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_rpc_is_refused_with_the_reason(kind: str) -> None:
+    source = "import os, torch.distributed.rpc as rpc\nrpc.init_rpc('w' + os.environ['RANK'])"
+    run = virtual(nproc_per_node=2, ranks=kind).run(Job(source=source, timeout=60))
+    assert (
+        "RuntimeError on every rank at <cell>, line 2: virtual ranks have no torch.distributed.rpc" in run.diagnosis()
+    )

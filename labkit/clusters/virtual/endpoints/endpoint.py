@@ -18,6 +18,11 @@ NO_CUDA = (
     'torch.cuda.set_device(), .cuda() and .to("cuda"), and use the device "cpu"'
 )
 
+NO_RPC = (
+    "virtual ranks have no torch.distributed.rpc: its agent, one in each process, opens connections of its own, which "
+    "take no virtual time. Use local ranks (%cluster local), or messages and collectives"
+)
+
 
 def refuse_after_fork(*_: Any) -> NoReturn:
     """Replaces the methods of an endpoint's copy in a process that a rank has forked."""

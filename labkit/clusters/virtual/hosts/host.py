@@ -23,7 +23,7 @@ from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
-from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
+from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, process_state, random_states
@@ -40,6 +40,7 @@ from labkit.torch_versions.groups import make_groups_with, rendezvous_with
 from labkit.torch_versions.ranks import (
     checkpoints_in_own_thread,
     refuse_cuda,
+    refuse_rpc,
     tensor_handlers_per_thread,
     untimed_fsdp_state_dicts,
     worlds_per_thread,
@@ -112,6 +113,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     untimed_fsdp_state_dicts()
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
+    refuse_rpc(NO_RPC)
     if options["fake"]:
         leave_uncompiled()
     else:

@@ -18,7 +18,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual.device import compiled, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
-from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA
+from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import prefork_warmup, rank_pool
@@ -30,7 +30,7 @@ from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGr
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
 from labkit.torch_versions.groups import forget_inits, make_groups_with, rendezvous_with
-from labkit.torch_versions.ranks import checkpoints_in_own_thread, refuse_cuda
+from labkit.torch_versions.ranks import checkpoints_in_own_thread, refuse_cuda, refuse_rpc
 from labkit.trace import Trace
 
 
@@ -45,6 +45,7 @@ def prepare_forks() -> None:
     )
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
+    refuse_rpc(NO_RPC)
     compiled.install_on_processes()
     futures.install()
     streams.install()
