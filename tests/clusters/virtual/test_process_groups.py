@@ -1,4 +1,4 @@
-"""Process groups on virtual ranks: groups within groups, what DDP logs of its group, groups of a program's own; no RPC."""
+"""Process groups on virtual ranks: groups within groups, DDP's log of its group, groups of a program's own; no RPC."""
 
 from __future__ import annotations
 
