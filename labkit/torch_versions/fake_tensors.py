@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor as fake_tensors
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -17,7 +18,8 @@ from torch._subclasses.fake_tensor import (
 
 __all__ = [
     "DEVICE_QUERY", "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "constant_tensor", "device_of", "fake_by_default", "fake_tensor", "swap_fake_tensors",
+    "constant_tensor", "device_of", "fake_by_default", "fake_tensor", "keep_values_up_to", "set_value",
+    "swap_fake_tensors", "value_of",
 ]  # fmt: skip
 
 DEVICE_QUERY = torch.ops.prim.device.default
@@ -58,6 +60,36 @@ def constant_tensor(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     fake.constant = value
     mode.fake_tensor_converter.add_constant_storage_mapping(fake)
     return fake  # type: ignore[no-any-return]  # a FakeTensor
+
+
+def keep_values_up_to(elements: int) -> None:
+    """Let modes know the values of such small tensors, if they are computed from Python's numbers alone."""
+    fake_tensors.CONSTANT_NUMEL_LIMIT = elements
+    item_by_item = FakeTensor.tolist
+
+    def tolist(self: FakeTensor) -> Any:  # no operators, as on real tensors
+        return item_by_item(self) if self.constant is None else self.constant.tolist()
+
+    changed: Any = FakeTensor
+    changed.tolist = tolist
+
+
+def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The value of a fake tensor, not to be written to; None if it is unknown."""
+    return tensor.constant if isinstance(tensor, FakeTensor) else None
+
+
+def set_value(fake: Any, value: torch.Tensor | None) -> None:
+    """Give a fake tensor another value, of its shape and dtype; None: an unknown one. Call it without dispatch modes.
+
+    Tensors that share its memory no longer have known values.
+    """
+    converter = fake.fake_mode.fake_tensor_converter
+    if fake.constant is not None:
+        converter.invalidate_constant_aliases(fake.constant)
+    if value is not None:
+        fake.constant = value
+        converter.add_constant_storage_mapping(fake)
 
 
 def swap_fake_tensors(mode: FakeTensorMode) -> None:

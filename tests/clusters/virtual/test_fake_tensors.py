@@ -272,3 +272,47 @@ dist.all_gather_object(gathered, "rank %d" % dist.get_rank())
 """
     run = virtual(nproc_per_node=2, fake=True).run(Job(source=source)).raise_if_failed()
     assert run.values == [([{"from": 1}], ["rank 0", "rank 1"])] * 2
+
+
+def test_values_computed_from_numbers_are_known_and_travel() -> None:
+    source = """
+        shape = torch.tensor([4 + rank, 8])
+        if rank == 0:
+            dist.send(shape, 1)
+            got = [0, 0]
+        else:
+            arrived = torch.empty(2, dtype=torch.int64)
+            dist.irecv(arrived, 0).wait() if rank == 1 else None
+            got = arrived.tolist() if rank == 1 else [0, 0]
+        counts = torch.arange(world_size) * 0 + torch.tensor([rank + 1] * world_size)
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts)
+        total, sizes = torch.tensor(float(rank)), [torch.empty(2, dtype=torch.int64) for _ in range(world_size)]
+        dist.all_reduce(total)
+        dist.all_gather(sizes, shape)
+        told = shape.clone()
+        dist.broadcast(told, 2)
+        rows = torch.empty(sum(theirs.tolist()), 3)
+        dist.all_to_all_single(rows, torch.empty(world_size * (rank + 1), 3), theirs.tolist(), counts.tolist())
+        handle = dist.all_reduce(counts, async_op=True)
+        handle.wait()
+        [got, theirs.tolist(), total.item(), [size.tolist() for size in sizes], told.tolist(), counts.sum().item(),
+         tuple(rows.shape)]
+    """
+    real, fake = (run(dedent(source), 3, fake=f).raise_if_failed() for f in (False, True))
+    assert fake.values == real.values
+    assert what_happened(fake.trace) == what_happened(real.trace)
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        "dist.all_reduce(torch.ones(()) if rank == 0 else known)",
+        "dist.send(torch.ones(()), 1) if rank == 0 else dist.recv(known, 0)",
+        "known.add_(torch.ones(()))",
+    ],
+)
+def test_a_value_that_became_unknown_is_not_used(forgotten: str) -> None:
+    source = f"known = torch.tensor(1.0)\n{forgotten}\nif rank: known.item()"
+    failed = run(source, 2)
+    assert "`.item()` (or `float()`, `int()`, `if` on a tensor) needs values" in str(failed.ranks[1].error)

@@ -26,11 +26,14 @@ from labkit.torch_versions.fake_tensors import (
     device_of,
     fake_by_default,
     fake_tensor,
+    keep_values_up_to,
     swap_fake_tensors,
 )
 from labkit.torch_versions.tensors import ddp_of_shapes, storage_key
 
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+_SMALL = 4096
+"""Elements of a tensor whose value is known if it is computed from Python's numbers: an announced shape, counts."""
 _SAID = {"_local_scalar_dense": "`.item()` (or `float()`, `int()`, `if` on a tensor)", "equal": "`torch.equal`"}
 
 
@@ -91,6 +94,7 @@ class Shapes:
         self.mode = FakeTensorMode()
         swap_fake_tensors(self.mode)
         fake_by_default(self.mode)
+        keep_values_up_to(_SMALL)
         self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
         """By `key`, for all ranks with this kind of GPU."""
 
@@ -103,13 +107,21 @@ class Shapes:
                 with DisableTorchDispatch():
                     return constant_tensor(self.mode, args[0].clone())
         try:
-            return op.call(*args, **kwargs)
+            output = op.call(*args, **kwargs)
+            return self._with_value(output, op, args, kwargs) if op.name in _OF_NUMBERS else output
         except _NEEDS_VALUES:
             what = _SAID.get(op.name, f"`{op.name}`")
             raise RuntimeError(
                 f"{what} needs values, but with fake=True tensors have shapes only. Leave it out, or run a smaller "
                 "model with real tensors"
             ) from None
+
+    def _with_value(self, output: Any, op: Operator, args: Any, kwargs: Any) -> Any:
+        """The output of an operator on numbers, with its value if it is small and of integers."""
+        if output.numel() > _SMALL or output.is_floating_point() or output.is_complex() or is_meta(output):
+            return output
+        with DisableTorchDispatch():
+            return constant_tensor(self.mode, op.call(*args, **kwargs))
 
 
 def made(result: _Result, args: Any) -> Any:
@@ -129,6 +141,7 @@ def made(result: _Result, args: Any) -> Any:
 
 _empty, _empty_strided = torch.empty, torch.empty_strided
 _OF_CONSTANTS = ("add_", "_local_scalar_dense", "lift_fresh")
+_OF_NUMBERS = ("arange", "full", "ones", "zeros")
 
 
 def _is_of_constant(op: Operator, args: Any) -> bool:

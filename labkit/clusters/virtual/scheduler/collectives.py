@@ -66,8 +66,9 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
     if name in ("barrier", "monitored_barrier"):
         return [[] for _ in calls]
     _check_sizes(calls)
-    given = calls[first.root].tensors if name == "scatter" else first.tensors
-    if not has_data(given[0]):
+    given = calls[first.root].tensors if name in ("scatter", "broadcast") else first.tensors
+    senders = calls[first.root : first.root + 1] if name in ("scatter", "broadcast") else calls
+    if not all(has_data(call.tensors[0]) for call in senders):
         empty: list[Any] = [None] * len(given)
         return [empty[:1] if name == "scatter" else empty for _ in calls]
     # outside the operators that are recorded and accounted: this is the network's work, not a rank's
@@ -75,7 +76,7 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
         if name in ("all_reduce", "reduce"):
             return _at(first.root, n, [_reduced(calls, i) for i in range(len(given))])
         if name == "broadcast":
-            return _at(-1, n, [tensor.clone() for tensor in calls[first.root].tensors])
+            return _at(-1, n, [tensor.clone() for tensor in given])
         if name in ("all_gather", "gather"):
             return _at(first.root, n, [torch.cat([c.tensors[i].reshape(-1) for c in calls]) for i in range(len(given))])
         if name == "scatter":

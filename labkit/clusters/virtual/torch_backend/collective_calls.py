@@ -37,6 +37,7 @@ from labkit.clusters.virtual.torch_backend import backends
 from labkit.clusters.virtual.torch_backend.overloads import overloaded
 from labkit.clusters.virtual.torch_backend.work import AwaitedWork, VirtualWork, WorkOfSeveral
 from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.fake_tensors import FakeTensor, set_value, value_of
 from labkit.torch_versions.groups import AllgatherOptions, reduction_name
 
 AnyWork = VirtualWork | AwaitedWork
@@ -85,7 +86,7 @@ class CollectiveCalls:
         at_once = opts is not None and opts.asyncOp is False
         if timeout is None:
             timeout = self.timeout if opts is None or opts.timeout < timedelta(0) else self.seconds(opts.timeout)
-        given = tensors
+        given, tensors = tensors, _with_values(tensors)
         communicated(given)
         if not at_once and tensors:
             tensors = _copies(tensors)
@@ -346,6 +347,14 @@ def _rows(tensor: Tensor, splits: Sequence[int], n: int) -> list[int]:
     return [split * row for split in splits]
 
 
+def _with_values(tensors: list[Tensor]) -> list[Tensor]:
+    """Values of fake tensors, if all are known; otherwise the tensors themselves."""
+    if not tensors or tensors[0].__class__ is not FakeTensor:
+        return tensors
+    values = [value for value in map(value_of, tensors) if value is not None]
+    return values if len(values) == len(tensors) else tensors
+
+
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
     """Copies of the current data: a program may overwrite its tensors before it waits."""
     if not has_data(tensors[0]):
@@ -365,19 +374,24 @@ def _fill(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
 
 def _fill_parts(outputs: Sequence[Tensor], arrived: list[Any]) -> None:
     """Fill all outputs, one after the other, from one flat tensor."""
-    if not outputs or arrived[0] is None:
+    if not outputs:
         return
     with DisableTorchDispatch():
-        parts = arrived[0].split([output.numel() for output in outputs])
+        sizes = [output.numel() for output in outputs]
+        parts = [None] * len(outputs) if arrived[0] is None else arrived[0].split(sizes)
     for output, data in zip(outputs, parts, strict=True):
         _put(output, data)
 
 
 def _put(output: Tensor, data: Tensor | None) -> None:
+    if data is not None and output.dtype is not data.dtype:
+        raise MismatchError(f"{data.dtype} arrived where a tensor of {output.dtype} was to be filled")
+    if output.__class__ is FakeTensor:
+        with DisableTorchDispatch():
+            set_value(output, None if data is None else data.reshape(output.shape).clone())
+        return
     if data is None:
         return
-    if output.dtype is not data.dtype:
-        raise MismatchError(f"{data.dtype} arrived where a tensor of {output.dtype} was to be filled")
     if output.__class__ in PLAIN and output.is_contiguous() and data.is_contiguous():
         ctypes.memmove(output.data_ptr(), data.data_ptr(), data.nbytes)
     else:

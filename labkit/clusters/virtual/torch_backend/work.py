@@ -16,13 +16,15 @@ from labkit.clusters.virtual.device import streams
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.scheduler.collectives import has_data
 from labkit.clusters.virtual.torch_backend.futures import VirtualFuture, called_from_the_program_itself
+from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.fake_tensors import FakeTensor, set_value, value_of
 from labkit.torch_versions.groups import Work, run_after_backward
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def snapshot(tensor: Tensor) -> bytes | None:
-    """The tensor's present data; None if it has none, as on `meta`. It must be contiguous.
+    """The tensor's present data; None if it has none, as on `meta`, or a fake one's are unknown. It must be contiguous.
 
     Bypasses torch's dispatcher: a message is not an operator, and a ring of 256 ranks has 130,560.
     """
@@ -37,13 +39,20 @@ def _snapshot_of_other(tensor: Tensor) -> bytes | None:
             f"virtual ranks hold their tensors on the CPU, this one is on {tensor.device}: make it without device="
         )
     if not has_data(tensor):
-        return None
+        value = value_of(tensor)
+        if value is None:
+            return None
+        tensor = value
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
 def write(tensor: Tensor, data: bytes | None) -> None:
     """Fill the tensor with a snapshot of one of the same dtype and size."""
-    if data is not None:
+    if tensor.__class__ is FakeTensor:
+        with DisableTorchDispatch():
+            value = None if data is None else torch.frombuffer(bytearray(data), dtype=tensor.dtype).view(tensor.shape)
+            set_value(tensor, value)
+    elif data is not None:
         ctypes.memmove(tensor.data_ptr(), data, len(data))
 
 
