@@ -40,6 +40,7 @@ size = dist.get_world_size()
 mesh = init_device_mesh("cpu", (1, size), mesh_dim_names=("stages", "data"), backend_override={"stages": "fake"})
 total = torch.ones(1)
 dist.all_reduce(total, group=mesh["data"].get_group())
+dist.all_gather([torch.empty(1)], total, group=mesh["stages"].get_group())
 [dist.get_backend(mesh[name].get_group()) for name in ("stages", "data")], total.item()
 """
 OWN = (Path(__file__).parent / "programs/own_groups.py").read_text()

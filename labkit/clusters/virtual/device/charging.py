@@ -158,7 +158,7 @@ class Accounting(UnguardedDispatchMode):
         if op.fresh:
             category = COMMUNICATION if op.communicates else self._category(False)
             for tensor in output if output.__class__ in (list, tuple) else (output,):
-                if tensor.__class__ in _KINDS:
+                if _KINDS.get(tensor.__class__) not in (None, _SEQUENCE):
                     account.hold(tensor, category)
         elif args:
             # a layer's weight is used through a view
