@@ -122,7 +122,10 @@ def test_results_have_the_form_of_real_ones_also_when_seen_before() -> None:
             moved = wide.transpose(0, 2).squeeze_(), x.contiguous(), x.t().contiguous(), x.t().to(torch.float16)
             views = flat.as_strided((2, 2), (1, 3), 5), tail.as_strided((2, 2), (1, 3), 5), tail.as_strided((3,), (2,))
             masked = nn.functional.layer_norm(x, (4,)), torch.zeros(0, 3).sum(0), x.add_(1).mul_(0.5).clamp_(0, 1)
-            return [form(t) for t in (turned, out, *parts, *made, *moved, *views, *masked)]
+            as_bytes = x.view(torch.uint8), x[2:].view(torch.uint8), torch.view_as_real(flat.to(torch.complex64)[3:])
+            back = [as_bytes[0][start:].view(torch.float32) for start in (1, 4)]
+            given = torch.div(x[1:3], 2, out=x[4:]), torch.add(x[1:3], 2, out=torch.empty(2, 4))
+            return [form(t) for t in (turned, out, *parts, *made, *moved, *views, *masked, *as_bytes, *back, *given)]
         first, again = forms(), forms()
         torch.set_default_dtype(torch.float64)
         other = forms()
@@ -149,6 +152,7 @@ def test_what_one_rank_has_computed_no_rank_computes_again() -> None:
             optimizer = torch.optim.AdamW(model.parameters(), lr=factor)
             model(torch.randn(4, 8)).mul(factor).sum().backward()
             optimizer.step()
+            torch.div(torch.randn(4, 8).view(torch.uint8).view(torch.float32), 2, out=torch.empty(4, 8))
         for turn in range(2):
             if turn == rank:
                 torch.computed.clear()

@@ -49,7 +49,7 @@ class NewResult(NamedTuple):
 
 
 class _AliasResult(NamedTuple):
-    """A result that is a view of an argument's memory: argument number and offset in elements."""
+    """A result that is a view of an argument's memory: argument number, and what it adds to the argument's offset."""
 
     argument: int
     size: tuple[int, ...]
@@ -60,9 +60,9 @@ class _AliasResult(NamedTuple):
 
 
 class _ArgumentResult(NamedTuple):
-    """An argument itself, by number."""
+    """An argument itself, by number, or by name: `out`."""
 
-    argument: int
+    argument: int | str
 
 
 _Result = NewResult | _AliasResult | _ArgumentResult | None
@@ -124,7 +124,7 @@ class Shapes:
             return constant_tensor(self.mode, op.call(*args, **kwargs))
 
 
-def made(result: _Result, args: Any) -> Any:
+def made(result: _Result, args: Any, kwargs: Any) -> Any:
     """One result of an operator with a known answer. Call it without dispatch modes."""
     kind = result.__class__
     if kind is NewResult:
@@ -136,7 +136,10 @@ def made(result: _Result, args: Any) -> Any:
         meta = _empty(0, dtype=dtype, device="meta")
         meta.set_(base.untyped_storage(), base.storage_offset() + offset, size, stride)
         return fake_tensor(meta, device)
-    return None if result is None else args[result.argument]  # type: ignore[union-attr]  # an _ArgumentResult
+    if result is None:
+        return None
+    argument = result.argument  # type: ignore[union-attr]  # it is an _ArgumentResult
+    return kwargs[argument] if argument.__class__ is str else args[argument]
 
 
 _empty, _empty_strided = torch.empty, torch.empty_strided
@@ -174,13 +177,18 @@ def key(op: Operator, args: Any, kwargs: Any) -> Any:
     fractions = not args or args[0].__class__ not in (FakeTensor, list)
     if not _add_to_key(parts, args, fractions):
         return None
-    if op.name.startswith("as_strided"):
+    if _offset_counts(op, args):
         parts.append(args[0].storage_offset())
     if kwargs:
         parts += kwargs
         if not _add_to_key(parts, kwargs.values(), fractions):
             return None
     return tuple(parts)
+
+
+def _offset_counts(op: Operator, args: Any) -> bool:
+    """Whether where the result begins is not a fixed number of elements from where the argument does."""
+    return op.name.startswith("as_strided") or (op.name == "view" and args[1].__class__ is torch.dtype)
 
 
 def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
@@ -225,15 +233,15 @@ def answer(op: Operator, output: Any, args: Any, kwargs: Any) -> Answer | None:
             results.append(None)
             continue
         storage = _storage_of(tensor)
-        if storage is None or tensor.constant is not None or storage in others or storage in fresh:
+        same = next((i for i, argument in (*enumerate(args), *kwargs.items()) if argument is tensor), None)
+        if storage is None or tensor.constant is not None or storage in fresh or (storage in others and same is None):
             return None  # two results share new memory, or one is a view of a list's tensor
         form = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
-        same = next((i for i, argument in enumerate(args) if argument is tensor), None)
         if same is not None:
             results.append(_ArgumentResult(same))
         elif storage in storages:
             base = args[storages.index(storage)]
-            if tensor.dtype is not base.dtype:
+            if tensor.dtype is not base.dtype and not _offset_counts(op, args):
                 return None
             offset = tensor.storage_offset() - base.storage_offset()
             results.append(_AliasResult(storages.index(storage), *form, offset))

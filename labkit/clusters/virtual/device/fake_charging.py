@@ -69,7 +69,7 @@ class FakeAccounting(Accounting):
         if op.seeded and self._claim is not None:
             self._claim()
         with DisableTorchDispatch():
-            outputs = [made(result, args) for result in answer.results]
+            outputs = [made(result, args, kwargs) for result in answer.results]
         output = outputs[0] if answer.kind is FakeTensor else answer.kind(outputs) if outputs else None
         if op.communicates:
             self._collectives.start(op.name, args, kwargs or {}, output)
