@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.clusters.local import local as local
     from labkit.clusters.slurm import slurm as slurm
     from labkit.clusters.virtual import virtual as virtual
+    from labkit.clusters.virtual.device.supposed import suppose as suppose
     from labkit.trace import Trace as Trace
 
 # looked up at first use: importing labkit must not import torch, so that the command line answers at once
@@ -43,6 +44,7 @@ _PUBLIC = {
     "memory_allocated": "labkit.clusters.device",
     "reset_peak_memory_stats": "labkit.clusters.device",
     "slurm": "labkit.clusters.slurm",
+    "suppose": "labkit.clusters.virtual.device.supposed",
     "to_device": "labkit.clusters.device",
     "to_host": "labkit.clusters.device",
     "virtual": "labkit.clusters.virtual",

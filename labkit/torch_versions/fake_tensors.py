@@ -62,13 +62,17 @@ def constant_tensor(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     return fake  # type: ignore[no-any-return]  # a FakeTensor
 
 
-def keep_values_up_to(elements: int) -> None:
-    """Let modes know the values of such small tensors, if they are computed from Python's numbers alone."""
+def keep_values_up_to(elements: int, otherwise: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """Let modes know the values of such small tensors, if they are computed from Python's numbers alone.
+
+    otherwise: returns what `tolist` takes for an unknown value; None: nothing, so that it raises.
+    """
     fake_tensors.CONSTANT_NUMEL_LIMIT = elements
     item_by_item = FakeTensor.tolist
 
     def tolist(self: FakeTensor) -> Any:  # no operators, as on real tensors
-        return item_by_item(self) if self.constant is None else self.constant.tolist()
+        value = otherwise(self) if self.constant is None else self.constant
+        return item_by_item(self) if value is None else value.tolist()
 
     changed: Any = FakeTensor
     changed.tolist = tolist

@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 
 from labkit.clusters.virtual.device.memory import in_blocks, is_meta
 from labkit.clusters.virtual.device.operators import Operator
+from labkit.clusters.virtual.device.supposed import advice, supposed
 from labkit.hardware import GPU
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import (
@@ -94,7 +95,7 @@ class Shapes:
         self.mode = FakeTensorMode()
         swap_fake_tensors(self.mode)
         fake_by_default(self.mode)
-        keep_values_up_to(_SMALL)
+        keep_values_up_to(_SMALL, otherwise=lambda tensor: supposed(tensor.shape, tensor.dtype))
         self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
         """By `key`, for all ranks with this kind of GPU."""
 
@@ -110,10 +111,16 @@ class Shapes:
             output = op.call(*args, **kwargs)
             return self._with_value(output, op, args, kwargs) if op.name in _OF_NUMBERS else output
         except _NEEDS_VALUES:
+            if op.name == "_local_scalar_dense":
+                number = supposed((), args[0].dtype)
+                if number is not None:
+                    with DisableTorchDispatch():
+                        return number.item()
             what = _SAID.get(op.name, f"`{op.name}`")
+            declare = f", say what it would be ({advice()})" if op.name == "_local_scalar_dense" else ""
             raise RuntimeError(
-                f"{what} needs values, but with fake=True tensors have shapes only. Leave it out, or run a smaller "
-                "model with real tensors"
+                f"{what} needs values, but with fake=True tensors have shapes only. Leave it out{declare}, or run a "
+                "smaller model with real tensors"
             ) from None
 
     def _with_value(self, output: Any, op: Operator, args: Any, kwargs: Any) -> Any:
