@@ -186,9 +186,9 @@ def test_a_time_that_the_kernel_contradicts_does_not_count(lab: Class) -> None:
 def test_before_the_due_date_means_before_it_by_the_kernels_clock(lab: Class) -> None:
     now = datetime.now(UTC).replace(tzinfo=None)
     with Gradebook(f"sqlite:///{lab.course}/gradebook.db") as gradebook:
-        gradebook.add_assignment(ASSIGNMENT, duedate=now + timedelta(minutes=1))
+        gradebook.add_assignment(ASSIGNMENT, duedate=now + timedelta(hours=1))
     lab.submit(LEARNER, "x = 'in time'\n")
-    late = renamed(lab.submit(LEARNER, "x = 'late'\n"), now + timedelta(minutes=2))
+    late = renamed(lab.submit(LEARNER, "x = 'late'\n"), now + timedelta(hours=2))
     lab.collect(before_duedate=True)
     assert "in time" in lab.module()
     with Gradebook(f"sqlite:///{lab.course}/gradebook.db") as gradebook:

@@ -3,9 +3,11 @@
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from in_browser import ended, ready, start
+from nbformat.reader import NotJSONError
 from nbformat.v4 import new_code_cell
 from playwright.sync_api import Locator, Page, expect
 
@@ -16,10 +18,16 @@ class FrontNotebook:
     def __init__(self, page: Page, file: Path) -> None:
         """Wait until the notebook of this file is in front."""
         self.page = page
-        self.cells = nbformat.read(file, as_version=4).cells
         page.locator(".lm-DockPanel-tabBar .lm-mod-current", has_text=file.name).wait_for()
         self.root = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)", has=page.locator(".jp-Notebook"))
         ready(page)
+        self.cells = self._cells_of(file)
+
+    def _cells_of(self, file: Path) -> list[Any]:
+        while True:
+            with suppress(NotJSONError):
+                return nbformat.read(file, as_version=4).cells  # type: ignore[no-any-return]
+            self.page.wait_for_timeout(200)  # JupyterLab is saving it: empty at first
 
     def cell(self, number: int) -> Locator:
         return self.root.locator(f'.jp-Cell[data-windowed-list-index="{number}"]')
