@@ -290,3 +290,30 @@ def test_preset_figures_are_used() -> None:
         inter_node="ethernet-10g",
     )
     assert result.trace.seconds == pytest.approx(LINKS["ethernet-10g"].latency_seconds + 1e6 / 1.25e9, rel=0.01)
+
+
+def test_an_unequal_all_to_all_takes_the_time_of_its_busiest_link() -> None:
+    # everything goes to rank 0, or each rank sends as much in parts of odd sizes
+    send = f"""
+        sizes = [{{to_rank_0}} if to == 0 else 3 * ({MEGABYTE} - {{to_rank_0}}) // 9 for to in range(world_size)]
+        arriving = [sizes[rank]] * world_size
+        x = torch.empty(sum(arriving))
+        dist.all_to_all_single(x, torch.ones(sum(sizes)), arriving, sizes)
+    """
+    how = {"nnodes": 2, "nproc_per_node": 2, "intra_node": FAST, "inter_node": SLOW}
+    all_to_one = run(send.format(to_rank_0=MEGABYTE), **how).trace.seconds
+    spread = run(send.format(to_rank_0=MEGABYTE // 4 + 4), **how).trace.seconds
+    # rank 0's card receives from two ranks, 1 MB each; else each card sends and receives two quarters for each rank
+    assert all_to_one - spread == pytest.approx(2e-3 - 1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"nodes_per_rack": 2, "uplink_gb_per_s": 0.5, "switch_gb_per_s": 50.0}])
+def test_equal_parts_cost_the_same_however_they_are_given(sizes: dict[str, float]) -> None:
+    cluster = topology(nnodes=4, nproc_per_node=2, intra_node=FAST, inter_node=SLOW, **sizes)  # type: ignore[arg-type]
+    ranks = (0, 1, 2, 3, 5, 6)
+    even = choose("all_to_all", 6_000_000, ranks, cluster)
+    pairs = choose("all_to_all", 6_000_000, ranks, cluster, pairs=((1_000_000,) * 6,) * 6)
+    assert pairs.seconds == pytest.approx(even.seconds)
+    for loads in ("port_bytes", "nic_bytes", "switch_bytes", "uplink_bytes"):
+        seen, wanted = ({at: load for at, load in getattr(plan, loads).items() if load} for plan in (pairs, even))
+        assert seen == wanted

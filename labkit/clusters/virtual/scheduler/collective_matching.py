@@ -157,7 +157,8 @@ class CollectiveMatcher:
         # a group runs its collectives one after the other, as on one communication stream
         start = max(calls.busy_until, max(request.posted for request in requests))
         algorithm = "barrier" if first.name == "monitored_barrier" else first.name
-        plan = nccl_cost_model.choose(algorithm, max(sizes), calls.members, self._engine.topology, max(first.root, 0))
+        topology, pairs = self._engine.topology, collectives.bytes_by_pair(requests)
+        plan = nccl_cost_model.choose(algorithm, max(sizes), calls.members, topology, max(first.root, 0), pairs)
         served, cut = self._engine.network.carry(plan, now, start)
         if cut:
             self._engine.fail_all(requests, diagnosis.cut_collective(cut, first), now)

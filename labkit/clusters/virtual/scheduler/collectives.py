@@ -122,6 +122,15 @@ def _exchanged(calls: list[Collective], n: int) -> list[Tensor]:
     return [torch.cat([pieces[rank] for pieces in cut]) for rank in range(n)]
 
 
+def bytes_by_pair(calls: list[Collective]) -> tuple[tuple[int, ...], ...]:
+    """Bytes that each member of an all_to_all sends to each; empty if they are equal, and for other collectives."""
+    if calls[0].name != "all_to_all" or not any(call.pieces or call.expected for call in calls):
+        return ()
+    element = calls[0].tensors[0].element_size()
+    sent = [_sizes(call.pieces, call.tensors[0].numel(), len(calls)) for call in calls]
+    return tuple([tuple([element * numel for numel in of_rank]) for of_rank in sent])
+
+
 def _check_sizes(calls: list[Collective]) -> None:
     """Check that every rank expects the size that is sent to it."""
     first, n = calls[0], len(calls)

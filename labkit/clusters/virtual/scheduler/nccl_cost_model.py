@@ -16,6 +16,7 @@ N ranks, n bytes, m nodes; W is the traffic of each edge:
 | all_gather (n: shard) | ring              | N-1, m-1 between nodes       | W = n(N-1)                                |
 | broadcast, reduce     | ring as a pipeline| N-1, m-1 between nodes       | W = n                                     |
 | all_to_all            | pairwise, 8 peers | ceil((N-1)/8)                | n(N-1)/N out of and into each port        |
+| all_to_all, unequal   | pairwise, 8 peers | ceil((N-1)/8)                | each pair's, added up for each link       |
 | gather, scatter       | direct, 8 peers   | ceil((N-1)/8)                | the root's port: n(N-1), n(N-1)/N         |
 
     seconds = 4 launches + hops x (the link's latency x factor) + max over links(bytes / (peak x efficiency x share))
@@ -48,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -112,16 +113,26 @@ class CollectivePlan:
 
 
 @lru_cache(maxsize=512)
-def choose(name: str, nbytes: int, ranks: tuple[int, ...], topology: Topology, root: int = 0) -> CollectivePlan:
+def choose(
+    name: str,
+    nbytes: int,
+    ranks: tuple[int, ...],
+    topology: Topology,
+    root: int = 0,
+    pairs: tuple[tuple[int, ...], ...] = (),
+) -> CollectivePlan:
     """The fastest algorithm for a collective among `ranks` (global ranks).
 
     nbytes: size of the largest member's input; for all_gather and gather that is one shard, for scatter the root's
-    whole input. `root` is an index into `ranks`. Raises KeyError for a collective that the table does not have.
+    whole input. `root` is an index into `ranks`. pairs: of an all_to_all with unequal pieces, the bytes from each
+    member to each. Raises KeyError for a collective that the table does not have.
     """
     price = _PRICES[name]
     if len(ranks) == 1:
         return CollectivePlan("nothing to do", 0.0, {}, {}, {}, {})
-    offers = sorted(price(nbytes, _group(ranks, topology), root), key=lambda offer: offer.seconds)
+    group = _group(ranks, topology)
+    found = _messages("pairwise", group, _unequal_load(group, pairs)) if pairs else price(nbytes, group, root)
+    offers = sorted(found, key=lambda offer: offer.seconds)
     best = offers[0]
     return CollectivePlan(
         best.algorithm,
@@ -228,6 +239,35 @@ def _pairwise_load(group: _Members, piece: float) -> _LinkLoad:
         {card: (load, load) for card, load in cards.items()} if group.nnodes > 1 else {},
         {node: piece * k * (k - 1) for node, k in on_node.items()} if topology.switch_gb_per_s else {},
         {rack: (load, load) for rack, load in uplinks.items()} if topology.uplink_bytes_per_second else {},
+    )
+
+
+def _unequal_load(group: _Members, pairs: Sequence[Sequence[int]]) -> _LinkLoad:
+    """`pairs[i][j]` bytes from member i to member j."""
+    topology = group.topology
+    ports, nics, uplinks = (defaultdict[Any, list[float]](lambda: [0.0, 0.0]) for _ in range(3))
+    switches = defaultdict[int, float](float)
+    for source, row in zip(group.ranks, pairs, strict=True):
+        for target, nbytes in zip(group.ranks, row, strict=True):
+            if source == target or not nbytes:
+                continue
+            home, away = topology.node_of(source), topology.node_of(target)
+            links = [(ports, source, target)]
+            if home == away:
+                switches[home] += nbytes
+            else:
+                links.append((nics, topology.nic_of(source), topology.nic_of(target)))
+                if topology.rack_of(home) != topology.rack_of(away):
+                    links.append((uplinks, topology.rack_of(home), topology.rack_of(away)))
+            for loads, sender, receiver in links:
+                loads[sender][0] += nbytes
+                loads[receiver][1] += nbytes
+    out_in = [{at: (out, into) for at, (out, into) in loads.items()} for loads in (ports, nics, uplinks)]
+    return _LinkLoad(
+        out_in[0],
+        out_in[1],
+        dict(switches) if topology.switch_gb_per_s else {},
+        out_in[2] if topology.uplink_bytes_per_second else {},
     )
 
 
