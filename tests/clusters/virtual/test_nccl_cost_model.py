@@ -307,7 +307,7 @@ def test_an_unequal_all_to_all_takes_the_time_of_its_busiest_link() -> None:
     assert all_to_one - spread == pytest.approx(2e-3 - 1e-3, rel=0.01)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"nodes_per_rack": 2, "uplink_gb_per_s": 0.5, "switch_gb_per_s": 50.0}])
+@pytest.mark.parametrize("sizes", [{}, {"nodes_per_rack": 2, "oversubscription": 4.0, "switch_gb_per_s": 50.0}])
 def test_equal_parts_cost_the_same_however_they_are_given(sizes: dict[str, float]) -> None:
     cluster = topology(nnodes=4, nproc_per_node=2, intra_node=FAST, inter_node=SLOW, **sizes)  # type: ignore[arg-type]
     ranks = (0, 1, 2, 3, 5, 6)
