@@ -1,0 +1,144 @@
+"""Context parallelism: attention over one sequence whose tokens are spread over the ranks.
+
+Ring attention: each rank keeps its queries, and blocks of keys and values travel around (Liu et al. 2023). Of each
+block a rank adds the part that its queries take from it, with the sums of an online softmax (Milakov & Gimelshein
+2018). With a causal mask, a zigzag layout gives every rank the same work. Ulysses (Jacobs et al. 2023) exchanges tokens
+for heads in an all-to-all, attends to whole sequences of some heads, and changes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from labkit.parallel import context_parallel as given
+from labkit.parallel.tensor.parts import apply_in_group
+
+__all__ = ["merge_sequence", "ring_attention", "split_sequence", "ulysses_attention"]
+
+
+# TODO 1. Both layouts, there and back: `x.narrow(dim, start, length)` is a piece of x, `torch.cat(pieces, dim)` joins.
+def _part(whole: Tensor, rank: int, ranks: int, layout: str, dim: int) -> Tensor:
+    """Return the part of rank `rank` of `ranks`.
+
+    contiguous: the sequence is cut into one chunk for each rank, in order. zigzag: into two chunks for each rank; rank
+    r has chunk r and, after it, chunk r from the end: on 2 ranks 0, 3 and 1, 2. Lengths are multiples.
+    """
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+def _whole(parts: Sequence[Tensor], layout: str, dim: int) -> Tensor:
+    """Return the sequence of which rank r has `parts[r]`."""
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+def split_sequence(x: Tensor, group: ProcessGroup | None = None, layout: str = "zigzag", dim: int = 1) -> Tensor:
+    """Return this rank's part of x, which all ranks have; its tokens are in dimension `dim`. Sends nothing.
+
+    Raises ValueError unless they are a multiple of the chunks: the size of the group, with zigzag twice that.
+    """
+    rank, ranks = given.check_split(x, group, layout, dim)
+    return _part(x, rank, ranks, layout, dim)
+
+
+def merge_sequence(x: Tensor, group: ProcessGroup | None = None, layout: str = "zigzag", dim: int = 1) -> Tensor:
+    """Return the sequence of which every rank has the part x, without gradients, on every rank. One all-gather."""
+    parts = [torch.empty_like(x).contiguous() for _ in range(given.check_merge(x, group, layout, dim))]
+    dist.all_gather(parts, x.detach().contiguous(), group=group)
+    return _whole(parts, layout, dim)
+
+
+def ring_attention(
+    q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup | None = None, causal: bool = True, layout: str = "zigzag"
+) -> Tensor:
+    """Return softmax(q k^T / sqrt(D)) v over the tokens of all ranks, for this rank's queries.
+
+    q, k, v: (batch, heads, tokens, head_dim D), this rank's part in `layout`; one shape and dtype everywhere, also of
+    the result. causal: a token sees those before it in the sequence, and itself; pairs of chunks that are masked as a
+    whole are not computed. Forward, blocks of k and v go N-1 times to a neighbour, while the one before is computed;
+    backward, so do blocks and their gradients, which are float32 or more. Beside its own block a rank holds one at hand
+    and one that arrives. Raises ValueError before any communication.
+    """
+    return apply_in_group(_RingAttention, *given.check_attention(q, k, v, group, layout), causal, layout, group)
+
+
+def _visible(rank: int, source: int, tokens: int, causal: bool, layout: str) -> tuple[slice, slice, bool] | None:
+    """Return which of a rank's queries see which keys of the block of rank `source`, and whether on the diagonal.
+
+    tokens: in each block. None if no query sees any key. All given queries see all given keys, except on the diagonal.
+    """
+    every, first, second = slice(None), slice(tokens // 2), slice(tokens // 2, None)
+    # TODO 2. For zigzag draw the 4 x 4 chunks of two ranks: which chunks of keys are before which chunks of queries?
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+def _add_block(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+    """Add a block to the attention `out` (..., D) to the blocks before it, and to its `lse` (...), both in place.
+
+    lse: logarithm of the sum of exp(score); exp(lse) may be too large for a float. Of the softmax over all blocks,
+    exp(block_lse) / (exp(lse) + exp(block_lse)) belongs to the new one.
+    """
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+class _RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, layout: str, group: Any) -> Tensor:
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        own = (k, v)
+        # Let the next block arrive while this one is computed. `given.attend(q, k, v, diagonal)`; q[:, :, rows]
+        # YOUR CODE HERE
+        raise NotImplementedError()
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, *own, out, lse)
+        ctx.options = group, causal, layout
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (q, k, v, out, lse), (group, causal, layout) = ctx.saved_tensors, ctx.options
+        rank, ranks, grad = dist.get_rank(group), dist.get_world_size(group), grad.contiguous()
+        dq, own_dk, own_dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
+        # TODO 3. A block's gradients travel with it, one step behind: a rank adds its part to those that arrive, and
+        # passes them on; the last one is the block's own rank. Use `given.attend_backward` and `given.add_to`.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+        return dq.to(q.dtype), own_dk.to(q.dtype), own_dv.to(q.dtype), None, None, None
+
+
+class _AllToAll(torch.autograd.Function):
+    """Exchange x (N, ...): x[j] goes to rank j, and result[j] comes from rank j. Gradients are exchanged likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group, result = group, torch.empty_like(x)
+        dist.all_to_all_single(result, x.contiguous(), group=group)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return apply_in_group(_AllToAll, grad.contiguous(), ctx.group), None
+
+
+def ulysses_attention(
+    q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup | None = None, causal: bool = True, layout: str = "zigzag"
+) -> Tensor:
+    """Return what `ring_attention` does. The heads must be a multiple of the ranks: rank r attends with the r-th part.
+
+    Two all-to-alls forward, of q, k and v together and of the result, and two backward.
+    """
+    q, k, v = given.check_attention(q, k, v, group, layout)
+    ranks = given.check_heads(q, group)
+    # TODO 4. Stack q, k and v; cut the heads; exchange; join the tokens. `F.scaled_dot_product_attention`, and back.
+    # YOUR CODE HERE
+    raise NotImplementedError()
