@@ -16,7 +16,7 @@ class FlopWork(TorchDispatchMode):
     """
 
     def __init__(self, work: Callable[[], Any], unit: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._work, self._unit, self._left = work, unit, 0.0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -31,6 +31,90 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "context_parallel: zigzag has chunks that are neighbours": (
+        "split",
+        "(rank, 2 * ranks - 1 - rank)",
+        "(2 * rank, 2 * rank + 1)",
+    ),
+    "context_parallel: the second halves are in the order of the first": ("merge", "reversed(halves)", "halves"),
+    "context_parallel: blocks weigh alike": ("whole", "torch.sigmoid(block_lse - lse).unsqueeze(-1)", "0.5"),
+    "context_parallel: what the first blocks weigh is forgotten": (
+        "whole",
+        "torch.logaddexp(lse, block_lse)",
+        "block_lse",
+    ),
+    "context_parallel: blocks go around all ranks, whatever the group": (
+        "whole",
+        "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v], group)",
+        "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v])",
+    ),
+    "context_parallel: zigzag blocks from behind are masked as a whole": (
+        "causal",
+        "(every, first, False) if source < rank else (second, every, False)",
+        "(every, first, False) if source < rank else None",
+    ),
+    "context_parallel: the wrong half of a zigzag block from before": (
+        "causal",
+        "(every, first, False)",
+        "(every, second, False)",
+    ),
+    "context_parallel: exponentials of scores are computed": (
+        "scores",
+        "torch.sigmoid(block_lse - lse)",
+        "(block_lse.exp() / (lse.exp() + block_lse.exp()))",
+    ),
+    "context_parallel: the last block is passed on, too": (
+        "messages",
+        "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v], group) if step",
+        "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v], group) if 0",
+    ),
+    "context_parallel: a block has arrived before the one at hand is computed": (
+        "overlap",
+        "                block = given.attend(",
+        "                arriving and arriving.wait()\n                block = given.attend(",
+    ),
+    "context_parallel: all queries are computed, and masked ones thrown away": (
+        "balance",
+        "block = given.attend(q[:, :, rows], k[:, :, columns], v[:, :, columns], diagonal)",
+        "block = [x[:, :, rows] for x in given.attend(q, k[:, :, columns], v[:, :, columns], diagonal)]",
+    ),
+    "context_parallel: all blocks are kept": (
+        "memory",
+        "                    _add_block(out[:, :, rows], lse[:, :, rows], *block)\n",
+        "                    _add_block(out[:, :, rows], lse[:, :, rows], *block)\n"
+        '            ctx.blocks = [*getattr(ctx, "blocks", []), k, v]\n',
+    ),
+    "context_parallel: gradients of a block are those of the last rank alone": (
+        "gradients",
+        "given.add_to([dk, dv], coming.wait())",
+        "coming.wait()",
+    ),
+    "context_parallel: a block's weights are those of its rows alone": (
+        "gradients",
+        "keys, values, out_rows, lse_rows, diagonal)",
+        "keys, values, *given.attend(q_rows, keys, values, diagonal), diagonal)",
+    ),
+    "context_parallel: gradients have arrived before the next block is computed": (
+        "backward_messages",
+        "                coming = given.pass_on([dk, dv], group)\n",
+        "                coming = given.pass_on([dk, dv], group)\n                coming.wait()\n",
+    ),
+    "context_parallel: Ulysses attends to tokens in the order of the ranks": (
+        "ulysses",
+        "pieces, group).unbind(), layout, dim=3)",
+        'pieces, group).unbind(), "contiguous", dim=3)',
+    ),
+    "context_parallel: q, k and v are exchanged one after the other": (
+        "all_to_alls",
+        """    pieces = torch.stack(torch.stack([q, k, v]).chunk(ranks, dim=2))
+    q, k, v = _whole(apply_in_group(_AllToAll, pieces, group).unbind(), layout, dim=3)
+""",
+        """    q, k, v = (
+        _whole(apply_in_group(_AllToAll, torch.stack(x.chunk(ranks, dim=1)), group).unbind(), layout, dim=2)
+        for x in (q, k, v)
+    )
+""",
+    ),
     "parameter_server: a gradient keeps the dtype of the sum": (
         "step",
         "(total / self.samples).to(parameter.dtype)",

@@ -1,23 +1,513 @@
-"""Hidden rubric of context_parallel: 3 points. TODO(author): what it judges beyond the values."""
+"""Hidden rubric of context_parallel: 25 points, 13 for values and gradients, 12 for messages, time, work and memory.
+
+A rank has its own part of the sequence; the judge computes attention over the whole of it, in float64. Computing takes
+time here in proportion to its FLOPs, as the judge charges them, so that the trace shows what is computed, by whom, and
+which messages are under way meanwhile.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from labkit.checks import Draw, Ranks, Submission, check, expect
+from autograder.rubric_support.messages import own_messages
+from labkit.checks import Alteration, Args, Draw, Ranks, Submission, check, expect, group_of, is_close, work
+from labkit.clusters import Run
+from labkit.hardware import Link
+from labkit.trace import Kind
+from labkit.units import exact_size
+
+PAIR = 0.01
+"""Seconds of attention between two half blocks, forward."""
+BACKWARD = 2.5
+"""FLOPs of backward over those of forward, as torch counts them."""
+HEADERS = 1.1
+"""Allowance for TCP's own bytes."""
+NOISE = 12 << 20
+"""Allowance for bytes that the kernel counts for each rank beside its tensors and what torch takes."""
+CLOSE = {"float32": 1e-5, "float64": 1e-11, "bfloat16": 0.03}
+FORBIDDEN = {
+    "torch.distributed.tensor.experimental.context_parallel",
+    "torch.distributed.all_gather_into_tensor",
+    "torch.distributed.all_reduce",
+}
+"""Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
 
-@check(points=2, todo=1, title="every rank ends with the sum", look_at="TODO(author): where to look when it fails")
+# What runs on the ranks -----------------------------------------------------------------------------------------------
+
+
+def cut_and_joined(x: Tensor, layout: str, dim: int, group: Any = None) -> Any:
+    """On a rank: return its part of x, and what merging all parts gives."""
+    from labkit.exercises import context_parallel
+
+    part = context_parallel.split_sequence(x, group, layout, dim).contiguous()
+    return part, context_parallel.merge_sequence(part + 1, group, layout, dim).contiguous()
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gradient: Any,
+    causal: bool,
+    layout: str,
+    group: Any = None,
+    ulysses: bool = False,
+    strided: bool = False,
+    mark: Any = None,
+    pair: Any = None,
+    flops: float = 1.0,
+) -> Any:
+    """On a rank: attend, forward and, with a gradient, backward. Returns the result and the gradients of q, k and v.
+
+    mark: called before each pass, and last. pair: called for each number of `flops`. strided: neither the inputs nor
+    the result's gradient are contiguous.
+    """
+    from contextlib import ExitStack
+
+    from labkit.checks.flop_work import FlopWork
+    from labkit.exercises import context_parallel as cp
+
+    q, k, v = inputs = [x.mT.contiguous().mT if strided else x for x in (q, k, v)]
+    for x in inputs:
+        x.requires_grad_(gradient is not None)
+    with ExitStack() as stack:
+        if pair is not None:
+            stack.enter_context(FlopWork(pair, flops))
+        marks = [lambda: None] * 3 if mark is None else [mark] * 3
+        marks[0]()
+        out = (cp.ulysses_attention if ulysses else cp.ring_attention)(q, k, v, group, causal, layout)
+        marks[1]()
+        if gradient is not None:
+            out.backward(gradient.mT.contiguous().mT if strided else gradient)
+        marks[2]()
+    return [out.detach().contiguous(), *(x.grad.contiguous() for x in inputs if x.grad is not None)]
+
+
+def misused(cases: list[str]) -> list[str]:
+    """On a rank: return the error for each wrong argument."""
+    import torch
+
+    from labkit.exercises import context_parallel as cp
+
+    x = torch.ones(1, 3, 4, 2)
+    tried = {
+        "layout": lambda: cp.ring_attention(x, x, x, None, True, "spiral"),
+        "k": lambda: cp.ring_attention(x, x[:, :2], x, None, True, "zigzag"),
+        "v": lambda: cp.ulysses_attention(x, x, x.double(), None, True, "zigzag"),
+        "q": lambda: cp.ulysses_attention(x, x, x, None, True, "contiguous"),
+        "q ": lambda: cp.ring_attention(x[:, :, :3], x[:, :, :3], x[:, :, :3], None, True, "zigzag"),
+        "x": lambda: cp.split_sequence(torch.ones(2, 6), None, "zigzag", 1),
+        "dim": lambda: cp.split_sequence(torch.ones(2, 6), None, "contiguous", 2),
+    }
+    found = []
+    for case in cases:
+        try:
+            tried[case]()
+            found.append("nothing")
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+# What must come out ---------------------------------------------------------------------------------------------------
+
+
+def normal(draw: Draw, *shape: int, dtype: str = "float32") -> Tensor:
+    generator = torch.Generator().manual_seed(draw.getrandbits(62))
+    return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
+
+
+def parts(x: Tensor, ranks: int, layout: str, dim: int = 2) -> list[Tensor]:
+    """Return each rank's part of a sequence."""
+    size = x.shape[dim] // (2 * ranks)
+    numbers = [(2 * r, 2 * r + 1) if layout == "contiguous" else (r, 2 * ranks - 1 - r) for r in range(ranks)]
+    return [torch.cat([x.narrow(dim, n * size, size) for n in pair], dim) for pair in numbers]
+
+
+class Whole:
+    """Attention in one process: q, k, v and the result's gradient; the result and the gradients of q, k and v."""
+
+    def __init__(
+        self, draw: Draw, shape: Sequence[int], causal: bool, layout: str, dtype: str = "float32", scale: float = 1.0
+    ) -> None:
+        self.shape, self.causal, self.layout, self.dtype = tuple(shape), causal, layout, dtype
+        self.tensors = [normal(draw, *shape, dtype=dtype) for _ in range(4)]
+        self.tensors[0] *= scale
+        q, k, v, gradient = (x.double() for x in self.tensors)
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        out.backward(gradient)
+        gradients = [x.grad for x in inputs if x.grad is not None]
+        self.wanted = [x.to(self.tensors[0].dtype) for x in (out.detach(), *gradients)]
+
+    def given(self, ranks: int, backward: bool = True, **options: Any) -> list[Args]:
+        """Return the arguments of each rank."""
+        cut = [parts(x, ranks, self.layout) for x in self.tensors]
+        return [
+            Args(*(x[r] for x in cut[:3]), cut[3][r] if backward else None, self.causal, self.layout, **options)
+            for r in range(ranks)
+        ]
+
+    def compare(self, values: Sequence[Any], backward: bool = True, about: str = "", rel: float = 0.0) -> None:
+        """Expect results, and gradients, of all ranks, as close as the dtype allows, or `rel`."""
+        mask = "causal" if self.causal else "not causal"
+        text = f"{about}{self.shape} tensors of {self.dtype}, {mask}, {self.layout}, on {len(values)} ranks"
+        names = ["result", *(f"gradient of {name}" for name in "qkv" if backward)]
+        for number, (name, tensor) in enumerate(zip(names, self.wanted, strict=False)):
+            seen = [value[number] if isinstance(value, list) and number < len(value) else None for value in values]
+            wanted = parts(tensor, len(values), self.layout)
+            expect(seen, f"{name} of {text}").close_to(wanted, rel=rel or CLOSE[self.dtype])
+
+
+def marks(run: Run, rank: int) -> list[float]:
+    return sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
+
+
+def spans(run: Run, rank: int) -> list[float]:
+    """Return the seconds of a rank's forward and backward pass."""
+    return [end - begin for begin, end in pairwise(marks(run, rank))]
+
+
+def pairs(run: Run, rank: int) -> list[int]:
+    """Return the pairs of half blocks that a rank has computed forward and backward."""
+    starts = [e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "pair"]
+    return [sum(begin <= start < end for start in starts) for begin, end in pairwise(marks(run, rank))]
+
+
+def sent(run: Run, rank: int) -> list[list[tuple[int | None, int]]]:
+    """Return receivers and bytes of a rank's messages, forward and backward."""
+    events = run.trace.of(rank, Kind.SEND)
+    return [[(e.peer, e.nbytes) for e in events if begin <= e.start < end] for begin, end in pairwise(marks(run, rank))]
+
+
+def charged(
+    submission: Submission, ranks: Ranks, draw: Draw, world_size: int, layout: str, share: float, causal: bool = True
+) -> tuple[Run, float]:
+    """Attend where computing takes time. `share`: seconds of a message of k and v over those of two pairs, a step's.
+
+    Returns the run and a message's seconds.
+    """
+    tokens, width = 2 * draw.randrange(6, 12), draw.choice([4, 8])
+    whole = Whole(draw, (1, 2, tokens * world_size, width), causal, layout)
+    seconds = share * 2 * PAIR
+    link = Link("slow", 2 * 2 * tokens * width * 4 / seconds / 1e9, 1e-6, "a block takes a part of a step's time")
+    options: dict[str, Any] = {
+        "mark": work("mark", 1e-6),
+        "pair": work("pair", PAIR),
+        "flops": 2 * 4.0 * (tokens // 2) ** 2 * width,
+    }
+    run = ranks(world_size, inter_node=link).call(submission.used_by(attention), whole.given(world_size, **options))
+    whole.compare(run.values)
+    return run, seconds
+
+
+# Layouts --------------------------------------------------------------------------------------------------------------
+
+
+@check(points=2, todo=1, title="parts of a sequence, and the sequence again", look_at="_part and _whole")
+def layouts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for layout in ("zigzag", "contiguous"):
+        for dim in (0, 1, -1):
+            world_size = draw.choice([1, 2, 3, 5])
+            shape = [3, 2, 4]
+            shape[dim] = 2 * world_size * draw.randrange(1, 4)
+            x = normal(draw, *shape)
+            run = ranks(world_size).call(submission.used_by(cut_and_joined), [Args(x, layout, dim)] * world_size)
+            text = f"{tuple(shape)} in dimension {dim}, {layout}, on {world_size} ranks"
+            expect([value[0] for value in run.values], f"parts of {text}").equals(parts(x, world_size, layout, dim))
+            expect([value[1] for value in run.values], f"merged {text}").equals([x + 1] * world_size)
+
+
+# Ring attention, forward ----------------------------------------------------------------------------------------------
+
+
+@check(
+    points=3,
+    todo=2,
+    title="results of full attention, causal or not, in both layouts",
+    look_at="_visible, and how a block is added",
+)
 def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    n = draw.choice([2, 3, 5])
-    inputs = draw.tensors(n, 4)
-    run = ranks(n).call(submission.total, inputs)
-    expect(run.values, "sum").close_to([torch.stack(inputs).sum(0)] * n)
+    sizes = draw.sample([1, 2, 3, 4, 5, 6], 4)
+    for number, (causal, layout) in enumerate(
+        [(True, "zigzag"), (True, "contiguous"), (False, "zigzag"), (False, "contiguous")]
+    ):
+        world_size = sizes[number]
+        shape = (draw.choice([1, 2]), draw.choice([1, 3]), 2 * world_size * draw.randrange(1, 5), draw.choice([4, 10]))
+        whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
+        run = ranks(world_size).call(
+            submission.used_by(attention), whole.given(world_size, backward=False, strided=number % 2 == 0)
+        )
+        whole.compare(run.values, backward=False)
+    whole = Whole(draw, (1, 2, 8 * 3, 8), True, "zigzag", "bfloat16")
+    whole.compare(ranks(3).call(submission.used_by(attention), whole.given(3)).values)
 
 
-@check(points=1, todo=1, title="one collective", look_at="TODO(author): where to look when it fails")
-def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    inputs = draw.tensors(2, 4)
-    run = ranks(2).call(submission.total, inputs)
-    expect(run.values, "sum", easier=["values"]).close_to([torch.stack(inputs).sum(0)] * 2)
-    expect(len(run.trace.collectives(0)), "collectives").equals(1)
+@check(points=1, todo=2, title="scores of hundreds", look_at="_add_block: numbers too large for a float")
+def scores(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for layout in ("zigzag", "contiguous"):
+        world_size = draw.choice([2, 3, 4])
+        whole = Whole(draw, (1, 2, 8 * world_size, 8), layout == "zigzag", layout, scale=draw.uniform(150, 400))
+        run = ranks(world_size).call(submission.used_by(attention), whole.given(world_size, backward=False))
+        # a float32 of 1,000 is exact to 0.00006, and so is the logarithm of a weight
+        whole.compare(run.values, backward=False, about="with large scores, ", rel=2e-3)
+
+
+@check(
+    points=2,
+    todo=2,
+    title="k and v go N-1 times to one neighbour, and results are made of them",
+    look_at="what leaves a rank in each step, and for whom",
+)
+def ring(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for world_size, causal in ((draw.choice([3, 4]), False), (draw.choice([5, 6]), True)):
+        altered = draw.randrange(world_size)
+        whole = Whole(draw, (2, 1, 2 * world_size * draw.randrange(2, 5), 8), causal, "zigzag")
+        options: dict[str, Any] = {"backward": False, "mark": work("mark", 1e-6)}
+        some = ranks(world_size) if causal else ranks(world_size, alteration=Alteration(altered))
+        run = some.call(submission.used_by(attention), whole.given(world_size, **options))
+        if causal:
+            whole.compare(run.values, backward=False)
+        else:
+            made_of_messages(run, whole, altered)
+        own_messages(run)
+        to_one_neighbour(run, world_size, 0)
+        block = 2 * 4 * whole.tensors[1].numel() // world_size
+        for rank in range(world_size):
+            nbytes = sum(nbytes for _, nbytes in sent(run, rank)[0])
+            what = f"bytes sent by rank {rank} of {world_size}, with blocks of {exact_size(block)}"
+            expect(nbytes, what, unit="bytes").equals((world_size - 1) * block)
+
+
+def to_one_neighbour(run: Run, world_size: int, number: int) -> None:
+    """Expect messages to go around in one direction, in pass `number`."""
+    seen = [{peer for peer, _ in sent(run, rank)[number]} for rank in range(world_size)]
+    to_the_right, to_the_left = ([{(rank + way) % world_size} for rank in range(world_size)] for way in (1, -1))
+    expect(seen, "ranks that each rank sends to").is_one_of(to_the_right, to_the_left)
+
+
+def made_of_messages(run: Run, whole: Whole, altered: int) -> None:
+    """Expect results without a mask where the first message of rank `altered`, k or v or both, is larger by 1."""
+    world_size, fits = len(run.values), []
+    for changed in ((1,), (2,), (1, 2)):
+        tensors = [parts(x, world_size, whole.layout) for x in whole.tensors[:3]]
+        for number in changed:
+            tensors[number][altered] = tensors[number][altered] + 1
+        _, k, v = (torch.cat(x, 2).double() for x in tensors)
+        fits.append(
+            all(
+                is_close(
+                    run.values[rank][0], F.scaled_dot_product_attention(q.double(), k, v).float(), CLOSE["float32"]
+                )
+                for rank, q in enumerate(tensors[0])
+                if rank != altered
+            )
+        )
+    seen = "results that do not follow from the messages"
+    expect(any(fits), "results computed from a block that was altered on its way").holds(seen)
+
+
+@check(points=2, todo=2, title="zigzag: equal work, and none for what is masked", look_at="_visible")
+def balance(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for layout in ("zigzag", "contiguous"):
+        world_size = draw.choice([3, 4])
+        run, _ = charged(submission, ranks, draw, world_size, layout, 0.5)
+        for rank in range(world_size):
+            # the block on the diagonal counts half; a rank may compute all of it and mask it
+            least = 2 * world_size if layout == "zigzag" else 2 + 4 * rank
+            for seen, factor, name in zip(pairs(run, rank), (1, BACKWARD), ("forward", "backward"), strict=True):
+                what = f"pairs of half blocks computed by rank {rank} of {world_size}, {layout}, {name}"
+                expect(seen, what).at_least(factor * least - 1)
+                expect(seen, what).at_most(factor * (least + 2) + 1)
+
+
+@check(
+    points=2,
+    todo=2,
+    title="messages travel while blocks are computed",
+    look_at="forward: when messages begin, and when they are waited for",
+)
+def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    for share, layout in ((draw.uniform(0.6, 0.9), "zigzag"), (draw.uniform(1.5, 2.5), "zigzag")):
+        world_size = draw.choice([3, 4, 5])
+        run, message = charged(submission, ranks, draw, world_size, layout, share)
+        computing = PAIR * max(pairs(run, rank)[0] for rank in range(world_size))
+        # a network that is slower than computing: N-1 messages, and the last block after them
+        least = max(computing, (world_size - 1) * message + computing / world_size)
+        for rank in range(world_size):
+            what = (
+                f"seconds of rank {rank} of {world_size} forward, with {computing:.3g} s of computing and messages of "
+                f"{message:.3g} s"
+            )
+            expect(spans(run, rank)[0], what, unit="seconds").at_most(1.04 * least)
+
+
+# Ring attention, backward ---------------------------------------------------------------------------------------------
+
+
+@check(
+    points=3,
+    todo=3,
+    title="gradients of full attention, causal or not, in both layouts",
+    look_at="backward: `out` and `lse` of whole rows, and which rank a block's gradients belong to",
+)
+def gradients(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    sizes = draw.sample([1, 2, 3, 4, 5], 4)
+    for number, (causal, layout) in enumerate(
+        [(True, "zigzag"), (True, "contiguous"), (False, "zigzag"), (False, "contiguous")]
+    ):
+        world_size = sizes[number]
+        shape = (draw.choice([1, 2]), draw.choice([1, 3]), 2 * world_size * draw.randrange(1, 5), draw.choice([4, 10]))
+        whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
+        given = whole.given(world_size, strided=number % 2 == 1)
+        whole.compare(ranks(world_size).call(submission.used_by(attention), given).values)
+
+
+@check(
+    points=1,
+    todo=3,
+    title="groups of some of the ranks",
+    look_at="`group` in every message",
+)
+def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    order = draw.sample(range(5), 5)
+    members = [sorted(order[:2]), sorted(order[2:])]
+    given: list[Any] = [None] * 5
+    wholes = [Whole(draw, (1, 2, 4 * len(some), 4), True, "zigzag") for some in members]
+    for some, whole in zip(members, wholes, strict=True):
+        for rank, arguments in zip(some, whole.given(len(some), group=group_of(some)), strict=True):
+            given[rank] = arguments
+    run = ranks(5).call(submission.used_by(attention), given)
+    for some, whole in zip(members, wholes, strict=True):
+        whole.compare([run.values[rank] for rank in some], about=f"in the group {some}, ")
+
+
+@check(
+    points=2,
+    todo=3,
+    title="backward: blocks and gradients go N-1 times to one neighbour, while others are computed",
+    look_at="backward: which rank begins with a block's gradients, and when they are waited for",
+)
+def backward_ring(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size = draw.choice([3, 4, 5])
+    run, message = charged(submission, ranks, draw, world_size, "zigzag", draw.uniform(0.6, 0.9))
+    own_messages(run)
+    to_one_neighbour(run, world_size, 1)
+    for rank in range(world_size):
+        forward, backward = (sum(nbytes for _, nbytes in some) for some in sent(run, rank))
+        what = f"bytes of rank {rank}'s messages backward, over those forward"
+        expect(backward / forward, what).at_most(2.0)
+        computing = PAIR * max(pairs(run, rank)[1] for rank in range(world_size))
+        # gradients of the last block arrive when all is computed
+        what = f"seconds of rank {rank} backward, with {computing:.3g} s of computing and messages of {message:.3g} s"
+        expect(spans(run, rank)[1], what, unit="seconds").at_most(1.04 * (computing + message))
+
+
+@check(
+    points=2,
+    todo=3,
+    title="no more than two blocks beside a rank's own, and no scores",
+    look_at="what is kept from one step to the next, and saved for backward",
+    needs={"memory"},
+)
+def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size, tokens, width = 6, 256, draw.choice([56, 64])
+    whole = Whole(draw, (24, 1, world_size * tokens, width), True, "zigzag")
+    run, nbytes = ranks(world_size, account=True).measured(submission.used_by(attention), whole.given(world_size))
+    whole.compare(run.values)
+    own_messages(run)
+    tensor = 4 * whole.tensors[0].numel() // world_size
+    small = Whole(draw, (2, 1, world_size * tokens, width), True, "zigzag")
+    forward = ranks(world_size, account=True).call(
+        submission.used_by(attention), small.given(world_size, backward=False)
+    )
+    small.compare(forward.values, backward=False)
+    for rank in range(world_size):
+        # q, k, v, two blocks, and the result, in all 8; a block's part of it, and room for some temporary tensors
+        for one, size, limit, name in ((forward, tensor // 12, 10.5, "forward"), (run, tensor, 23, "backward")):
+            text = f"peak bytes on rank {rank} of {world_size}, {name}, where q, k, v and the result have {size:,} each"
+            expect(one.trace.peak_memory(rank), text, unit="bytes").at_most(limit * size)
+    text = f"bytes that a rank holds at most, backward, by the kernel's count, with tensors of {exact_size(tensor)}"
+    expect(nbytes / world_size - NOISE, text, unit="bytes").at_most(20 * tensor)
+
+
+# Ulysses --------------------------------------------------------------------------------------------------------------
+
+
+@check(
+    points=2,
+    todo=4,
+    title="Ulysses: results and gradients of full attention",
+    look_at="ulysses_attention: which head and which token each piece has",
+)
+def ulysses(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    sizes = draw.sample([1, 2, 3, 4], 3)
+    for number, (causal, layout) in enumerate([(True, "zigzag"), (False, "zigzag"), (True, "contiguous")]):
+        world_size = sizes[number]
+        shape = (2, world_size * draw.choice([1, 2]), 2 * world_size * draw.randrange(1, 4), 4)
+        whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
+        given = whole.given(world_size, ulysses=True, strided=number == 0)
+        run = ranks(world_size).call(submission.used_by(attention), given)
+        whole.compare(run.values, about="ulysses_attention of ")
+
+
+@check(
+    points=1,
+    todo=4,
+    title="Ulysses: four exchanges, equal work",
+    look_at="what is exchanged together, and how many heads a rank attends with",
+)
+def exchanges(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size, tokens = draw.choice([2, 4]), 2 * draw.randrange(2, 6)
+    whole = Whole(draw, (1, 2 * world_size, tokens * world_size, 8), False, "zigzag")
+    flops = 4.0 * 2 * world_size * tokens**2 * 8
+    options: dict[str, Any] = {"mark": work("mark", 1e-6), "pair": work("pair", PAIR), "flops": flops, "ulysses": True}
+    run = ranks(world_size).call(submission.used_by(attention), whole.given(world_size, **options))
+    whole.compare(run.values, about="ulysses_attention of ")
+    tensor = 4 * whole.tensors[0].numel() // world_size
+    for rank in range(world_size):
+        seen = [(e.operation, e.nbytes) for e in run.trace.collectives(rank)]
+        wanted = [("all_to_all", times * tensor) for times in (3, 1, 1, 3)]
+        expect(seen, "collectives, with bytes: q, k and v, the result, and their gradients").equals(wanted)
+        expect(run.trace.messages_sent(rank), "messages beside them").equals(0)
+        expect(pairs(run, rank)[0], "parts of the work, of which each rank has as many").equals(world_size)
+
+
+# For both -------------------------------------------------------------------------------------------------------------
+
+
+@check(points=1, todo=4, title="bad arguments raise ValueError", look_at="the given lines at the beginning must stay")
+def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    # who does nothing raises nothing either
+    whole = Whole(draw, (1, 2, 8, 4), True, "zigzag")
+    whole.compare(ranks(2).call(submission.used_by(attention), whole.given(2, ulysses=True)).values)
+    cases = ["layout", "k", "v", "q", "q ", "x", "dim"]
+    run = ranks(2).call(submission.used_by(misused), [Args(cases)] * 2)
+    for value in run.values:
+        for case, seen in zip(cases, value, strict=True):
+            expect(seen.startswith(f"ValueError: {case.strip()}"), f"ValueError that begins with {case}").holds(seen)
+    expect(len(run.trace.collectives()), "collectives before an error").equals(0)
+
+
+@check(
+    points=1,
+    todo=4,
+    title="real processes: six tensors N-1 times on the wire",
+    look_at="what travels beside the blocks",
+    needs={"network"},
+)
+def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    world_size = 3
+    whole = Whole(draw, (8, 2, world_size * 2 * draw.randrange(60, 80), 32), True, "zigzag")
+    run = ranks.processes(world_size).call(submission.used_by(attention), whole.given(world_size))
+    whole.compare(run.values)
+    least = (world_size - 1) * 6 * 4 * whole.tensors[0].numel()
+    what = "bytes that all ranks sent, by the kernel"
+    expect(run.bytes_on_the_wire, what, unit="bytes").at_most(HEADERS * least)

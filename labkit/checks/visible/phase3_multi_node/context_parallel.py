@@ -119,10 +119,10 @@ def compared(
     **options: Any,
 ) -> Run:
     """Expect what attention in one process computes, and its gradients."""
-    world_size, causal = options.pop("world_size", 2), options.get("causal", True)
+    world_size, causal, rel = options.pop("world_size"), options.get("causal", True), options.pop("rel", 1e-5)
     run = ranks(world_size).call(submission.used_by(attended), given(world_size, tensors, layout, gradient, **options))
-    whole = [x.double().requires_grad_() for x in tensors]
-    out = F.scaled_dot_product_attention(*whole, is_causal=causal)
+    q, k, v = whole = [x.double().requires_grad_() for x in tensors]
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     wanted = [("the result", out.detach())]
     if gradient is not None:
         out.backward(gradient.double())
@@ -133,7 +133,7 @@ def compared(
     for number, (name, tensor) in enumerate(wanted):
         what = f"{name} of {'x'.join(map(str, tensors[0].shape))} tensors, {mask}, {layout}, {world_size} ranks"
         seen = [value[number] if number < len(value) else None for value in run.values]
-        expect(seen, what).close_to([x.float() for x in parts(tensor, world_size, layout)], rel=1e-5)
+        expect(seen, what).close_to([x.float() for x in parts(tensor, world_size, layout)], rel=rel)
     return run
 
 
@@ -247,8 +247,8 @@ def scores(submission: Submission, ranks: Ranks) -> None:
     for layout in ("contiguous", "zigzag"):
         q, k, v = (normal(1, 2, 16, 4, seed=seed) for seed in (10, 11, 12))
         compared(submission, ranks, [q, k, v], None, layout, world_size=4)
-    # scores of hundreds: exp(lse) is infinite
-    compared(submission, ranks, [100 * q, 10 * k, v], None, "zigzag", world_size=2)
+    # scores of hundreds: exp(lse) is infinite, and a float32 of 1,000 is exact to 0.00006
+    compared(submission, ranks, [100 * q, 10 * k, v], None, "zigzag", world_size=2, rel=2e-3)
 
 
 @check(
