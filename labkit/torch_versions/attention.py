@@ -39,6 +39,7 @@ def attention_backward(
         return _aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
             *given, out, lse, 0.0, causal
         )
+    lse = lse.contiguous()  # the kernels of GPUs ignore its strides
     # state of the random numbers, which only dropout reads
     unused = [torch.zeros((), dtype=torch.int64, device=q.device) for _ in range(2)]
     if q.dtype in _HALF:

@@ -137,12 +137,16 @@ def compared(
     return run
 
 
-def timed(submission: Submission, ranks: Ranks, world_size: int, layout: str, share: float) -> tuple[Run, float]:
-    """Run ring attention, forward and backward, where a pair of chunks takes SECONDS, and a message for k and v takes
-    `share` of what computing a step takes, two pairs. Returns the run and a message's seconds."""
+def timed(
+    submission: Submission, ranks: Ranks, world_size: int, layout: str, share: float, backward: bool = False
+) -> tuple[Run, float]:
+    """Run ring attention where a pair of chunks takes SECONDS, and a message of k and v `share` of a step's two pairs.
+
+    Returns the run and a message's seconds.
+    """
     tokens, width = 16, 4
     shape = (1, 1, world_size * tokens, width)
-    tensors, gradient = [normal(*shape, seed=seed) for seed in range(3)], normal(*shape, seed=3)
+    tensors, gradient = [normal(*shape, seed=seed) for seed in range(3)], normal(*shape, seed=3) if backward else None
     seconds = share * 2 * SECONDS
     link = Link("slow", 2 * tokens * width * 4 / seconds / 1e9, 1e-6, "a block takes a part of a step's time")
     options = {"unit": 4.0 * (tokens // 2) ** 2 * width, "block": work("chunk", SECONDS), "mark": work("mark", 1e-6)}
@@ -338,7 +342,7 @@ def gradients(submission: Submission, ranks: Ranks) -> None:
     look_at="backward: gradients leave after the step, and are waited for in the next one, after computing",
 )
 def backward_messages(submission: Submission, ranks: Ranks) -> None:
-    run, seconds = timed(submission, ranks, 4, "zigzag", 0.8)
+    run, seconds = timed(submission, ranks, 4, "zigzag", 0.8, backward=True)
     for rank in range(4):
         seen = sent(run, rank, backward=True)
         what = f"bytes of each message of rank {rank}, backward: k, v and their gradients, 3 times"
