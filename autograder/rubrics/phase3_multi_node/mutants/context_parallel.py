@@ -19,12 +19,18 @@ MUTANTS = {
     "lse_without_last_block": Mutant(0, loses=set()).edited("""
         Results are right; the logsumexp that backward reads has all blocks but the last one.
 
-        - _add_block(out[:, :, rows], lse[:, :, rows], *block)
-        + saved = lse.clone()
-        + _add_block(out[:, :, rows], lse[:, :, rows], *block)
+        - if step == 0:
+        -     out, lse = block
+        - else:
+        -     _add_block(out[:, :, rows], lse[:, :, rows], *block)
+        + if step == 0:
+        +     out, lse = block
+        + else:
+        +     saved = lse.clone()
+        +     _add_block(out[:, :, rows], lse[:, :, rows], *block)
 
           out = out.to(q.dtype)
-        + lse = saved if ranks > 1 else lse
+        + lse = locals().get("saved", lse)
     """),
     "contiguous_named_zigzag": Mutant(0, loses=set()).edited("""
         Zigzag is only a name: parts are contiguous, and so are masks.
