@@ -189,15 +189,15 @@ def sent(run: Run, rank: int) -> list[list[tuple[int | None, int]]]:
 
 def charged(
     submission: Submission, ranks: Ranks, draw: Draw, world_size: int, layout: str, share: float, backward: bool = False
-) -> tuple[Run, float]:
+) -> tuple[Run, float, int]:
     """Attend where computing takes time. `share`: seconds of a message of k and v over those of two pairs, a step's.
 
-    Returns the run and a message's seconds.
+    Returns the run, and seconds and bytes of a message.
     """
     tokens, width = 2 * draw.randrange(6, 12), draw.choice([4, 8])
     whole = Whole(draw, (1, 2, tokens * world_size, width), True, layout)
-    seconds = share * 2 * PAIR
-    link = Link("slow", 2 * 2 * tokens * width * 4 / seconds / 1e9, 1e-6, "a block takes a part of a step's time")
+    seconds, nbytes = share * 2 * PAIR, 2 * 2 * tokens * width * 4
+    link = Link("slow", nbytes / seconds / 1e9, 1e-6, "a block takes a part of a step's time")
     options: dict[str, Any] = {
         "mark": work("mark", 1e-6),
         "pair": work("pair", PAIR),
@@ -207,7 +207,7 @@ def charged(
         submission.used_by(attention), whole.given(world_size, backward, **options)
     )
     whole.compare(run.values, backward)
-    return run, seconds
+    return run, seconds, nbytes
 
 
 # Layouts --------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def made_of_messages(run: Run, whole: Whole, altered: int) -> None:
 def balance(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for layout in ("zigzag", "contiguous"):
         world_size = draw.choice([3, 4])
-        run, _ = charged(submission, ranks, draw, world_size, layout, 0.5)
+        run, *_ = charged(submission, ranks, draw, world_size, layout, 0.5)
         for rank in range(world_size):
             # the block on the diagonal counts half; a rank may compute all of it and mask it
             least = 2 * world_size if layout == "zigzag" else 2 + 4 * rank
@@ -339,7 +339,7 @@ def balance(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for share in (draw.uniform(0.6, 0.9), draw.uniform(1.5, 2.5)):
         world_size = draw.choice([3, 4, 5])
-        run, message = charged(submission, ranks, draw, world_size, "zigzag", share)
+        run, message, _ = charged(submission, ranks, draw, world_size, "zigzag", share)
         computing = PAIR * max(pairs(run, rank)[0] for rank in range(world_size))
         # a network that is slower than computing: N-1 messages, and the last block after them
         least = max(computing, (world_size - 1) * message + computing / world_size)
@@ -399,13 +399,14 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def backward_ring(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([3, 4, 5])
-    run, message = charged(submission, ranks, draw, world_size, "zigzag", draw.uniform(0.6, 0.9), backward=True)
+    share = draw.uniform(0.6, 0.9)
+    run, message, block = charged(submission, ranks, draw, world_size, "zigzag", share, backward=True)
     own_messages(run)
     to_one_neighbour(run, world_size, 1)
     for rank in range(world_size):
-        forward, backward = (sum(nbytes for _, nbytes in some) for some in sent(run, rank))
-        what = f"bytes of rank {rank}'s messages backward, over those forward"
-        expect(backward / forward, what).at_most(2.0)
+        nbytes = sum(nbytes for _, nbytes in sent(run, rank)[1])
+        what = f"bytes sent by rank {rank} of {world_size} backward, where k and v together have {block:,}"
+        expect(nbytes, what, unit="bytes").at_most(2 * (world_size - 1) * block)
         computing = PAIR * max(pairs(run, rank)[1] for rank in range(world_size))
         # gradients of the last block arrive when all is computed
         what = f"pairs of half blocks computed by rank {rank} of {world_size} backward, in units of forward"

@@ -21,8 +21,9 @@ class Arriving:
         """Kept until they have left."""
 
     def wait(self) -> list[Tensor]:
-        """Wait until all tensors have arrived and left; return those that have arrived."""
-        for work in self._works:
+        """Wait until all tensors have arrived and left; return those that have arrived. Again: returns them at once."""
+        works, self._works, self._sent = self._works, (), ()
+        for work in works:
             work.wait()
         return self._received
 

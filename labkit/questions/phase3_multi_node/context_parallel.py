@@ -9,23 +9,6 @@ KEYS_MB = 2**20 / 64 * 8 * 128 * 2 / 1e6
 
 QUESTIONS = [
     Number(
-        name="contiguous_ratio",
-        text="**Predict**: 8 ranks attend with a causal mask, in contiguous parts. How many times as long does the "
-        "rank with the most work compute as it would if all had the same?",
-        answer=lambda: (1 / 2 + 7) / (8 / 2),
-        solution="7.5 / 4",
-        tolerance=0.02,
-        near={
-            "2": "that is the limit for many ranks. On 8, count: the last rank has half of its own block and 7 others.",
-            "8": "other ranks are not idle all the time: how many blocks are there for all of them together?",
-            "7.5": "that is how many blocks the last rank computes. How many does a rank compute on average?",
-        },
-        otherwise="Count the blocks of the last rank, its own one half, and those of all ranks together.",
-        why="The last rank computes half of its own block and 7 whole ones; on average a rank computes 4. {answer:.3g} "
-        "times as long.",
-        shown_by="the picture below",
-    ),
-    Number(
         name="million_ms",
         text="**Predict**: above is the time that one GPU takes for 65,536 tokens, forward. If 64 GPUs share a million "
         "(2²⁰) of them and lose nothing, how many milliseconds does the forward pass take?",
@@ -40,6 +23,23 @@ QUESTIONS = [
         },
         otherwise="How many times as many pairs of tokens are there? And how many GPUs share them?",
         why="16 times the tokens are 256 times the pairs, for 64 GPUs: {answer:.0f} ms.",
+        shown_by="the picture below",
+    ),
+    Number(
+        name="contiguous_ratio",
+        text="**Predict**: 8 ranks attend with a causal mask, in contiguous parts. How many times as long does the "
+        "rank with the most work compute as it would if all had the same?",
+        answer=lambda: (1 / 2 + 7) / (8 / 2),
+        solution="7.5 / 4",
+        tolerance=0.02,
+        near={
+            "2": "that is the limit for many ranks. On 8, count: the last rank has half of its own block and 7 others.",
+            "8": "other ranks are not idle all the time: how many blocks are there for all of them together?",
+            "7.5": "that is how many blocks the last rank computes. How many does a rank compute on average?",
+        },
+        otherwise="Count the blocks of the last rank, its own one half, and those of all ranks together.",
+        why="The last rank computes half of its own block and 7 whole ones; on average a rank computes 4. {answer:.3g} "
+        "times as long.",
         shown_by="the picture below",
     ),
     Number(
