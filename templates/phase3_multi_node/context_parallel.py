@@ -28,7 +28,7 @@ def _part(whole: Tensor, rank: int, ranks: int, layout: str, dim: int) -> Tensor
     """Return the part of rank `rank` of `ranks`.
 
     contiguous: the sequence is cut into one chunk for each rank, in order. zigzag: into two chunks for each rank; rank
-    r has chunk r and, after it, chunk r from the end: on 2 ranks 0, 3 and 1, 2. Lengths are multiples.
+    r has chunk r and, after it, chunk r from the end: on 2 ranks 0, 3 and 1, 2. All chunks have the same length.
     """
     # YOUR CODE HERE
     raise NotImplementedError()

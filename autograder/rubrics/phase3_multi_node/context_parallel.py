@@ -337,7 +337,7 @@ def balance(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="forward: when messages begin, and when they are waited for",
 )
 def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    for share in (draw.uniform(0.6, 0.9), draw.uniform(1.5, 2.5)):
+    for share in (draw.uniform(0.6, 0.9), draw.uniform(2.0, 2.5)):
         world_size = draw.choice([3, 4, 5])
         run, message, _ = charged(submission, ranks, draw, world_size, "zigzag", share)
         computing = PAIR * max(pairs(run, rank)[0] for rank in range(world_size))
