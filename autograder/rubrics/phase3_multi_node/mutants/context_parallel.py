@@ -5,7 +5,21 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 MUTANTS = {
-    "last_block_not_rescaled": Mutant(0, loses=set()).edited("""
+    "last_block_not_rescaled": Mutant(
+        6,
+        loses={
+            "values",
+            "scores",
+            "ring",
+            "balance",
+            "overlap",
+            "gradients",
+            "groups",
+            "backward_ring",
+            "memory",
+            "real_processes",
+        },
+    ).edited("""
         The last block is added with its share, but what was there before keeps its own.
 
         - _add_block(out[:, :, rows], lse[:, :, rows], *block)
@@ -16,7 +30,9 @@ MUTANTS = {
         +     out[:, :, rows].add_(block[0] * share)
         +     lse[:, :, rows].copy_(torch.logaddexp(lse[:, :, rows], block[1]))
     """),
-    "lse_without_last_block": Mutant(0, loses=set()).edited("""
+    "lse_without_last_block": Mutant(
+        16, loses={"gradients", "groups", "backward_ring", "memory", "real_processes"}
+    ).edited("""
         Results are right; the logsumexp that backward reads has all blocks but the last one.
 
         - if step == 0:
@@ -32,7 +48,24 @@ MUTANTS = {
           out = out.to(q.dtype)
         + lse = locals().get("saved", lse)
     """),
-    "contiguous_named_zigzag": Mutant(0, loses=set()).edited("""
+    "contiguous_named_zigzag": Mutant(
+        1,
+        loses={
+            "layouts",
+            "values",
+            "scores",
+            "ring",
+            "balance",
+            "overlap",
+            "gradients",
+            "groups",
+            "backward_ring",
+            "memory",
+            "ulysses",
+            "arguments",
+            "real_processes",
+        },
+    ).edited("""
         Zigzag is only a name: parts are contiguous, and so are masks.
 
         - if layout == "contiguous":
@@ -54,7 +87,9 @@ MUTANTS = {
         - return (every, every, False) if source < rank else None
         + return (every, every, False) if source < rank else None
     """),
-    "changes_layout_first": Mutant(0, loses=set()).edited("""
+    "changes_layout_first": Mutant(
+        13, loses={"ring", "balance", "overlap", "groups", "backward_ring", "memory", "real_processes"}
+    ).edited("""
         Values are right: all is gathered, and each rank attends with the contiguous part of the queries.
 
         - return apply_in_group(_RingAttention, *given.check_attention(q, k, v, group, layout), causal, layout, group)
@@ -66,7 +101,7 @@ MUTANTS = {
         + out = apply_in_group(_RingAttention, *parts, causal, "contiguous", group)
         + return _part(torch.cat(all_gather(out.contiguous(), group or dist.group.WORLD), 2), rank, ranks, layout, 2)
     """),
-    "gathers_blocks": Mutant(0, loses=set()).edited("""
+    "gathers_blocks": Mutant(17, loses={"ring", "overlap", "backward_ring", "memory"}).edited("""
         Forward: all blocks are gathered at once, and there is no ring.
 
           ### BEGIN SOLUTION
@@ -79,7 +114,7 @@ MUTANTS = {
         +     arriving, source = None, (rank - step) % ranks
         +     k, v = keys[source], values[source]
     """),
-    "waits_first": Mutant(0, loses=set()).edited("""
+    "waits_first": Mutant(23, loses={"overlap"}).edited("""
         Forward: a block has arrived before the one at hand is computed.
 
           ### BEGIN SOLUTION
@@ -89,7 +124,7 @@ MUTANTS = {
         +     arriving = given.pass_on([k, v], group) if step < ranks - 1 else None
         +     _ = arriving and arriving.wait()
     """),
-    "passes_the_last_block_on": Mutant(0, loses=set()).edited("""
+    "passes_the_last_block_on": Mutant(20, loses={"ring", "overlap", "real_processes"}).edited("""
         Forward: blocks go all the way around, and come home.
 
           ### BEGIN SOLUTION
@@ -98,13 +133,13 @@ MUTANTS = {
         + for step in range(ranks):
         +     arriving = given.pass_on([k, v], group) if ranks > 1 else None
     """),
-    "computes_what_is_masked": Mutant(0, loses=set()).edited("""
+    "computes_what_is_masked": Mutant(21, loses={"balance", "backward_ring"}).edited("""
         Forward: all queries attend to every block; what is masked is thrown away.
 
         - block = given.attend(q[:, :, rows], k[:, :, columns], v[:, :, columns], diagonal)
         + block = [x[:, :, rows] for x in given.attend(q, k[:, :, columns], v[:, :, columns], diagonal)]
     """),
-    "stores_scores": Mutant(0, loses=set()).edited("""
+    "stores_scores": Mutant(23, loses={"memory"}).edited("""
         Forward: a block's scores are a matrix.
 
         - block = given.attend(q[:, :, rows], k[:, :, columns], v[:, :, columns], diagonal)
@@ -114,26 +149,40 @@ MUTANTS = {
         + scores = scores.to(torch.promote_types(q.dtype, torch.float32))
         + block = [scores.softmax(-1) @ v[:, :, columns].to(scores.dtype), scores.logsumexp(-1)]
     """),
-    "keeps_blocks": Mutant(0, loses=set()).edited("""
+    "keeps_blocks": Mutant(23, loses={"memory"}).edited("""
         Forward: every block that has passed by is kept for backward.
 
         - _add_block(out[:, :, rows], lse[:, :, rows], *block)
         + _add_block(out[:, :, rows], lse[:, :, rows], *block)
         + ctx.blocks = [*getattr(ctx, "blocks", []), k, v]
     """),
-    "exponentials": Mutant(0, loses=set()).edited("""
+    "exponentials": Mutant(24, loses={"scores"}).edited("""
         Exponentials of scores are computed: too large for a float.
 
         - out.lerp_(block_out, torch.sigmoid(block_lse - lse).unsqueeze(-1))
         + out.lerp_(block_out, (block_lse.exp() / (lse.exp() + block_lse.exp())).unsqueeze(-1))
     """),
-    "blocks_weigh_alike": Mutant(0, loses=set()).edited("""
+    "blocks_weigh_alike": Mutant(
+        6,
+        loses={
+            "values",
+            "scores",
+            "ring",
+            "balance",
+            "overlap",
+            "gradients",
+            "groups",
+            "backward_ring",
+            "memory",
+            "real_processes",
+        },
+    ).edited("""
         The result is the mean over blocks, whatever their scores are.
 
         - out.lerp_(block_out, torch.sigmoid(block_lse - lse).unsqueeze(-1))
         + out.lerp_(block_out, 0.5 * torch.ones_like(lse).unsqueeze(-1))
     """),
-    "ignores_its_group": Mutant(0, loses=set()).edited("""
+    "ignores_its_group": Mutant(24, loses={"groups"}).edited("""
         Forward: blocks go around all ranks.
 
           ### BEGIN SOLUTION
@@ -142,20 +191,24 @@ MUTANTS = {
         + for step in range(ranks):
         +     arriving = given.pass_on([k, v]) if step < ranks - 1 else None
     """),
-    "weights_of_one_block": Mutant(0, loses=set()).edited("""
+    "weights_of_one_block": Mutant(
+        16, loses={"gradients", "groups", "backward_ring", "memory", "real_processes"}
+    ).edited("""
         Backward: a block's weights are those of a softmax over that block alone.
 
         - parts = given.attend_backward(grad_rows, q_rows, keys, values, out_rows, lse_rows, diagonal)
         + out_rows, lse_rows = given.attend(q_rows, keys, values, diagonal)
         + parts = given.attend_backward(grad_rows, q_rows, keys, values, out_rows, lse_rows, diagonal)
     """),
-    "forgets_earlier_ranks": Mutant(0, loses=set()).edited("""
+    "forgets_earlier_ranks": Mutant(
+        16, loses={"gradients", "groups", "backward_ring", "memory", "real_processes"}
+    ).edited("""
         Backward: a block comes home with the gradients of the last rank alone.
 
         - given.add_to([dk, dv], coming.wait())
         + coming.wait()
     """),
-    "own_rank_begins": Mutant(0, loses=set()).edited("""
+    "own_rank_begins": Mutant(22, loses={"backward_ring", "real_processes"}).edited("""
         Backward: a block's own rank is the first to add to its gradients, so that they travel N times.
 
         - dk, dv = (own_dk, own_dv) if step == 0 else (torch.zeros_like(own_dk), torch.zeros_like(own_dv))
@@ -168,14 +221,14 @@ MUTANTS = {
         + else:
         +     own_dk, own_dv = dk, dv
     """),
-    "waits_for_gradients": Mutant(0, loses=set()).edited("""
+    "waits_for_gradients": Mutant(23, loses={"backward_ring"}).edited("""
         Backward: gradients have arrived before the next block is computed.
 
         - coming = given.pass_on([dk, dv], group)
         + coming = given.pass_on([dk, dv], group)
         + coming.wait()
     """),
-    "sums_gradients_of_everybody": Mutant(0, loses=set()).edited("""
+    "sums_gradients_of_everybody": Mutant(20, loses={"backward_ring", "memory", "real_processes"}).edited("""
         Backward: instead of a ring, an all-reduce of the gradients of all blocks.
 
         - if coming is not None:
@@ -191,7 +244,7 @@ MUTANTS = {
         + dist.all_reduce(everybody, group=group)
         + own_dk, own_dv = everybody[0, rank], everybody[1, rank]
     """),
-    "ring_by_ulysses": Mutant(0, loses=set()).edited("""
+    "ring_by_ulysses": Mutant(15, loses={"ring", "balance", "overlap", "backward_ring", "memory"}).edited("""
         There is no ring: ring_attention calls ulysses_attention, with padded heads.
 
         - return apply_in_group(_RingAttention, *given.check_attention(q, k, v, group, layout), causal, layout, group)
@@ -200,13 +253,13 @@ MUTANTS = {
         + q, k, v = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (q, k, v))
         + return ulysses_attention(q, k, v, group, causal, layout)[:, :heads]
     """),
-    "second_halves_in_order": Mutant(0, loses=set()).edited("""
+    "second_halves_in_order": Mutant(19, loses={"layouts", "ulysses", "exchanges", "arguments"}).edited("""
         The second halves are joined in the order of the first ones.
 
         - parts = [first for first, _ in halves] + [second for _, second in reversed(halves)]
         + parts = [first for first, _ in halves] + [second for _, second in halves]
     """),
-    "tokens_in_rank_order": Mutant(0, loses=set()).edited("""
+    "tokens_in_rank_order": Mutant(22, loses={"ulysses", "arguments"}).edited("""
         Ulysses: tokens of zigzag parts are attended to in the order of the ranks.
 
         - q, k, v = _whole(apply_in_group(_AllToAll, pieces, group).unbind(), layout, dim=3)
@@ -215,7 +268,7 @@ MUTANTS = {
         - pieces = torch.stack([_part(out, rank, ranks, layout, dim=2) for rank in range(ranks)])
         + pieces = torch.stack([_part(out, rank, ranks, "contiguous", dim=2) for rank in range(ranks)])
     """),
-    "one_exchange_each": Mutant(0, loses=set()).edited("""
+    "one_exchange_each": Mutant(24, loses={"exchanges"}).edited("""
         Ulysses: q, k and v are exchanged one after the other.
 
         - pieces = torch.stack(torch.stack([q, k, v]).chunk(ranks, dim=2))
