@@ -88,6 +88,6 @@ QUESTIONS = [
         },
         otherwise="Set the times equal: 2·L²·D / 400e12 and 4·L·D / 50e9.",
         why="2·L²·D / 400e12 = 4·L·D / 50e9, so L = {answer:,.0f}, whatever heads and their sizes are. In part 6 "
-        "262,144 tokens on 16 ranks were enough.",
+        "32 ranks with half of it were too many for 262,144 tokens.",
     ),
 ]

@@ -162,26 +162,6 @@ MUTANTS = {
         - out.lerp_(block_out, torch.sigmoid(block_lse - lse).unsqueeze(-1))
         + out.lerp_(block_out, (block_lse.exp() / (lse.exp() + block_lse.exp())).unsqueeze(-1))
     """),
-    "blocks_weigh_alike": Mutant(
-        6,
-        loses={
-            "values",
-            "scores",
-            "ring",
-            "balance",
-            "overlap",
-            "gradients",
-            "groups",
-            "backward_ring",
-            "memory",
-            "real_processes",
-        },
-    ).edited("""
-        The result is the mean over blocks, whatever their scores are.
-
-        - out.lerp_(block_out, torch.sigmoid(block_lse - lse).unsqueeze(-1))
-        + out.lerp_(block_out, 0.5 * torch.ones_like(lse).unsqueeze(-1))
-    """),
     "ignores_its_group": Mutant(24, loses={"groups"}).edited("""
         Forward: blocks go around all ranks.
 
@@ -190,15 +170,6 @@ MUTANTS = {
         -     arriving = given.pass_on([k, v], group) if step < ranks - 1 else None
         + for step in range(ranks):
         +     arriving = given.pass_on([k, v]) if step < ranks - 1 else None
-    """),
-    "weights_of_one_block": Mutant(
-        16, loses={"gradients", "groups", "backward_ring", "memory", "real_processes"}
-    ).edited("""
-        Backward: a block's weights are those of a softmax over that block alone.
-
-        - parts = given.attend_backward(grad_rows, q_rows, keys, values, out_rows, lse_rows, diagonal)
-        + out_rows, lse_rows = given.attend(q_rows, keys, values, diagonal)
-        + parts = given.attend_backward(grad_rows, q_rows, keys, values, out_rows, lse_rows, diagonal)
     """),
     "forgets_earlier_ranks": Mutant(
         16, loses={"gradients", "groups", "backward_ring", "memory", "real_processes"}
