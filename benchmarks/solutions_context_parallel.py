@@ -1,8 +1,9 @@
 """Part of solutions.py: exercise 18's ring attention compared with torch's, on 4 local ranks.
 
-Torch's context parallel replaces attention on GPUs only: its dispatcher has no entry for the CPU's kernel. Its ring takes
-any kernel, though, and is called here as its dispatcher does, with the same one as the solution's. Torch gathers all
-blocks at once by default; here it passes them on, as the solution does. Runs alternate; the time is the slowest rank's.
+Torch's context parallel replaces attention on GPUs only: its dispatcher has no entry for the CPU's kernel. Its ring
+takes any kernel, though, and is called here as its dispatcher does, with the same one as the solution's. Torch gathers
+all blocks at once by default; here it passes them on, as the solution does. Runs alternate; the time is the slowest
+rank's.
 """
 
 from __future__ import annotations
