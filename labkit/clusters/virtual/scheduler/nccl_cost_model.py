@@ -252,7 +252,7 @@ def _unequal_load(group: _Members, pairs: Sequence[Sequence[int]]) -> _LinkLoad:
             if source == target or not nbytes:
                 continue
             home, away = topology.node_of(source), topology.node_of(target)
-            links = [(ports, source, target)]
+            links: list[tuple[defaultdict[Any, list[float]], Any, Any]] = [(ports, source, target)]
             if home == away:
                 switches[home] += nbytes
             else:
