@@ -28,6 +28,8 @@ FAILS_AT_FIRST = (
 tell("started")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     if os.environ["RANK"] == "1":
+        while not Path(os.environ["TOLD"], "0-0").exists():
+            time.sleep(0.01)
         sys.exit(3)
     time.sleep(600)
 """
