@@ -111,13 +111,14 @@ class Shapes:
             output = op.call(*args, **kwargs)
             return self._with_value(output, op, args, kwargs) if op.name in _OF_NUMBERS else output
         except _NEEDS_VALUES:
+            declare = ""
             if op.name == "_local_scalar_dense":
                 number = supposed((), args[0].dtype)
                 if number is not None:
                     with DisableTorchDispatch():
                         return number.item()
+                declare = f", say what it would be ({advice()})"
             what = _SAID.get(op.name, f"`{op.name}`")
-            declare = f", say what it would be ({advice()})" if op.name == "_local_scalar_dense" else ""
             raise RuntimeError(
                 f"{what} needs values, but with fake=True tensors have shapes only. Leave it out{declare}, or run a "
                 "smaller model with real tensors"
@@ -195,7 +196,7 @@ def key(op: Operator, args: Any, kwargs: Any) -> Any:
 
 def _offset_counts(op: Operator, args: Any) -> bool:
     """Whether where the result begins is not a fixed number of elements from where the argument does."""
-    return op.name.startswith("as_strided") or (op.name == "view" and args[1].__class__ is torch.dtype)
+    return op.name.startswith("as_strided") or (op.name == "view" and args[-1].__class__ is torch.dtype)
 
 
 def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
