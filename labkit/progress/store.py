@@ -25,6 +25,8 @@ from labkit.catalogue import Exercise, find, workspace
 FOLDER = ".progress"
 """Folder of the saved results, in the workspace."""
 
+_KEPT_PASSES = 8
+
 
 @dataclass(frozen=True)
 class FailedCheck:
@@ -70,6 +72,8 @@ class Record:
     """None if it has never been checked."""
     answers: Mapping[str, Answer]
     """By the question's id."""
+    passes: Sequence[str] = ()
+    """Fingerprints of modules that pass the visible checks, the latest last."""
 
 
 def recorded(exercise: Exercise | str) -> Record:
@@ -77,7 +81,8 @@ def recorded(exercise: Exercise | str) -> Record:
     data = _read(_path(exercise)) or {}
     questions = data.get("answers")
     found = {key: _answer(fields) for key, fields in questions.items()} if isinstance(questions, dict) else {}
-    return Record(_checked(data.get("checked")), {key: answer for key, answer in found.items() if answer is not None})
+    answers = {key: answer for key, answer in found.items() if answer is not None}
+    return Record(_checked(data.get("checked")), answers, _texts(data.get("passes")))
 
 
 def save_check(exercise: Exercise | str, earned: float, points: float, failed: Sequence[FailedCheck] = ()) -> None:
@@ -89,6 +94,19 @@ def save_check(exercise: Exercise | str, earned: float, points: float, failed: S
         if not isinstance(data.get("checked"), dict):
             data["checked"] = {}
         data["checked"].update(asdict(Checked(earned, best, points, now, best_at, failed)))
+
+    _update(_path(exercise), change)
+
+
+def save_pass(exercise: Exercise | str, fingerprint: str) -> None:
+    """Save that the module with this fingerprint passes the visible checks; the latest few are kept.
+
+    Raises OSError when the workspace cannot be written.
+    """
+
+    def change(data: dict[str, Any]) -> None:
+        others = [known for known in _texts(data.get("passes")) if known != fingerprint]
+        data["passes"] = [*others, fingerprint][-_KEPT_PASSES:]
 
     _update(_path(exercise), change)
 
@@ -127,6 +145,10 @@ def _checked(fields: object) -> Checked | None:
     last, best, points = numbers
     times = str(fields.get("last_at", "")), str(fields.get("best_at", ""))
     return Checked(last, best, points, *times, _failed(fields.get("failed")))
+
+
+def _texts(items: object) -> list[str]:
+    return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []
 
 
 def _failed(fields: object) -> list[FailedCheck]:

@@ -29,6 +29,9 @@ tensors = [
     torch.full((), rank + 0.25).bfloat16(), torch.full((3, 2), rank + 0.75)[:1, 0],
 ]
 agreement.broadcast_together(tensors)
+alike = [torch.full((2, 3), rank + 0.5).t(), torch.tensor(rank + 0.25)]
+agreement.broadcast_together(alike)
+tensors += alike
 parameters = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
 order = agreement.as_on_first_rank(parameters[::-1] if rank == 0 else parameters, parameters)
 flags = agreement.true_on_some_rank([False, rank == 1, True], torch.device("cpu"))
@@ -50,10 +53,11 @@ places = [next(i for i, q in enumerate(parameters) if q is p) for p in order]
 
 def test_ranks_agree() -> None:
     run = virtual(nproc_per_node=3).run(Job(source=AGREE, timeout=60)).raise_if_failed()
-    first = [0, 0.5, 0, True, 1j, 0.25, 0.75]
+    first = [0, 0.5, 0, True, 1j, 0.25, 0.75, 0.5, 0.25]
     assert run.values == [[first, [2, 1, 0], [False, True, True], "nothing there", {"rank": 0}]] * 3
     # one broadcast for tensors of six dtypes
     assert run.trace.collectives(0)[0].nbytes == 3 + 24 + 8 + 2 + 16 + 2 + 4
+    assert run.trace.collectives(0)[1].nbytes == 24 + 4
 
 
 @dataclass

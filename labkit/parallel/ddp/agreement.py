@@ -18,21 +18,22 @@ from labkit.torch_versions.tensors import as_bytes
 def broadcast_together(tensors: Iterable[Tensor], group: ProcessGroup | None = None) -> None:
     """Give every rank of the group the values that these tensors have on its first rank, in place.
 
-    tensors: of any shapes, dtypes and strides, the same on all ranks. One broadcast for each device: the tensors'
-    bytes, one after the other.
+    tensors: of any shapes, dtypes and strides, the same on all ranks. One broadcast for each device: the tensors
+    one after the other, as bytes, which every backend sends, unless all are of float32.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.numel():
             by_device.setdefault(tensor.device, []).append(tensor.data)  # not even autograd's version counter notices
     for alike in by_device.values():
+        as_they_are = all(tensor.dtype is torch.float32 for tensor in alike)  # half of the operators
         # the widest elements first: then each tensor's bytes begin at a multiple of its element size
         alike.sort(key=lambda tensor: -tensor.element_size())
-        flat = torch.cat([as_bytes(tensor) for tensor in alike])
-        dist.broadcast(flat, group_ranks(group)[0], group)
-        sizes = [tensor.numel() * tensor.element_size() for tensor in alike]
-        for tensor, part in zip(alike, flat.split(sizes), strict=True):
-            tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+        flats = [tensor.reshape(-1) if as_they_are else as_bytes(tensor) for tensor in alike]
+        joined = torch.cat(flats)
+        dist.broadcast(joined, group_ranks(group)[0], group)
+        for tensor, part in zip(alike, joined.split([flat.numel() for flat in flats]), strict=True):
+            tensor.copy_((part if as_they_are else part.view(tensor.dtype)).view(tensor.shape))
 
 
 def as_on_first_rank(

@@ -47,6 +47,13 @@ for step in range(3):
     losses.append(loss.item())
 losses
 """,
+    "a thread of its own": """
+import threading
+torch.manual_seed(rank); got = [torch.rand(1).item()]
+def draw(): got.extend(torch.rand(3).tolist() + [torch.randn(1).item()])
+thread = threading.Thread(target=draw); thread.start(); meet(); thread.join(); meet()
+got, torch.rand(1).item()
+""",
     "data loader": """
 from torch.utils.data import DataLoader, TensorDataset, random_split
 torch.manual_seed(rank)

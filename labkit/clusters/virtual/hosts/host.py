@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from socket import socket
@@ -83,7 +83,6 @@ class Host:
     topology: Topology
     engine: Engine
     ledger: Ledger
-    account: bool
 
     @contextmanager
     def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
@@ -93,8 +92,7 @@ class Host:
         rank.random, rank.numpy_random = random_states.seeded(rank.number)
         here.rank, here.endpoint, here.clock = rank, endpoint, RankClock(endpoint)
         environment.own_folder()
-        claiming = nullcontext() if self.account else random_states.GeneratorClaimer(rank.number)
-        with self.ledger.counting(endpoint), claiming:
+        with self.ledger.counting(endpoint):
             yield rank
 
     def trace(self) -> Trace:
@@ -139,6 +137,8 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     clocks.separate()
     random_states.separate()
     process_state.separate()
+    if not options["account"]:
+        process_state.follow(random_states.claim)
     watch_reads_without_operator()
     exits.separate(leave)
-    return Host(topology, engine, ledger, options["account"])
+    return Host(topology, engine, ledger)

@@ -47,6 +47,8 @@ _touched: list[_State] = []
 """State that differs between ranks, or may."""
 _owner = _NOBODY
 """The rank whose values are in place."""
+_followers: list[Callable[[int], object]] = []
+"""Called with each rank that takes its turn."""
 _replaceable: dict[int, tuple[list[str], Any, Any]] = {}
 """Search path, stdout and stderr of the ranks that are not running: attributes that anybody may replace or change,
 without a function that could be watched.
@@ -66,6 +68,8 @@ def resume(rank: int) -> None:
         for state in _touched:
             state.values[_owner] = state.read()
             state.write(state.values[rank] if rank in state.values else state.fresh(state.initial))
+        for follow in _followers:
+            follow(rank)
         _owner = rank
 
 
@@ -100,6 +104,11 @@ def separate() -> None:
 def exchange(read: Callable[[], Any], write: Callable[[Any], object], fresh: Callable[[Any], Any]) -> None:
     """Keep a value for each rank from now on. `fresh(present value)` is what other ranks begin with."""
     _State(read, write, fresh).touch()
+
+
+def follow(function: Callable[[int], object]) -> None:
+    """Call `function(rank)` whenever another rank takes its turn, in the rank's thread."""
+    _followers.append(function)
 
 
 def _watch(owner: Any, name: str, before: Callable[..., None]) -> None:

@@ -1,7 +1,8 @@
 """Random numbers: every rank draws from its own generators, as a process does.
 
-`random` and `numpy.random` have a generator for each rank. torch has one default generator per process: its state is
-swapped when a rank other than the last one draws from it, but not whenever ranks switch.
+`random` and `numpy.random` have a generator for each rank. torch has one default generator per process, and a state of
+it for each rank. Where operators are counted, the state is swapped when a rank other than the last one draws; elsewhere
+whenever ranks switch, which costs less than to look at each operator.
 """
 
 from __future__ import annotations
@@ -78,16 +79,21 @@ def claim(rank: int) -> None:
 
 
 class GeneratorClaimer(UnguardedDispatchMode):
-    """Claims torch's default generator for a rank whose operator draws from it; used if nothing else is counted."""
+    """Claims torch's default generator for an operator that draws from it, in a thread that a rank has started."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._rank = rank
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in function.tags:
-            claim(self._rank)
-        return function(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in function.tags:
+            return function(*args, **(kwargs or {}))
+        before = _owner  # the rank whose turn it is; it may have no mode that claims
+        claim(self._rank)
+        try:
+            return function(*args, **(kwargs or {}))
+        finally:
+            claim(before)
 
 
 class _DefaultGenerator:
