@@ -22,6 +22,12 @@ def test_it_draws_one_matrix_many_and_zeros() -> None:
         assert Image.open(io.BytesIO(drawn.png())).width > 0
 
 
+@pytest.mark.parametrize(("lowest", "scale"), [(-1.0, (-3.0, 3.0)), (0.0, (0.0, 3.0))])
+def test_the_scale_is_that_of_the_values(lowest: float, scale: tuple[float, float]) -> None:
+    drawn = heat_maps({"one": torch.tensor([[lowest, 1.0]]), "other": torch.tensor([[2.0, 3.0]])})
+    assert [axes.images[0].get_clim() for axes in drawn.axes[:2]] == [scale, scale]
+
+
 def test_no_matrix_and_a_vector_are_refused() -> None:
     with pytest.raises(ValueError, match="must have one to draw"):
         heat_maps({})

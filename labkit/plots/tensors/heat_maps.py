@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -16,12 +17,14 @@ _COLUMNS = 3
 def heat_maps(matrices: Mapping[str, Tensor], title: str = "", rows: str = "", columns: str = "") -> Picture:
     """Draw `matrices`, each under its name: blue below 0, white at 0, red above, on one scale for all.
 
-    rows, columns: labels of the axes. Raises ValueError without matrices, and for a tensor that has not two dimensions.
+    Where nothing is below 0, the scale begins there. rows, columns: labels of the axes. Raises ValueError without
+    matrices, and for a tensor that has not two dimensions.
     """
     if not matrices:
         raise ValueError("matrices must have one to draw, got none")
     if odd := [name for name, matrix in matrices.items() if matrix.dim() != 2]:
         raise ValueError(f"matrices must have two dimensions, got {tuple(matrices[odd[0]].shape)} for {odd[0]!r}")
+    signed = any(bool((matrix < 0).any()) for matrix in matrices.values())
     values = {name: matrix.detach().float().cpu().numpy() for name, matrix in matrices.items()}
     limit = max((float(abs(one).max(initial=0)) for one in values.values()), default=0) or 1.0
     lines = math.ceil(len(values) / _COLUMNS)
@@ -31,7 +34,8 @@ def heat_maps(matrices: Mapping[str, Tensor], title: str = "", rows: str = "", c
         axes.set_visible(False)
     image = None
     for axes, (name, matrix) in zip(grid.flat, values.items(), strict=False):
-        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+        colours: Any = {"cmap": "RdBu_r", "vmin": -limit} if signed else {"cmap": "Reds", "vmin": 0.0}
+        image = axes.imshow(matrix, vmax=limit, aspect="auto", interpolation="nearest", **colours)
         axes.set_title(name, loc="left", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
