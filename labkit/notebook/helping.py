@@ -58,7 +58,7 @@ def _check(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> N
             titles.append(check.title)
 
     def current(elapsed: float) -> str:
-        return f"check {len(titles)} of {total}: {titles[-1]}" if titles else ""
+        return f"check {len(titles)} of {total}: {titles[-1]}" if titles else "first, the exercises that it builds on"
 
     try:
         with Watch(shell, current):
