@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 
 __all__ = [
     "DEVICE_QUERY", "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "constant_tensor", "device_of", "fake_by_default", "fake_tensor", "keep_values_up_to", "set_value",
-    "swap_fake_tensors", "value_of",
+    "constant_tensor", "copy_fake_tensors", "device_of", "fake_by_default", "fake_tensor", "keep_values_up_to",
+    "set_value", "swap_fake_tensors", "value_of",
 ]  # fmt: skip
 
 DEVICE_QUERY = torch.ops.prim.device.default
@@ -110,3 +110,29 @@ def swap_fake_tensors(mode: FakeTensorMode) -> None:
         original(first, second)
 
     torch.utils.swap_tensors = swap
+
+
+def copy_fake_tensors() -> None:
+    """Let `copy.deepcopy` copy fake tensors, and modules of them: torch looks for their data, and raises an error.
+
+    A copy has memory of its own, which is counted. As of real tensors, that of a parameter has no gradient.
+    """
+    original = torch.Tensor.__deepcopy__
+
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            return original(self, memo)  # which raises torch's error
+        with torch.no_grad():
+            copied = self.clone()
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        else:
+            copied.requires_grad_(self.requires_grad)
+            copied.grad = None if self.grad is None else deepcopy(self.grad, memo)
+        memo[id(self)] = copied
+        return copied
+
+    changed: Any = FakeTensor
+    changed.__deepcopy__ = deepcopy

@@ -308,6 +308,25 @@ def test_values_computed_from_numbers_are_known_and_travel() -> None:
     assert what_happened(fake.trace) == what_happened(real.trace)
 
 
+def test_a_module_is_copied_into_memory_of_its_own_without_gradients() -> None:
+    source = """
+        import copy
+        import labkit
+        model = nn.Sequential(nn.Linear(300, 300), nn.LayerNorm(300), nn.BatchNorm1d(300))
+        model[1].bias.requires_grad_(False)
+        model[1].weight = model[0].bias
+        model(torch.ones(4, 300)).sum().backward()
+        copies = [copy.deepcopy(model) for _ in range(9)]
+        kinds = [(isinstance(p, nn.Parameter), p.requires_grad, p.grad is None) for p in copies[0].parameters()]
+        [kinds, copies[0][1].weight is copies[0][0].bias, copies[0][0].bias is not model[0].bias,
+         labkit.max_memory_allocated()]
+    """
+    real, fake = (run(dedent(source), 1, fake=f).raise_if_failed() for f in (False, True))
+    (*kinds, nbytes), (*as_real, expected) = fake.values[0], real.values[0]
+    assert kinds == as_real
+    assert nbytes == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "forgotten",
     [

@@ -24,6 +24,7 @@ from labkit.torch_versions.fake_tensors import (
     FakeTensor,
     FakeTensorMode,
     constant_tensor,
+    copy_fake_tensors,
     device_of,
     fake_by_default,
     fake_tensor,
@@ -94,6 +95,7 @@ class Shapes:
         ddp_of_shapes()
         self.mode = FakeTensorMode()
         swap_fake_tensors(self.mode)
+        copy_fake_tensors()
         fake_by_default(self.mode)
         keep_values_up_to(_SMALL, otherwise=lambda tensor: supposed(tensor.shape, tensor.dtype))
         self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
