@@ -96,6 +96,15 @@ class BucketedModule(nn.Module):
         finally:
             self._sync_enabled = before
 
+    def synchronize_next_backward(self) -> None:
+        """Average in the next backward pass all that has been added up, though its forward pass was in `no_sync()`.
+
+        For pipelines, where a forward pass and its backward pass are not neighbours. That pass does not wait: call
+        `finish_gradient_synchronization` afterwards.
+        """
+        self._rebuild_once()
+        self.synchronizing = self.expecting = self._finished_by_caller = True
+
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Bucket], Future[Tensor]]) -> None:
         """Have `hook(state, bucket)` average each full bucket, like torch's `register_comm_hook`.
 
@@ -170,7 +179,7 @@ class BucketedModule(nn.Module):
         self.arrived: list[nn.Parameter] = []
         """Parameters in the order in which their gradients came in this pass."""
         self._reachable: set[nn.Parameter] = set()
-        self.expecting = False
+        self.expecting = self._finished_by_caller = False
 
     def names_of(self, parameters: Sequence[nn.Parameter]) -> str:
         """Return the parameters' names in the wrapped module."""
@@ -181,6 +190,8 @@ class BucketedModule(nn.Module):
         """Finish if all gradients have come: where a loss is spread over two passes, the second one finishes."""
         if len(self.arrived) == len(self.trained) and not self._first_order and not self.find_unused:
             self._first_order = self.arrived
+        if self._finished_by_caller:
+            return
         if self.find_unused or self.launched == len(self.buckets):
             self.finish_gradient_synchronization()
 
