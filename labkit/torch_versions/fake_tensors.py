@@ -108,6 +108,8 @@ def swap_fake_tensors(mode: FakeTensorMode) -> None:
         for key in [key for key, tensor in known.items() if tensor is first or tensor is second]:
             del known[key]
         original(first, second)
+        for tensor in (first, second):  # torch swaps what calls the hooks, and leaves their list where it was
+            tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
 
     torch.utils.swap_tensors = swap
 

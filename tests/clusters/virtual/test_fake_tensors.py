@@ -171,11 +171,14 @@ def test_a_module_is_cast_after_it_has_been_used() -> None:
         x = torch.empty(4, 64)
         model(x).sum().backward()
         model = model.to(torch.bfloat16)
+        called = []
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: called.append(p))
         model(x.bfloat16()).sum().backward()
-        [(p.dtype, p.grad.dtype) for p in model.parameters()]
+        [(p.dtype, p.grad.dtype, sum(p is one for one in called)) for p in model.parameters()]
     """
     result = virtual(nproc_per_node=1, fake=True).run(Job(source=HEAD + dedent(source))).raise_if_failed()
-    assert set(map(str, result.values[0])) == {"(torch.bfloat16, torch.bfloat16)"}
+    assert set(map(str, result.values[0])) == {"(torch.bfloat16, torch.bfloat16, 1)"}
 
 
 def test_a_large_model_runs_on_many_ranks() -> None:
