@@ -76,24 +76,6 @@ def build_mesh(dp: int, pp: int, tp: int) -> Mesh:
     return mesh
 
 
-class Stage(pipeline_parallel.PipelineStage):
-    """A stage whose gradients are averaged over the data ranks while its last backward runs, if `module` can do so."""
-
-    backwards_left = 0
-    """Number of backwards to come in this step."""
-
-    def backward(self, microbatch: int, gradient: Tensor | None = None) -> Tensor | None:
-        """Add to the gradients; the last backward of a step also launches their all-reduces, and does not wait."""
-        # TODO 3. All forwards ran in `no_sync()`, so nothing is averaged by itself: `self.module` may be a
-        # `DistributedDataParallel`, whose `synchronize_next_backward()` makes the next backward do it.
-        ### BEGIN SOLUTION
-        self.backwards_left -= 1
-        if self.backwards_left == 0 and isinstance(self.module, ddp.DistributedDataParallel):
-            self.module.synchronize_next_backward()
-        ### END SOLUTION
-        return super().backward(microbatch, gradient)
-
-
 class Parallel3DTrainer:
     """Trains a GPT with tied embeddings on a mesh. Each rank makes only its part of its own stages' layers.
 
@@ -141,7 +123,7 @@ class Parallel3DTrainer:
     def part_of(self, layer: Any) -> nn.Module:
         """Return this rank's part of a whole layer: a `Block`, or one of the ends, `Embedding` and `Head`."""
         group = self.mesh.groups["tp"]
-        # TODO 4. Use exercise 08: a block becomes a `TensorParallelTransformer`, then `self.wrap(...)`; the ends stay
+        # TODO 3. Use exercise 08: a block becomes a `TensorParallelTransformer`, then `self.wrap(...)`; the ends stay
         # what they are, but for `token_embedding` and `head`. `criterion` below takes logits of a part of the words.
         ### BEGIN SOLUTION
         if isinstance(layer, Block):
@@ -166,9 +148,10 @@ class Parallel3DTrainer:
             group=self.mesh.groups["tp"],
         )
         self.optimizer.zero_grad()
-        # TODO 5. Run `self.pipeline.forward_backward`, all of it within `no_sync()` of each of `self.replicas`, with
-        # `backwards_left` of each stage set; then finish what was launched. Where embedding and head are on two ranks,
-        # `self.shared` has two gradients, whose sum belongs to both. Last, average the loss over the data ranks.
+        # TODO 4. Run `self.pipeline.forward_backward`, all of it within `no_sync()` of each of `self.replicas`, with
+        # `backwards_left` of each stage set; then finish what `Stage.backward`, below, has launched. Where embedding
+        # and head are on two ranks, the weight in `self.shared` has two gradients, whose sum belongs to both. Last,
+        # average the loss over the data ranks.
         ### BEGIN SOLUTION
         for stage in self.stages:
             stage.backwards_left = self.microbatches
@@ -186,3 +169,21 @@ class Parallel3DTrainer:
         ### END SOLUTION
         self.optimizer.step()
         return loss
+
+
+class Stage(pipeline_parallel.PipelineStage):
+    """A stage whose gradients are averaged over the data ranks while its last backward runs, if `module` can do so."""
+
+    backwards_left = 0
+    """Number of backwards to come in this step."""
+
+    def backward(self, microbatch: int, gradient: Tensor | None = None) -> Tensor | None:
+        """Add to the gradients; the last backward of a step also launches their all-reduces, and does not wait."""
+        # All forwards ran in `no_sync()`, so nothing is averaged by itself: `self.module` may be one of exercise 11,
+        # whose `synchronize_next_backward()` makes the next backward do it.
+        ### BEGIN SOLUTION
+        self.backwards_left -= 1
+        if self.backwards_left == 0 and isinstance(self.module, ddp.DistributedDataParallel):
+            self.module.synchronize_next_backward()
+        ### END SOLUTION
+        return super().backward(microbatch, gradient)
