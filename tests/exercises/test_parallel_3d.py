@@ -25,8 +25,8 @@ from labkit.parallel.parallel_3d import whole_layer
 dist.init_process_group({backend!r})
 mesh = parallel_3d.build_mesh(*{mesh})
 trainer = parallel_3d.Parallel3DTrainer(
-    GPTConfig(**{sizes}), mesh, lambda parameters, group: torch.optim.SGD(parameters, lr=0.3, momentum=0.9), {microbatches},
-    {schedule!r}, {chunks}, seed=5, dtype=torch.{dtype},
+    GPTConfig(**{sizes}), mesh, lambda parameters, group: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
+    {microbatches}, {schedule!r}, {chunks}, seed=5, dtype=torch.{dtype},
 )
 generator = torch.Generator().manual_seed(0)
 losses = []

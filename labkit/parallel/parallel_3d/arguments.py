@@ -1,4 +1,4 @@
-"""Argument checks of 3D parallelism. Each raises `ValueError` with the argument's name and value; none sends anything."""
+"""Argument checks of 3D parallelism. Each raises `ValueError` with the argument's name; none sends anything."""
 
 from __future__ import annotations
 

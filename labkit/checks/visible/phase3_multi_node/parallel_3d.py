@@ -152,7 +152,8 @@ def like_one_process(
             expect([one], what, look_at=ends_hint(name, dims)).close_to([other], rel=1e-3)
     last = f"losses of step 2, {text}"
     ends = [rank for rank in range(count) if place(rank, dims)[1] == dims[1] - 1]
-    expect([float(run.values[rank][0][1]) for rank in ends], last).close_to([losses[1]] * len(ends), rel=1e-3)
+    seen_losses = torch.tensor([float(run.values[rank][0][1]) for rank in ends])
+    expect([seen_losses], last).close_to([torch.full_like(seen_losses, losses[1])], rel=1e-3)
     return run
 
 
@@ -175,9 +176,7 @@ def collectives_by_members(run: Run, rank: int) -> dict[tuple[int, ...], list[in
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-@check(
-    points=3, todo=1, title="each rank's place on the axes", look_at="coordinates: tp counts first, then dp, then pp"
-)
+@check(points=3, todo=1, title="each rank's place on the axes", look_at="coordinates: first tp, then dp, then pp")
 def coordinates(submission: Submission, ranks: Ranks) -> None:
     for dims in ((2, 2, 2), (3, 1, 2), (1, 2, 3)):
         count = dims[0] * dims[1] * dims[2]
@@ -207,9 +206,7 @@ def line(rank: int, axis: int, dims: Sequence[int]) -> list[int]:
     return [r for r in range(dims[0] * dims[1] * dims[2]) if all(place(r, dims)[n] == own[n] for n in others)]
 
 
-@check(
-    points=3, todo=2, title="groups of all axes, and of a pipeline's ends", look_at="build_mesh: who makes which group"
-)
+@check(points=3, todo=2, title="groups of all axes, and of a pipeline's ends", look_at="build_mesh: who makes which")
 def groups(submission: Submission, ranks: Ranks) -> None:
     for dims in ((2, 2, 2), (1, 3, 1), (2, 1, 2)):
         count = dims[0] * dims[1] * dims[2]
@@ -247,9 +244,7 @@ def part(submission: Submission, ranks: Ranks) -> None:
         expect(ends[0], what).equals([rows, width])
 
 
-@check(
-    points=3, todo=4, title="tensor parallel: equal to one process", look_at="part_of, and train_step without stages"
-)
+@check(points=3, todo=4, title="tensor parallel: equal to one process", look_at="part_of; train_step without stages")
 def tensor(submission: Submission, ranks: Ranks) -> None:
     like_one_process(submission, ranks, (1, 1, 3), 1, 2)
 
@@ -299,15 +294,8 @@ def everything(submission: Submission, ranks: Ranks) -> None:
 def bubble(submission: Submission, ranks: Ranks) -> None:
     dims, microbatches = (2, 2, 1), 4
     options = {"mark": work("mark", 1e-6), "block": work("unit", SECONDS), "unit": UNIT}
-    run = like_one_process(
-        submission,
-        ranks,
-        dims,
-        microbatches,
-        8,
-        hardware={"inter_node": "ethernet-10g", "nproc_per_node": 1},
-        **options,
-    )
+    hardware = {"inter_node": "ethernet-10g", "nproc_per_node": 1}
+    run = like_one_process(submission, ranks, dims, microbatches, 8, hardware=hardware, **options)
     if run.trace.clock != "modelled":
         raise NotMeasurable("time is exact on virtual ranks only")
     begin, end = (e.start for e in run.trace.of(0, Kind.COMPUTE) if e.operation == "mark")
@@ -319,20 +307,20 @@ def bubble(submission: Submission, ranks: Ranks) -> None:
 
 HINTS = {
     1: [
-        "Write down ranks 0 to 7 for a mesh of 2 x 2 x 2: which of them are tensor-parallel neighbours? tp counts fastest.",
+        "Write down ranks 0 to 7 for a mesh of 2 x 2 x 2. Which are neighbours along tp? It counts fastest.",
         "A rank is (pp * DP + dp) * TP + tp, with the sizes DP and TP. Solve it for the three places by `//` and `%`.",
-        "Neighbours along tp are 1 apart, along dp TP, along pp TP * DP. Go back from the rank to the first of its line: "
+        "Neighbours along tp are 1 apart, along dp TP, along pp TP * DP. Go back to the first of the line: "
         "`first = rank - place * stride`.",
     ],
     2: [
         "Each rank makes the groups of all ranks, not only its own, and all in the same order.",
         "For each axis: the set of all lines `tuple(mesh.ranks_along(axis, rank))` for all ranks, sorted.",
-        "`group = dist.new_group(list(ranks))`, then `if mesh.rank in ranks: mesh.groups[axis] = group`. For the ends take "
-        "`(line[0], line[-1])` of each pipeline, without a rank twice.",
+        "`group = dist.new_group(list(ranks))`, then `if mesh.rank in ranks: mesh.groups[axis] = group`. For the ends "
+        "take `(line[0], line[-1])` of each pipeline, without a rank twice.",
     ],
     3: [
-        "Exercise 08's layers have `from_full(module, group)`. Which layers of a block are cut, `TensorParallelTransformer` "
-        "knows by itself.",
+        "Exercise 08's layers have `from_full(module, group)`. What of a block is cut, "
+        "`TensorParallelTransformer` knows by itself.",
         "The embedding of words is cut by words, and so is the head's weight: rows of torch's weight are its outputs.",
         "`layer.token_embedding = tensor_parallel.VocabParallelEmbedding.from_full(layer.token_embedding, group)`, and "
         "`layer.head = tensor_parallel.ColumnParallelLinear.from_full(layer.head, group)`.",
@@ -344,7 +332,7 @@ HINTS = {
         "`self.pipeline.forward_backward(batch, target, criterion)`. In `Stage.backward` count down, and at 0 call "
         "`self.module.synchronize_next_backward()` if it is a `ddp.DistributedDataParallel`.",
         "After it: `replica.finish_gradient_synchronization()` for each, then `dist.all_reduce(weight.grad, "
-        'group=self.mesh.groups["ends"])` for the shared weight, and of the loss over dp, divided by `self.mesh.sizes.dp`. '
-        "The loss is None on ranks without the last stage.",
+        'group=self.mesh.groups["ends"])` for the shared weight, and of the loss over dp, divided by '
+        "`self.mesh.sizes.dp`. The loss is None on ranks without the last stage.",
     ],
 }
