@@ -111,7 +111,8 @@ class Parallel3DTrainer:
         """This rank's weight that embedding and head share; one, or none if it has neither."""
         modules: list[nn.Module] = [nn.Sequential(*layers) for layers in self.layers]
         if data_parallel == "ddp":
-            modules = [ddp.DistributedDataParallel(module, mesh.groups["dp"]) for module in modules]
+            how = {"group": mesh.groups["dp"], "gradient_as_bucket_view": True}
+            modules = [ddp.DistributedDataParallel(module, **how) for module in modules]
         self.replicas = [module for module in modules if isinstance(module, ddp.DistributedDataParallel)]
         self.stages = [Stage(module, index, count) for module, index in zip(modules, indices, strict=True)]
         plan = pipeline_parallel.get_pipeline_schedule(schedule, pp, microbatches, chunks)
