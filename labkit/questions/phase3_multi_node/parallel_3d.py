@@ -1,44 +1,103 @@
-"""Questions of parallel_3d. TODO(author): where the answers come from: a run, or a formula."""
+"""Questions of parallel_3d. Answers follow from counting ranks, bytes and FLOPs, predictions' from the notebook."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-
-from labkit import Job, virtual
 from labkit.questions import Number
-
-
-def add_up() -> float:
-    """Add up a one from each rank."""
-    dist.init_process_group()
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    return one.item()
-
-
-def total_of_four() -> float:
-    """Return the sum on four virtual ranks."""
-    return float(virtual(nproc_per_node=4).run(Job.calling(add_up)).raise_if_failed().values[0])
-
 
 QUESTIONS = [
     Number(
-        name="parallel_3d_largest",
-        text="**Predict**: TODO(author): what the next picture shows, asked before it is drawn.",
-        answer=lambda totals: max(totals),
-        solution="4",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="tensor_gb",
+        text="**Predict**: a mesh of dp 4, pp 2 and tp 8. Each data-parallel rank has 16 sequences of 2,048 tokens, and "
+        "each stage 2 blocks of width 8,192. A block has four all-reduces of its activations in bfloat16, two of them "
+        "backward. How many GB does a rank give to its tensor-parallel group in a step?",
+        answer=lambda sent: sent["tp"],
+        solution="4 * 2 * 16 * 2048 * 8192 * 2 / 1e9",
+        unit="GB",
+        tolerance=0.03,
+        near={
+            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "backward has two, too.",
+            "4 * 16 * 2048 * 8192 * 2 / 1e9": "a stage has two blocks.",
+            "4 * 2 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
+            "4 * 2 * 16 * 2048 * 8192 / 1e9": "bfloat16 has 2 bytes.",
+        },
+        otherwise="An activation has 16 * 2,048 * 8,192 numbers of 2 bytes. How many of them are reduced?",
+        why="Four for each of 2 blocks: {answer:.2f} GB.",
+        shown_by="the table below",
+    ),
+    Number(
+        name="rank_43",
+        text="**Predict**: 64 ranks count along tp first, then along dp, then along pp. On a mesh of dp 2, pp 4 and tp "
+        "8, which rank has the places dp 1, pp 2 and tp 3? All count from 0.",
+        answer=lambda table: float(table[2, 1, 3]),
+        solution="(2 * 2 + 1) * 8 + 3",
+        tolerance=0,
+        near={
+            "(1 * 4 + 2) * 8 + 3": "that order is tp, pp, dp.",
+            "(3 * 2 + 1) * 4 + 2": "tp counts fastest: its neighbours are 1 apart.",
+        },
+        otherwise="Neighbours along tp are 1 apart, along dp 8, along pp 2 * 8.",
+        why="2 * 16 along pp, 1 * 8 along dp, and 3: rank {answer:.0f}.",
         shown_by="the picture below",
     ),
     Number(
-        name="parallel_3d_total",
-        text="**a** TODO(author): a question that a number decides.",
-        answer=total_of_four,
-        solution="2 * 2",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        otherwise="TODO(author): what to think of.",
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="slowest_over_best",
+        text="**Predict**: of all layouts of these 64 GPUs, the one with tensor parallelism alone, tp 64 over eight "
+        "nodes: how many times as long as the best one does its step take? A guess within a quarter counts.",
+        answer=lambda steps: steps[1, 1, 64] / min(steps.values()),
+        solution="7",
+        tolerance=0.25,
+        near={
+            "1": "tensor parallelism over nodes waits for 16 all-reduces of activations, on cards with 25 GB/s.",
+            "2": "it is more: its all-reduces cross nodes, and nothing is computed meanwhile.",
+        },
+        otherwise="Run the next cell: how long do all-reduces of activations take between nodes?",
+        why="{answer:.1f} times.",
+        shown_by="the picture below",
+    ),
+    Number(
+        name="mfu_percent",
+        text="**a** Narayanan et al. 2021 report 140 TFLOP/s for each A100, of 312. They count full recomputation: "
+        "four passes of forward's size, where a model needs three. What is that as MFU, in percent?",
+        answer=lambda: 140 * 3 / 4 / 312 * 100,
+        solution="140 * 3 / 4 / 312 * 100",
+        unit="%",
+        tolerance=0.01,
+        near={
+            "140 / 312 * 100": "that is the hardware's share, HFU, recomputation included.",
+            "140 * 2 / 3 / 312 * 100": "backward is two of three, and the recomputed forward is a fourth.",
+        },
+        otherwise="MFU counts what the model needs: one forward, and twice that backward.",
+        why="Three of four passes: 105 TFLOP/s, {answer:.1f} %.",
+    ),
+    Number(
+        name="bubble_percent",
+        text="**b** 1F1B with 16 stages and 192 microbatches: which share of a step is a rank idle, in percent?",
+        answer=lambda: 15 / 207 * 100,
+        solution="15 / (192 + 15) * 100",
+        unit="%",
+        tolerance=0.01,
+        near={
+            "15 / 192 * 100": "that is the bubble over the useful time; the step has both.",
+            "16 / 208 * 100": "a microbatch passes 15 other stages.",
+        },
+        otherwise="A step has as many slots as microbatches, and one for each other stage.",
+        why="15 of 207 slots: {answer:.1f} %.",
+    ),
+    Number(
+        name="gradients_gb",
+        text="**c** 175 billion parameters on pp 16 and tp 8: how many GB of bfloat16 gradients does a rank average with "
+        "its data-parallel group?",
+        answer=lambda: 175 / 128 * 2,
+        solution="175 / (16 * 8) * 2",
+        unit="GB",
+        tolerance=0.03,
+        near={
+            "175 * 2": "each rank has 1/16 of the layers, and 1/8 of each.",
+            "175 / 16 * 2": "tensor parallelism divides them by 8, too.",
+            "175 / 128": "bfloat16 has 2 bytes.",
+            "175 / 1024 * 2": "data-parallel ranks have the same parameters.",
+        },
+        otherwise="Which share of the parameters does a rank hold?",
+        why="A 128th, 2 bytes each: {answer:.2f} GB, once a step.",
     ),
 ]
