@@ -31,6 +31,42 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "parallel_3d: ranks count along pp before dp": (
+        "coordinates",
+        "Coordinates(dp=rank // tp % dp, pp=rank // (tp * dp), tp=rank % tp)",
+        "Coordinates(dp=rank // (tp * self.sizes.pp), pp=rank // tp % self.sizes.pp, tp=rank % tp)",
+    ),
+    "parallel_3d: data-parallel ranks are neighbours": ("lines", '"dp": tp, "pp": tp * dp', '"dp": 1, "pp": tp * dp'),
+    "parallel_3d: the ends are a pipeline's first two ranks": ("groups", "(line[0], line[-1])", "line[:2]"),
+    "parallel_3d: the head is not cut": (
+        "part",
+        "layer.head = tensor_parallel.ColumnParallelLinear.from_full(layer.head, group)",
+        "pass",
+    ),
+    "parallel_3d: gradients are summed over data ranks": (
+        "data",
+        "replica.finish_gradient_synchronization()\n",
+        "replica.finish_gradient_synchronization()\n"
+        "            for parameter in replica.parameters():\n                parameter.grad *= self.mesh.sizes.dp\n",
+    ),
+    "parallel_3d: the shared weight is two": (
+        "pipeline",
+        'dist.all_reduce(weight.grad, group=self.mesh.groups["ends"])',
+        "pass",
+    ),
+    "parallel_3d: a norm's gradients are summed over tp": (
+        "tensor",
+        "for weight in self.shared:\n",
+        "for name, p in self.layers[0][1].named_parameters():\n            if 'norm' in name:\n"
+        '                dist.all_reduce(p.grad, group=self.mesh.groups["tp"])\n        for weight in self.shared:\n',
+    ),
+    "parallel_3d: the loss is this rank's own": ("data", "loss /= self.mesh.sizes.dp", "loss *= 1"),
+    "parallel_3d: stages wait for each other's gradients": (
+        "bubble",
+        "        return super().backward(microbatch, gradient)",
+        "        result = super().backward(microbatch, gradient)\n        if self.backwards_left == 0:\n"
+        "            self.module.finish_gradient_synchronization()\n        return result",
+    ),
     "context_parallel: zigzag has chunks that are neighbours": (
         "split",
         "(rank, 2 * ranks - 1 - rank)",

@@ -510,7 +510,7 @@ def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         if place(rank, mesh)[1] == 1:
             what = f"seconds from the last backward of rank {rank} until the gradient for the stage before leaves"
             sends = [e.start for e in run.trace.of(rank, Kind.SEND)]
-            expect(max(sends) - last, what, unit="seconds").at_most(UNIT_SECONDS / 10)
+            expect(max(sends) - last, what, unit="seconds").at_most(UNIT_SECONDS / 100)
 
 
 @check(
