@@ -1,9 +1,9 @@
 """Part of solutions.py: exercise 17's step compared with the same layout composed of torch's parts, on 4 local ranks.
 
 Torch's: `init_device_mesh`, `parallelize_module` with DTensor for tensor parallelism, `Schedule1F1B` of
-`torch.distributed.pipelining`, and FSDP2's `replicate` for the data axis. Both train equal blocks from equal weights with
-equal batches, and the mean of squares as their loss: without embedding and head, which torch's parts do not tie. Runs
-alternate; the time is the slowest rank's.
+`torch.distributed.pipelining`, and FSDP2's `replicate` for the data axis. Both train equal blocks from equal weights
+with equal batches, and the mean of squares as their loss: without embedding and head, which torch's parts do not tie.
+Runs alternate; the time is the slowest rank's.
 """
 
 from __future__ import annotations

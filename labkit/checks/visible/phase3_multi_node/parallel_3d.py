@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
+from labkit.hardware import Link
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.parallel_3d import gpt_layers, share
 from labkit.trace import Kind
@@ -294,7 +295,8 @@ def everything(submission: Submission, ranks: Ranks) -> None:
 def bubble(submission: Submission, ranks: Ranks) -> None:
     dims, microbatches = (2, 2, 1), 4
     options = {"mark": work("mark", 1e-6), "block": work("unit", SECONDS), "unit": UNIT}
-    hardware = {"inter_node": "ethernet-10g", "nproc_per_node": 1}
+    slow = Link("slow", 0.01, 1e-6, "gradients of a stage take some milliseconds")
+    hardware = {"inter_node": slow, "nproc_per_node": 1}
     run = like_one_process(submission, ranks, dims, microbatches, 8, hardware=hardware, **options)
     if run.trace.clock != "modelled":
         raise NotMeasurable("time is exact on virtual ranks only")
@@ -302,7 +304,11 @@ def bubble(submission: Submission, ranks: Ranks) -> None:
     units = max(sum(e.operation == "unit" for e in run.trace.of(rank, Kind.COMPUTE)) for rank in range(4))
     # a step of m microbatches on p stages: m + p - 1 times a microbatch's forward and backward
     seconds = units * SECONDS * (microbatches + 1) / microbatches
-    expect(end - begin, "seconds of two steps with 4 microbatches on 2 stages", unit="seconds").at_most(1.1 * seconds)
+    expect(end - begin, "seconds of two steps with 4 microbatches on 2 stages", unit="seconds").at_most(1.2 * seconds)
+    last = max(e.end for e in run.trace.of(2, Kind.COMPUTE) if e.operation == "unit")
+    leaves = max(e.start for e in run.trace.of(2, Kind.SEND))
+    what = "seconds from the last backward of the last stage until its gradient leaves for the stage before"
+    expect(leaves - last, what, unit="seconds", look_at="Stage.backward must not wait").at_most(0.001)
 
 
 HINTS = {
