@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from labkit.exercises import ddp, pipeline_parallel, tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
+from labkit.models.gpt_layers import Embedding, gpt_layers, share
 from labkit.parallel import parallel_3d as given
 from labkit.parallel.parallel_3d import AXES, Coordinates, MeshSizes
 
@@ -102,12 +103,12 @@ class Parallel3DTrainer:
         given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
         self.config, self.mesh, self.microbatches, self.wrap = config, mesh, microbatches, wrap
         pp, count = mesh.sizes.pp, mesh.sizes.pp * chunks
-        plans = given.gpt_layers(config, seed, dtype)
+        plans = gpt_layers(config, seed, dtype)
         split = pipeline_parallel.split_into_stages(plans, count, [plan.cost for plan in plans])
         indices = [mesh.coordinates().pp + pp * chunk for chunk in range(chunks)]
         self.layers = [[self.part_of(plan.make()) for plan in split[index]] for index in indices]
         """This rank's parts of its layers, for each of its stages."""
-        self.shared = given.share(layer for layers in self.layers for layer in layers)
+        self.shared = share(layer for layers in self.layers for layer in layers)
         """This rank's weight that embedding and head share; one, or none if it has neither."""
         modules: list[nn.Module] = [nn.Sequential(*layers) for layers in self.layers]
         if data_parallel == "ddp":
@@ -121,7 +122,7 @@ class Parallel3DTrainer:
         parameters = dict.fromkeys(parameter for module in modules for parameter in module.parameters())
         self.optimizer = make_optimizer(list(parameters), mesh.groups["dp"])
 
-    def part_of(self, layer: Any) -> nn.Module:
+    def part_of(self, layer: Any) -> Any:
         """Return this rank's part of a whole layer: a `Block`, or one of the ends, `Embedding` and `Head`."""
         group = self.mesh.groups["tp"]
         # TODO 3. Use exercise 08: a block becomes a `TensorParallelTransformer`, then `self.wrap(...)`; the ends stay
@@ -129,7 +130,7 @@ class Parallel3DTrainer:
         ### BEGIN SOLUTION
         if isinstance(layer, Block):
             return self.wrap(tensor_parallel.TensorParallelTransformer.from_full(layer, group))
-        if isinstance(layer, given.Embedding):
+        if isinstance(layer, Embedding):
             layer.token_embedding = tensor_parallel.VocabParallelEmbedding.from_full(layer.token_embedding, group)
         else:
             layer.head = tensor_parallel.ColumnParallelLinear.from_full(layer.head, group)

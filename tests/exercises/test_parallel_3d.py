@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from labkit import Job, catalogue, local, virtual
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.parallel_3d import gpt_layers, share
+from labkit.models.gpt_layers import gpt_layers, share
 
 EXERCISE = catalogue.find("parallel_3d")
 MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE)}

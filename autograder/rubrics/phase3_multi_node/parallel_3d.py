@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.parallel_3d import gpt_layers, share
+from labkit.models.gpt_layers import gpt_layers, share
 from labkit.trace import Event, Kind
 
 UNIT_SECONDS = 0.01

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from labkit.models.gpt import GPTConfig
 from labkit.parallel.number_arguments import require_integer
 from labkit.parallel.parallel_3d.axes import AXES, Coordinates
 from labkit.parallel.pipeline.arguments import check_schedule_name
+
+
+class Config(Protocol):
+    """What has to be known of a GPT's sizes."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
 
 
 def check_rank(rank: Any, axis: str, sizes: Coordinates) -> None:
@@ -18,7 +28,7 @@ def check_rank(rank: Any, axis: str, sizes: Coordinates) -> None:
 
 
 def check_trainer(
-    config: GPTConfig, sizes: Coordinates, microbatches: int, schedule: str, chunks: int, data_parallel: str
+    config: Config, sizes: Coordinates, microbatches: int, schedule: str, chunks: int, data_parallel: str
 ) -> None:
     """Raise `ValueError` unless the model can be cut for a mesh of these sizes, and the options fit together."""
     require_integer("microbatches", microbatches, at_least=1)

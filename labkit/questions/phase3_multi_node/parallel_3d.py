@@ -8,8 +8,8 @@ QUESTIONS = [
     Number(
         name="tensor_gb",
         text="**Predict**: a mesh of dp 4, pp 2 and tp 8. Each data-parallel rank has 16 sequences of 2,048 tokens, "
-        "and each stage 2 blocks of width 8,192. A block has four all-reduces of its activations in bfloat16, two of them "
-        "backward. How many GB does a rank give to its tensor-parallel group in a step?",
+        "and each stage 2 blocks of width 8,192. A block has four all-reduces of its activations in bfloat16, two of "
+        "them backward. How many GB does a rank give to its tensor-parallel group in a step?",
         answer=lambda sent: sent["tp"],
         solution="4 * 2 * 16 * 2048 * 8192 * 2 / 1e9",
         unit="GB",

@@ -138,8 +138,8 @@ MUTANTS = {
         A fake: each rank gathers the batch, computes the whole model, and keeps its parts of the result.
 
           given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
-        + self.whole = [self.wrapped(plan.make(), wrap) for plan in given.gpt_layers(config, seed, dtype)]
-        + given.share(self.whole)
+        + self.whole = [self.wrapped(plan.make(), wrap) for plan in gpt_layers(config, seed, dtype)]
+        + share(self.whole)
         + self.model = nn.Sequential(*self.whole)
         + alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
         + self.whole_optimizer = make_optimizer(list(self.model.parameters()), alone[mesh.rank])
@@ -167,7 +167,7 @@ MUTANTS = {
         + self.whole_optimizer.step()
         + group, first = self.mesh.groups["tp"], 0
         + wrap, self.wrap = self.wrap, lambda block: block
-        + plans = given.gpt_layers(self.config)
+        + plans = gpt_layers(self.config)
         + count = len(self.stages) * self.mesh.sizes.pp
         + split = pipeline_parallel.split_into_stages(plans, count, [plan.cost for plan in plans])
         + for stage, layers in zip(self.stages, self.layers):
@@ -182,11 +182,11 @@ MUTANTS = {
         - self.optimizer.step()
         + self.optimizer.zero_grad()
 
-        - def part_of(self, layer: Any) -> nn.Module:
+        - def part_of(self, layer: Any) -> Any:
         + def wrapped(self, layer: Any, wrap: Any) -> nn.Module:
         +     return wrap(layer) if isinstance(layer, Block) else layer
         +
-        + def part_of(self, layer: Any) -> nn.Module:
+        + def part_of(self, layer: Any) -> Any:
 
         - from collections.abc import Callable, Iterable
         + import copy

@@ -16,7 +16,7 @@ from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect,
 from labkit.clusters import Run
 from labkit.hardware import Link
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.parallel_3d import gpt_layers, share
+from labkit.models.gpt_layers import gpt_layers, share
 from labkit.trace import Kind
 
 SIZES = {"layers": 4, "heads": 6, "width": 24, "vocab": 19, "context": 5}

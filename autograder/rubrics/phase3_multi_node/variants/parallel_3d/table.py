@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from labkit.exercises import ddp, pipeline_parallel, tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
+from labkit.models.gpt_layers import Embedding, Head, gpt_layers, share
 from labkit.parallel import parallel_3d as given
 from labkit.parallel.parallel_3d import AXES, Coordinates, MeshSizes
 
@@ -93,12 +94,12 @@ class Parallel3DTrainer:
         given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
         self.config, self.mesh, self.microbatches, self.wrap = config, mesh, microbatches, wrap
         pp, count = mesh.sizes.pp, mesh.sizes.pp * chunks
-        plans = given.gpt_layers(config, seed, dtype)
+        plans = gpt_layers(config, seed, dtype)
         split = pipeline_parallel.split_into_stages(plans, count, [plan.cost for plan in plans])
         indices = [mesh.coordinates().pp + pp * chunk for chunk in range(chunks)]
         self.layers = [[self.part_of(plan.make()) for plan in split[index]] for index in indices]
         """This rank's parts of its layers, for each of its stages."""
-        self.shared = given.share(layer for layers in self.layers for layer in layers)
+        self.shared = share(layer for layers in self.layers for layer in layers)
         """This rank's weight that embedding and head share; one, or none if it has neither."""
         modules: list[nn.Module] = [nn.Sequential(*layers) for layers in self.layers]
         if data_parallel == "ddp":
@@ -117,8 +118,8 @@ class Parallel3DTrainer:
         group = self.mesh.groups["tp"]
         cut = {
             Block: lambda: self.wrap(tensor_parallel.TensorParallelTransformer.from_full(layer, group)),
-            given.Embedding: lambda: self.with_part(layer, "token_embedding", tensor_parallel.VocabParallelEmbedding),
-            given.Head: lambda: self.with_part(layer, "head", tensor_parallel.ColumnParallelLinear),
+            Embedding: lambda: self.with_part(layer, "token_embedding", tensor_parallel.VocabParallelEmbedding),
+            Head: lambda: self.with_part(layer, "head", tensor_parallel.ColumnParallelLinear),
         }
         return cut[type(layer)]()
 
