@@ -125,7 +125,7 @@ def copy_fake_tensors() -> None:
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            return original(self, memo)  # which raises torch's error
+            return original(self, memo)  # type: ignore[no-untyped-call]  # which raises torch's error
         with torch.no_grad():
             copied = self.clone()
         if isinstance(self, torch.nn.Parameter):

@@ -150,6 +150,7 @@ class Parallel3DTrainer:
             group=self.mesh.groups["tp"],
         )
         self.optimizer.zero_grad()
+        loss: Tensor | None = None
         # TODO 4. Run `self.pipeline.forward_backward`, all of it within `no_sync()` of each of `self.replicas`, with
         # `backwards_left` of each stage set; then finish what `Stage.backward`, below, has launched. Where embedding
         # and head are on two ranks, the weight in `self.shared` has two gradients, whose sum belongs to both. Last,
@@ -173,13 +174,13 @@ class Parallel3DTrainer:
         return loss
 
 
-class Stage(pipeline_parallel.PipelineStage):
+class Stage(pipeline_parallel.PipelineStage):  # type: ignore[misc, name-defined]  # a module of the learner
     """A stage whose gradients are averaged over the data ranks while its last backward runs, if `module` can do so."""
 
     backwards_left = 0
     """Number of backwards to come in this step."""
 
-    def backward(self, microbatch: int, gradient: Tensor | None = None) -> Tensor | None:
+    def backward(self, microbatch: int, gradient: Tensor | None = None) -> Any:
         """Add to the gradients; the last backward of a step also launches their all-reduces, and does not wait."""
         # All forwards ran in `no_sync()`, so nothing is averaged by itself: `self.module` may be one of exercise 11,
         # whose `synchronize_next_backward()` makes the next backward do it.

@@ -96,7 +96,7 @@ def refused(meshes: list[list[Any]], options: list[list[Any]]) -> list[str]:
 
 def trained(
     mesh_sizes: list[int],
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
     batches: list[Any],
     microbatches: int,
     seed: int,
@@ -183,7 +183,7 @@ def count(sizes: Sequence[int]) -> int:
     return sizes[0] * sizes[1] * sizes[2]
 
 
-def drawn_sizes(draw: Draw, heads: int, layers: int) -> dict[str, int]:
+def drawn_sizes(draw: Draw, heads: int, layers: int) -> dict[str, Any]:
     return {
         "layers": layers, "heads": heads, "width": heads * draw.choice([4, 6]), "vocab": draw.randrange(17, 30),
         "context": draw.choice([4, 6]),
@@ -288,7 +288,7 @@ def by_axis(run: Run, rank: int, mesh: Sequence[int]) -> dict[str, list[Event]]:
 def product_flops(training: Training) -> float:
     """FLOPs of the products of one block with whole matrices, forward, for a microbatch of one data-parallel rank."""
     samples = training.samples / training.mesh[0] / training.microbatches
-    return 24 * samples * training.sizes["context"] * training.sizes["width"] ** 2
+    return float(24 * samples * training.sizes["context"] * training.sizes["width"] ** 2)
 
 
 # The mesh -------------------------------------------------------------------------------------------------------------

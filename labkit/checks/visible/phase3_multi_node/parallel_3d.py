@@ -19,7 +19,7 @@ from labkit.models.gpt import GPTConfig
 from labkit.models.gpt_layers import gpt_layers, share
 from labkit.trace import Kind
 
-SIZES = {"layers": 4, "heads": 6, "width": 24, "vocab": 19, "context": 5}
+SIZES: dict[str, Any] = {"layers": 4, "heads": 6, "width": 24, "vocab": 19, "context": 5}
 UNIT = 24 * 24**2 * 5.0
 """FLOPs of the matrix products of one block, forward, for a sequence of 5 tokens."""
 SECONDS = 0.01
@@ -49,7 +49,7 @@ def joined(dp: int, pp: int, tp: int) -> dict[str, list[int]]:
 
 def trained(
     dims: list[int],
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
     batches: list[Any],
     microbatches: int,
     mark: Any = None,
