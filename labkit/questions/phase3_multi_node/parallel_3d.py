@@ -44,13 +44,13 @@ QUESTIONS = [
         text="**Predict**: of all layouts of these 64 GPUs, the one with tensor parallelism alone, tp 64 over eight "
         "nodes: how many times as long as the best one does its step take? A guess within a quarter counts.",
         answer=lambda steps: steps[1, 1, 64] / min(steps.values()),
-        solution="7",
+        solution="831 / 283",
         tolerance=0.25,
         near={
-            "1": "tensor parallelism over nodes waits for 16 all-reduces of activations, on cards with 25 GB/s.",
-            "2": "it is more: its all-reduces cross nodes, and nothing is computed meanwhile.",
+            "1": "its all-reduces of activations cross nodes, and nothing is computed meanwhile.",
+            "12": "that is how much slower the links between nodes are; a step computes, too.",
         },
-        otherwise="Run the next cell: how long do all-reduces of activations take between nodes?",
+        otherwise="What takes longer between nodes, and which share of the best layout's step does it have?",
         why="{answer:.1f} times.",
         shown_by="the picture below",
     ),
