@@ -7,28 +7,26 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="tensor_gb",
-        text="**Predict**: a mesh of dp 4, pp 2 and tp 8. Each data-parallel rank has 16 sequences of 2,048 tokens, "
+        text="A mesh of dp 4, pp 2 and tp 8. Each data-parallel rank has 16 sequences of 2,048 tokens, "
         "and each stage 2 blocks of width 8,192. A block has four all-reduces of its activations in bfloat16, two of "
         "them backward. How many GB does a rank give to its tensor-parallel group in a step?",
-        answer=lambda sent: sent["tp"],
+        answer=lambda: 4 * 2 * 16 * 2048 * 8192 * 2 / 1e9,
         solution="4 * 2 * 16 * 2048 * 8192 * 2 / 1e9",
         unit="GB",
         tolerance=0.03,
         near={
-            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "backward has two, too.",
-            "4 * 16 * 2048 * 8192 * 2 / 1e9": "a stage has two blocks.",
+            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "backward has two, too, and a stage has two blocks.",
             "4 * 2 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
             "4 * 2 * 16 * 2048 * 8192 / 1e9": "bfloat16 has 2 bytes.",
         },
         otherwise="An activation has 16 * 2,048 * 8,192 numbers of 2 bytes. How many of them are reduced?",
         why="Four for each of 2 blocks: {answer:.2f} GB.",
-        shown_by="the table below",
     ),
     Number(
         name="rank_43",
-        text="**Predict**: 64 ranks count along tp first, then along dp, then along pp. On a mesh of dp 2, pp 4 and tp "
+        text="64 ranks count along tp first, then along dp, then along pp. On a mesh of dp 2, pp 4 and tp "
         "8, which rank has the places dp 1, pp 2 and tp 3? All count from 0.",
-        answer=lambda table: float(table[2, 1, 3]),
+        answer=lambda: (2 * 2 + 1) * 8 + 3,
         solution="(2 * 2 + 1) * 8 + 3",
         tolerance=0,
         near={
@@ -37,21 +35,21 @@ QUESTIONS = [
         },
         otherwise="Neighbours along tp are 1 apart, along dp 8, along pp 2 * 8.",
         why="2 * 16 along pp, 1 * 8 along dp, and 3: rank {answer:.0f}.",
-        shown_by="the picture below",
     ),
     Number(
-        name="slowest_over_best",
-        text="**Predict**: of all layouts of these 64 GPUs, the one with tensor parallelism alone, tp 64 over eight "
-        "nodes: how many times as long as the best one does its step take? A guess within a quarter counts.",
-        answer=lambda steps: steps[1, 1, 64] / min(steps.values()),
-        solution="831 / 283",
+        name="slowest_ms",
+        text="**Predict**: the best of all layouts below takes 283 ms a step. How many does the one with tensor "
+        "parallelism alone take, tp 64 over eight nodes? A guess within a quarter counts.",
+        answer=lambda steps: steps[1, 1, 64] * 1e3,
+        solution="831",
+        unit="ms",
         tolerance=0.25,
         near={
-            "1": "its all-reduces of activations cross nodes, and nothing is computed meanwhile.",
-            "12": "that is how much slower the links between nodes are; a step computes, too.",
+            "283": "its all-reduces of activations cross nodes, and nothing is computed meanwhile.",
+            "283 * 12": "that is how much slower the links between nodes are; a step computes, too.",
         },
         otherwise="What takes longer between nodes, and which share of the best layout's step does it have?",
-        why="{answer:.1f} times.",
+        why="{answer:.0f} ms: three times as long as the best.",
         shown_by="the picture below",
     ),
     Number(
