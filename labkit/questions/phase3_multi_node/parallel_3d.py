@@ -15,9 +15,8 @@ QUESTIONS = [
         unit="GB",
         tolerance=0.03,
         near={
-            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "backward has two, too, and a stage has two blocks.",
+            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "count four all-reduces for each of two blocks, and 2 bytes for each number.",
             "4 * 2 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
-            "4 * 2 * 16 * 2048 * 8192 / 1e9": "bfloat16 has 2 bytes.",
         },
         otherwise="An activation has 16 * 2,048 * 8,192 numbers of 2 bytes. How many of them are reduced?",
         why="Four for each of 2 blocks: {answer:.2f} GB.",
