@@ -474,11 +474,11 @@ def optimizer(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def bubble(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     mesh, m = [1, 2, 2], draw.choice([4, 5])
-    training = Training(draw, mesh, m, m, steps=1, layers=4)
-    flops = product_flops(training) / 2  # of a block on one of two tensor-parallel ranks
-    options = {"mark": work("mark", 1e-6), "unit": work("unit", UNIT_SECONDS), "flops": flops}
+    training = Training(draw, mesh, m, m, steps=1, layers=4, width=draw.choice([48, 64]))
+    flops = product_flops(training) / 2 / 8  # an eighth of a block on one of two tensor-parallel ranks
+    options = {"mark": work("mark", 1e-6), "unit": work("unit", UNIT_SECONDS / 8), "flops": flops}
     run = train(submission, ranks, training, {"inter_node": "ib-hdr", "nproc_per_node": 2}, **options)
-    busy = [sum(e.operation == "unit" for e in run.trace.of(rank, Kind.COMPUTE)) for rank in range(4)]
+    busy = [sum(e.operation == "unit" for e in run.trace.of(rank, Kind.COMPUTE)) / 8 for rank in range(4)]
     for rank, units in enumerate(busy):
         # two blocks; backward has twice the FLOPs of forward; attention, the head, and the end of the step have some
         expect(units, f"work of rank {rank}, in blocks' forwards").at_least(3 * 2 * m - 1)

@@ -15,7 +15,7 @@ QUESTIONS = [
         unit="GB",
         tolerance=0.03,
         near={
-            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "count four all-reduces for each of two blocks, and 2 bytes for each number.",
+            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "four all-reduces for each of two blocks, 2 bytes a number.",
             "4 * 2 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
         },
         otherwise="An activation has 16 * 2,048 * 8,192 numbers of 2 bytes. How many of them are reduced?",
