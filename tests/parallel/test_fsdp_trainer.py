@@ -198,3 +198,14 @@ def test_bad_arguments_are_named(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 2, name: value}
     with pytest.raises(ValueError, match=name):
         FSDPTrainer(SimpleNamespace(world_size=2), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "warmup", "rates"), [(8, 2, [0.1, 0.25, 0.4, 0.4]), (8, 0, [0.4, 0.4]), (1, 2, [0.1, 0.075, 0.05])]
+)
+def test_the_learning_rate_grows_to_that_of_the_global_batch(batch_size: int, warmup: int, rates: list[float]) -> None:
+    config = SimpleNamespace(world_size=2)
+    trainer = FSDPTrainer(config, 0.1, batch_size, base_batch_size=4, warmup_steps=warmup)
+    for step, rate in enumerate(rates):
+        trainer.steps = step
+        assert trainer.learning_rate_now() == pytest.approx(rate)

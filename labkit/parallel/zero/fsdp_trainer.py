@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -112,10 +113,9 @@ class FSDPTrainer(TrainingStep):
         """Return the learning rate of step number `self.steps`."""
         base, warmup = self.schedule["base_batch_size"], self.schedule["warmup_steps"]
         require_schedule(self.global_batch_size, base, self.steps, warmup)
-        last = float(self.learning_rate * self.global_batch_size / base)
-        if self.steps >= warmup:
-            return last
-        return self.learning_rate + (last - self.learning_rate) * self.steps / warmup
+        rates = self.learning_rate, self.learning_rate * self.global_batch_size / base
+        # without a warm-up, the last rate at once
+        return float(np.interp(self.steps, (0 if warmup else -1, warmup), rates))
 
     def all_reduce_metrics(self, metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
         """Return the mean of each metric over the ranks, in one collective: numbers, or tensors of one element."""
