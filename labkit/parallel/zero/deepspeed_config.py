@@ -15,18 +15,17 @@ import torch
 
 from labkit.parallel.number_arguments import require_integer, require_positive
 
-ENTRIES = frozenset(
-    """
-    activation_checkpointing aio autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
-    csv_monitor data_efficiency data_parallel_size data_types dataloader_drop_last datastates_ckpt disable_allgather
-    disable_python_gc dump_state expert_parallel flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
-    gradient_clipping gradient_predivide_factor hybrid_engine log_level managed_gradient_accumulation memory_breakdown
-    optimizer pipeline prescale_gradients scheduler seq_parallel_communication_data_type sequence_parallel_size
-    steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size train_micro_batch_size_per_gpu
-    use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb weight_quantization
-    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
-    """.split()
-)
+_ENTRIES = """
+activation_checkpointing aio autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
+csv_monitor data_efficiency data_parallel_size data_types dataloader_drop_last datastates_ckpt disable_allgather
+disable_python_gc dump_state expert_parallel flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
+gradient_clipping gradient_predivide_factor hybrid_engine log_level managed_gradient_accumulation memory_breakdown
+optimizer pipeline prescale_gradients scheduler seq_parallel_communication_data_type sequence_parallel_size
+steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size train_micro_batch_size_per_gpu
+use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb weight_quantization
+zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
+"""
+ENTRIES = frozenset(_ENTRIES.split())
 """Top-level entries that DeepSpeed 0.19.8 reads."""
 OPTIMIZERS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Classes of torch.optim that update each element by itself, as the shards of ZeRO require."""
@@ -60,8 +59,8 @@ def create_deepspeed_config(
     of `OPTIMIZERS`; it is torch's, so that nothing is compiled; optimizer_params: its further arguments.
     gradient_clipping: the largest norm of all gradients together; 0: any. offload_optimizer: state and step are on the
     CPU; offload_params (stage 3): parameters, too. overlap_comm: gradients are reduced during the backward pass.
-    param_persistence_threshold (stage 3): parameters with fewer elements stay on all ranks once they are gathered; None:
-    DeepSpeed's own, 100,000. bf16: compute in bfloat16, which inputs must have. entries: others of DeepSpeed's.
+    param_persistence_threshold (stage 3): smaller parameters, in elements, stay on all ranks once they are gathered;
+    None: DeepSpeed's own, 100,000. bf16: compute in bfloat16, which inputs must have. entries: others of DeepSpeed's.
     Raises ValueError, with its name and value, for an argument that cannot be used.
     """
     require_integer("stage", stage, at_least=0, below=4)
