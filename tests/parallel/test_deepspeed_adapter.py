@@ -52,6 +52,8 @@ def batches(count):
 
 TRAIN = """
 import os
+
+os.environ["DS_ACCELERATOR"] = "cpu"  # on machines with GPUs as well
 import torch.distributed as dist
 from labkit.parallel.zero.deepspeed_adapter import initialize_deepspeed
 from labkit.parallel.zero.deepspeed_config import create_deepspeed_config
