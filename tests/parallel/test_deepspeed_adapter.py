@@ -59,7 +59,12 @@ from labkit.parallel.zero.deepspeed_adapter import initialize_deepspeed
 from labkit.parallel.zero.deepspeed_config import create_deepspeed_config
 
 dist.init_process_group("gloo")
-rank, all_losses, sharded = dist.get_rank(), [], []
+rank, all_losses, sharded, refused = dist.get_rank(), [], [], []
+for optimizer in ({"type": "AdamW"}, {"type": "adam", "params": {"torch_adam": False}}, {"type": "Lion"}):
+    try:
+        initialize_deepspeed(nn.Linear(2, 2), {"train_batch_size": 2, "optimizer": optimizer})
+    except ValueError as error:
+        refused.append(str(error))
 for options in RUNS:
     config = create_deepspeed_config(micro_batch_size=3, gradient_clipping=CLIP, learning_rate=0.1, **options)
     net = model(seed=rank)
@@ -78,7 +83,7 @@ for options in RUNS:
     engine.destroy()
 extensions = os.environ["TORCH_EXTENSIONS_DIR"]
 dist.destroy_process_group()
-[all_losses, sharded, os.listdir(extensions)]
+[all_losses, sharded, refused, os.listdir(extensions)]
 """
 
 
@@ -113,10 +118,12 @@ def test_deepspeed_trains_as_one_process_and_compiles_nothing(
     source = f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {str(tmp_path)!r}\nRUNS, CLIP = {RUNS}, {CLIP}\n"
     run = kind(nproc_per_node=2).run(Job(source=source + MODEL + TRAIN, timeout=300)).raise_if_failed()
     whole = sum(p.numel() for p in nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 7), nn.Linear(7, 3)).parameters())
-    for all_losses, held, compiled in run.values:
+    for all_losses, held, refused, compiled in run.values:
         for options, losses in zip(RUNS, all_losses, strict=True):
             assert losses == pytest.approx(one_process(**options), rel=1e-5), options
         assert held == [0 if options["stage"] == 3 else whole for options in RUNS], "at stage 3 modules hold nothing"
+        for name, message in zip(("AdamW", "adam", "Lion"), refused, strict=True):
+            assert f"own {name!r}" in message and "torch_adam" in message
         assert compiled == []
 
 

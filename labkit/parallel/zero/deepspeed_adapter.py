@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from labkit.parallel.zero.deepspeed_config import require_deepspeed_config
+from labkit.parallel.zero.deepspeed_config import compiles_optimizer, require_deepspeed_config
 
 VERSION = "0.19.8"
 """The version that pyproject.toml names."""
@@ -26,7 +26,8 @@ def initialize_deepspeed(model: nn.Module, config: dict[str, Any], **options: An
     config: as `create_deepspeed_config` makes it. options: further arguments of `deepspeed.initialize`, such as
     `optimizer`, `lr_scheduler` or `model_parameters`; without it, all trained parameters.
     Raises ModuleNotFoundError without the package; ValueError, before any message is sent, for a config with something
-    that DeepSpeed would ignore; RuntimeError without a process group; and DeepSpeed's own errors.
+    that DeepSpeed would ignore or, on CPUs, with an optimizer that it would compile; RuntimeError without a process
+    group; and DeepSpeed's own errors.
     """
     require_deepspeed_config(config)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -37,6 +38,13 @@ def initialize_deepspeed(model: nn.Module, config: dict[str, Any], **options: An
     deepspeed = _package()
     if not dist.is_initialized():
         raise RuntimeError("initialize_deepspeed needs a process group: call setup_distributed(config) first")
+    on_cpu = deepspeed.get_accelerator().device_name() == "cpu"
+    if on_cpu and options.get("optimizer") is None and compiles_optimizer(config):
+        name = config["optimizer"]["type"]
+        raise ValueError(
+            f"config['optimizer'] must be torch's, got DeepSpeed's own {name!r}, which it compiles first: "
+            "set torch_adam in its params, or call deepspeed.initialize"
+        )
     engine, *_ = deepspeed.initialize(model=model, config=config, **{"model_parameters": trained, **options})
     return engine
 

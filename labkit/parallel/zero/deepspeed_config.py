@@ -132,6 +132,15 @@ def require_deepspeed_config(config: Any) -> None:
         _require_optimizer(config["optimizer"])
 
 
+def compiles_optimizer(config: Mapping[str, Any]) -> bool:
+    """Return whether DeepSpeed compiles this config's optimizer when it makes it, on a CPU."""
+    entry = config.get("optimizer", {"type": ""})
+    name = entry["type"].lower()
+    return name in ("lamb", "lion") or (
+        name in ("adam", "adamw", "muon") and not entry.get("params", {}).get("torch_adam")
+    )
+
+
 def _require_optimizer(entry: Any) -> None:
     if not isinstance(entry, dict) or not isinstance(name := entry.get("type"), str):
         raise ValueError(f"config['optimizer'] must be a dict with a type, got {entry!r}"[:200])

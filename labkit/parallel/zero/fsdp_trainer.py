@@ -147,7 +147,7 @@ def sharding_units(model: nn.Module, unit_types: type[nn.Module] | tuple[type[nn
     """Return the modules inside `model` that are gathered one by one; what is in none of them is the model's own unit.
 
     unit_types: as in `FSDPTrainer.wrap_model_fsdp`. Modules that share a parameter with another unit or with the model
-    itself are left out: sharded apart, each would train a copy of its own. So are modules without parameters.
+    itself are left out: torch does not shard them apart. So are modules without parameters.
     """
     units = [unit for unit in _candidates(model, unit_types) if any(True for _ in unit.parameters())]
     inside = {module for unit in units for module in unit.modules()}
