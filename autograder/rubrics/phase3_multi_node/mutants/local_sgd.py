@@ -5,7 +5,7 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 MUTANTS = {
-    "does_nothing": Mutant(0).edited("""
+    "does_nothing": Mutant(0, loses=set()).edited("""
         No rank ever communicates, and all keep their equal share of a batch.
 
         - dist.all_reduce(message.flat, group=group)
@@ -21,32 +21,13 @@ MUTANTS = {
         - self.speeds = given.exchange_speeds(speed, self.group)
         + pass
     """),
-    "ranks_count_alike": Mutant(0).edited("""
+    "ranks_count_alike": Mutant(0, loses=set()).edited("""
         The mean of the ranks' means, however many samples each has.
 
         - message.flat.mul_(weight)
         + pass
     """),
-    "divides_by_ranks": Mutant(0).edited("""
-        The weighted sum is divided by the number of ranks.
-
-        - tensor.copy_(torch.where(total > 0, summed / total, tensor))
-        + tensor.copy_(torch.where(total > 0, summed / dist.get_world_size(group), tensor))
-    """),
-    "zero_times_nan": Mutant(0).edited("""
-        A rank without samples sends 0 * NaN.
-
-        - message.flat.zero_()
-        + message.flat.mul_(weight)
-    """),
-    "weights_in_a_second_message": Mutant(0).edited("""
-        The sum of the weights costs another all-reduce.
-
-        - dist.all_reduce(message.flat, group=group)
-        + dist.all_reduce(message.flat[:-1], group=group)
-        + dist.all_reduce(message.flat[-1:], group=group)
-    """),
-    "gathers_all": Mutant(0).edited("""
+    "gathers_all": Mutant(0, loses=set()).edited("""
         Each rank gathers the tensors of all ranks and adds them up itself.
 
         - dist.all_reduce(message.flat, group=group)
@@ -54,56 +35,52 @@ MUTANTS = {
         + dist.all_gather(parts, message.flat, group=group)
         + message.flat.copy_(torch.stack(parts).sum(0))
     """),
-    "rest_to_the_first": Mutant(0).edited("""
-        What is left after rounding down goes to the first rank.
+    "drops_the_rest": Mutant(0, loses=set()).edited("""
+        Shares are rounded down, and some samples belong to nobody.
 
-        - shares[ends.index(min(ends))] += 1
-        + shares[0] += 1
-    """),
-    "rounds_each_share": Mutant(0).edited("""
-        Shares are rounded, and the last rank gets what is left.
-
-        - shares = [int(global_batch_size * speed / sum(speeds)) for speed in speeds]
         - for _ in range(global_batch_size - sum(shares)):
         -     ends = [(share + 1) / speed for share, speed in zip(shares, speeds, strict=True)]
         -     shares[ends.index(min(ends))] += 1
-        - return shares
-        + shares = [round(global_batch_size * speed / sum(speeds)) for speed in speeds[:-1]]
-        + return [*shares, global_batch_size - sum(shares)]
     """),
-    "measures_once": Mutant(0).edited("""
+    "equal_batches": Mutant(0, loses=set()).edited("""
+        All ranks get the same number of samples, whatever their speed.
+
+          given.check_speeds(speeds, global_batch_size)
+        + speeds = [1.0] * len(speeds)
+    """),
+    "measures_once": Mutant(0, loses=set()).edited("""
         Speeds are the mean since training began: a rank that becomes slow is seen late.
 
           self.speeds = given.exchange_speeds(speed, self.group)
         - self.samples, self.seconds = 0, 0.0
           return self.speeds
     """),
-    "averages_every_step": Mutant(0).edited("""
+    "averages_every_step": Mutant(0, loses=set()).edited("""
         The period is ignored: local steps are averaged one by one.
 
         - if self.local_steps == self.period:
         -     self.synchronize()
         + self.synchronize()
     """),
-    "counts_the_warm_up": Mutant(0).edited("""
+    "counts_the_warm_up": Mutant(0, loses=set()).edited("""
         Periods are counted from the first step, also through the warm-up.
 
         - if self.local_steps == self.period:
         + if (self.steps + 1) % self.period == 0:
     """),
-    "waits_every_step": Mutant(0).edited("""
+    "waits_every_step": Mutant(0, loses=set()).edited("""
         Ranks meet in a barrier after each local step.
 
           self.local_steps, self.samples = self.local_steps + 1, self.samples + samples
         + dist.barrier(self.group)
     """),
-    "forgets_the_short_period": Mutant(0).edited("""
+    "forgets_the_short_period": Mutant(0, loses=set()).edited("""
         A last period with fewer steps is not averaged.
 
         - if self.local_steps:
         + if self.local_steps == self.period:
     """),
-    "averages_weights_in_the_warm_up": Mutant(0).edited("""
+    "averages_weights_in_the_warm_up": Mutant(0, loses=set()).edited("""
         With period 1 and in the warm-up each rank takes its own step, and weights are averaged.
 
         - weighted_average(given.gradients(self.parameters), samples, self.group)
@@ -113,26 +90,26 @@ MUTANTS = {
         +     self.optimizer.step()
         + weighted_average(self.parameters, samples, self.group)
     """),
-    "samples_of_the_last_step": Mutant(0).edited("""
+    "samples_of_the_last_step": Mutant(0, loses=set()).edited("""
         A rank counts by the samples of the period's last step alone.
 
         - self.local_steps, self.samples = self.local_steps + 1, self.samples + samples
         + self.local_steps, self.samples = self.local_steps + 1, samples
     """),
-    "samples_of_all_time": Mutant(0).edited("""
+    "samples_of_all_time": Mutant(0, loses=set()).edited("""
         A rank counts by the samples of all its local steps, not of those since the last average.
 
+          self.average()
         - self.local_steps, self.samples = 0, 0
-          ### END SOLUTION
         + self.local_steps = 0
     """),
-    "outer_without_momentum": Mutant(0).edited("""
+    "outer_without_momentum": Mutant(0, loses=set()).edited("""
         The outer optimizer forgets its momentum after each step.
 
           self.outer.step()
         + self.outer.state.clear()
     """),
-    "only_parameters_move": Mutant(0).edited("""
+    "only_parameters_move": Mutant(0, loses=set()).edited("""
         Parameters take the outer step, the anchors stay where training began.
 
         - self.outer.step()
@@ -145,17 +122,10 @@ MUTANTS = {
         +     parameter.copy_(anchor)
         +     anchor.copy_(old)
     """),
-    "anchors_of_few_digits": Mutant(0).edited("""
+    "anchors_of_few_digits": Mutant(0, loses=set()).edited("""
         Anchors have the parameters' dtype: small outer steps in bfloat16 are lost.
 
         - self.anchors = [nn.Parameter(given.widened(parameter)) for parameter in self.parameters]
         + self.anchors = [nn.Parameter(parameter.detach().clone()) for parameter in self.parameters]
-    """),
-    "outer_step_of_each_rank": Mutant(0).edited("""
-        Each rank takes the outer step of its own way; then parameters are averaged.
-
-        - weighted_average(given.gradients(self.anchors), self.samples, self.group)
-          self.outer.step()
-        + weighted_average(self.anchors, self.samples, self.group)
     """),
 }
