@@ -10,15 +10,15 @@ QUESTIONS = [
         text="**Predict**: if ranks send only after every eighth step, how many milliseconds does a step take on "
         "average?",
         answer=lambda step_ms: step_ms[8],
-        solution="20 + 61 / 8",
+        solution="20 + 66 / 8",
         unit="ms",
         tolerance=0.05,
         near={
-            "81 / 8": "computing takes its 20 ms in every step.",
+            "86 / 8": "computing takes its 20 ms in every step.",
             "20": "one step of eight still has a message.",
         },
         otherwise="Of the time above, 20 ms are computing, in every step; the rest is a message, in one step of eight.",
-        why="20 ms of computing, and an eighth of the message's 61 ms: {answer:.1f} ms.",
+        why="20 ms of computing, and an eighth of the message's 66 ms: {answer:.1f} ms.",
         shown_by="the picture below",
     ),
     Number(
@@ -43,12 +43,12 @@ QUESTIONS = [
         text="**Predict**: how many inner steps must a period have on the 1 Gb/s line so that communication takes a "
         "tenth of the time?",
         answer=lambda step_seconds, round_seconds: 9 * round_seconds["1 Gb/s"] / step_seconds,
-        solution="9 * 58.4 / 0.33",
+        solution="9 * 58.4 / 0.249",
         unit="steps",
         tolerance=0.1,
         near={
-            "10 * 58.4 / 0.33": "a tenth of the whole time, not of the steps' time.",
-            "58.4 / 0.33": "then it takes half of the time.",
+            "10 * 58.4 / 0.249": "a tenth of the whole time, not of the steps' time.",
+            "58.4 / 0.249": "then it takes half of the time.",
         },
         otherwise="The steps of a period must take nine times as long as the average at its end.",
         why="Nine times the seconds of an average, over those of a step: {answer:,.0f} steps.",
