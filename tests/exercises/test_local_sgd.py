@@ -20,8 +20,8 @@ from labkit.exercises import local_sgd
 dist.init_process_group({backend!r})
 rank, ranks, draw = dist.get_rank(), dist.get_world_size(), random.Random({seed})
 torch.manual_seed({seed})
-dtype, optimizers = torch.{dtype}, {{"adam": partial(torch.optim.Adam, lr=0.01, eps=0.01), "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.5)}}
-make, nesterov = optimizers[{optimizer!r}], partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
+adam, sgd = partial(torch.optim.Adam, lr=0.01, eps=0.01), partial(torch.optim.SGD, lr=0.1, momentum=0.5)
+dtype, make, nesterov = torch.{dtype}, {optimizer}, partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
 samples = [[draw.choice([0, 1, 2, 5]) for _ in range(ranks)] for _ in range({steps})]
 for counts in samples:
     counts[draw.randrange(ranks)] = 3

@@ -67,7 +67,8 @@ def test_missing_gradients_are_zeros() -> None:
 
 
 def test_copies_are_float32_or_wider() -> None:
-    for dtype, wide in ((torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)):
+    wider = {torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64}
+    for dtype, wide in wider.items():
         parameter = torch.nn.Parameter(torch.ones(2, dtype=dtype))
         copy = widened(parameter)
         copy.zero_()
