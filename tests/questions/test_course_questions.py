@@ -97,8 +97,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
     "local_sgd": {
         "step_ms": {8: 28.3},
         "balanced_ms": 66.6,
-        "step_seconds": 0.247,
-        "round_seconds": {"1 Gb/s": 58.4},
+        "computing": {"1 Gb/s": {500: 67.9}},
     },
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
 }
