@@ -115,7 +115,7 @@ class LocalSGD:
         given.check_period(period, warmup_steps)
         self.parameters = given.trained_parameters("optimizer", optimizer)
         self.optimizer, self.period, self.group = optimizer, period, group
-        self.data_parallel_steps = inf if period == 1 else warmup_steps  # so many first ones
+        self.data_parallel_steps = inf if period == 1 else warmup_steps  # how many, from the first one on
         self.steps = 0  # taken so far
         self.local_steps, self.samples = 0, 0  # since parameters were equal, and this rank's samples in them
         given.start_equal(self.parameters, group)
@@ -173,6 +173,7 @@ class DiLoCo(LocalSGD):
         period: int,
         group: ProcessGroup | None = None,
     ) -> None:
+        given.trained_parameters("inner", inner)
         given.check_outer(outer)
         super().__init__(inner, period, group=group)
         self.data_parallel_steps = 0
