@@ -33,7 +33,7 @@ def weighted_average(tensors: Iterable[Tensor], weight: float, group: ProcessGro
     message = given.Message(tensors)
     # TODO 1. `message.flat` has all elements of `tensors`, and a 1 behind them. What must a rank send so that the sums
     # are enough to compute the mean, also on ranks that do not know the others' weights? `message.views()` are the
-    # parts of `message.flat` in the shapes of `message.tensors`. A GPU need not wait: `torch.where` instead of `if`.
+    # parts of `message.flat` in the shapes of `message.tensors`. `torch.where`, unlike `if`, lets a GPU go on.
     # YOUR CODE HERE
     raise NotImplementedError()
 

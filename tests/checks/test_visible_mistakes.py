@@ -34,14 +34,14 @@ MISTAKES = {
     "local_sgd: ranks count alike": ("average", "message.flat.mul_(weight)", "pass"),
     "local_sgd: the sum is divided by the number of ranks": (
         "average",
-        "summed / total",
-        "summed / dist.get_world_size(group)",
+        "div_(total)",
+        "div_(dist.get_world_size(group))",
     ),
     "local_sgd: NaN times 0 is sent": ("average", "message.flat.zero_()", "message.flat.mul_(weight)"),
     "local_sgd: without weight the mean is NaN": (
         "average",
-        "torch.where(total > 0, summed / total, tensor)",
-        "summed / total",
+        "torch.where(total > 0, mean.to(tensor.dtype), tensor, out=tensor)",
+        "tensor.copy_(mean)",
     ),
     "local_sgd: all ranks are averaged, whatever the group": (
         "average",

@@ -408,8 +408,9 @@ HINTS = {
         "After the all-reduce the last element is the sum of the weights, and each view divided by it is a mean. A "
         "weight of 0 needs `zero_()`, since 0 times NaN is NaN.",
         "`message.flat.mul_(weight)` if there is weight, else `message.flat.zero_()`; "
-        "`dist.all_reduce(message.flat, group=group)`; `total = message.flat[-1]`; and for each pair of "
-        "`message.tensors` and `message.views()`: `tensor.copy_(torch.where(total > 0, summed / total, tensor))`.",
+        "`dist.all_reduce(message.flat, group=group)`; `total = message.flat[-1].clone()`; "
+        "`message.flat.div_(total)`; and for each pair of `message.tensors` and `message.views()`: "
+        "`torch.where(total > 0, mean.to(tensor.dtype), tensor, out=tensor)`.",
     ],
     2: [
         "Speeds 3, 2 and 2, a batch of 10: shares in proportion are 4.3, 2.9 and 2.9. Rounded down they are 4, 2 "
