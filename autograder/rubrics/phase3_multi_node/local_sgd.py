@@ -397,11 +397,10 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def one_message(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, length = draw.choice([2, 3, 4]), draw.randrange(5, 30)
     first, second = draw.tensors(world_size, (3, length)), draw.tensors(world_size, (length,))
-    weights = [draw.randrange(1, 5) for _ in range(world_size)]
-    given = [Args(*both) for both in zip(first, second, weights, strict=True)]
+    weight = draw.randrange(1, 5)
+    given = [Args(*both, weight) for both in zip(first, second, strict=True)]
     run = ranks(world_size).call(submission.used_by(averaged), given)
-    mean = sum(w * x.double() for w, x in zip(weights, second, strict=True)) / sum(weights)
-    expect([value[1] for value in run.values], "means").close_to([torch.as_tensor(mean).float()] * world_size, rel=1e-5)
+    expect([value[1] for value in run.values], "means").close_to([torch.stack(second).mean(0)] * world_size, rel=1e-5)
     for rank in range(world_size):
         seen = [(event.operation, event.nbytes) for event in run.trace.collectives(rank)]
         expect(seen, f"collectives, with bytes, for {4 * length} float32").equals([("all_reduce", 16 * length + 4)])
