@@ -95,7 +95,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "begins": lambda staleness, clocks: [max(clock, 3 * max(0, clock - staleness)) for clock in range(clocks)],
     },
     "local_sgd": {
-        "step_ms": {8: 28.3},
+        "step_ms": {8: 28.2},
         "balanced_ms": 66.6,
         "computing": {"1 Gb/s": {500: 67.9}},
     },
