@@ -376,7 +376,7 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for place, tensors in enumerate((first, second)):
             total = sum(weights)
             mean = sum(w * x.double() for w, x in zip(weights, tensors, strict=True) if w)
-            wanted = [(mean / total).to(x.dtype) if total else x for x in tensors]
+            wanted = [torch.as_tensor(mean / total).to(x.dtype) if total else x for x in tensors]
             what = f"means with weights {', '.join(map(str, weights))}"
             rel = CLOSE[tensors[0].dtype] if place else 1e-5
             expect([value[place] for value in run.values], what).close_to(wanted, rel=rel)

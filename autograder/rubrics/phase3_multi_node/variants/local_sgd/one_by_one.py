@@ -1,4 +1,4 @@
-"""Right: samples are dealt out one by one from a heap, means are of differences, DiLoCo keeps its anchors flat."""
+"""Right: samples are dealt out one by one from a heap, the weight leads the message, DiLoCo keeps its anchors flat."""
 
 from __future__ import annotations
 
