@@ -22,6 +22,7 @@ WORK = {
     "ddp": ["step, buckets of 1 MB; memory", "step, buckets of 25 MB, views; memory"],
     "gradient_compression": ["16 kB as 0.3 kB", "16 kB as 2.0 kB"],
     "parameter_server": ["1 worker, 4 kB, async", "4 workers, 4 kB, async"],
+    "local_sgd": ["step, period 4, 8,320 parameters, 4 ranks"],
     "parallel_3d": ["step on dp, pp, tp = 1, 2, 2, width 32", "step on dp, pp, tp = 2, 2, 1, width 32"],
     "context_parallel": ["attention, zigzag, 256 tokens, 2 heads, 4 ranks", "attention, contiguous, 256 tokens"],
     "hierarchical_allreduce": [

@@ -94,6 +94,11 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "step_times": {(1, 56): 97.2, (8, 56): 57.9},
         "begins": lambda staleness, clocks: [max(clock, 3 * max(0, clock - staleness)) for clock in range(clocks)],
     },
+    "local_sgd": {
+        "step_ms": {8: 28.2},
+        "balanced_ms": 66.6,
+        "computing": {"1 Gb/s": {500: 67.9}},
+    },
     "parallel_3d": {"steps": {(1, 1, 64): 0.831}},
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
 }
