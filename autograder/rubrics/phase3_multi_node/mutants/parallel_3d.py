@@ -96,8 +96,8 @@ MUTANTS = {
         -     dist.all_reduce(loss, group=self.mesh.groups["dp"])
         -     loss /= self.mesh.sizes.dp
     """),
-    "forgets_no_sync": Mutant(11, loses={"tensor", "pipeline", "axes", "bubble", "overlap", "data"}).edited("""
-        Every backward of a microbatch expects to average gradients.
+    "forgets_no_sync": Mutant(21, loses={"axes", "data"}).edited("""
+        Gradients are averaged after each microbatch.
 
         - for replica in self.replicas:
         -     stack.enter_context(replica.no_sync())
@@ -134,7 +134,7 @@ MUTANTS = {
         + for stage in self.stages:
         +     stack.enter_context(stage.module.no_sync())
     """),
-    "everything_on_each_rank": Mutant(15, loses={"axes", "optimizer", "bubble", "overlap", "data"}).edited("""
+    "everything_on_each_rank": Mutant(16, loses={"axes", "bubble", "overlap", "data"}).edited("""
         A fake: each rank gathers the batch, computes the whole model, and keeps its parts of the result.
 
           given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
