@@ -8,18 +8,18 @@ QUESTIONS = [
     Number(
         name="tensor_gb",
         text="A mesh of dp 4, pp 2 and tp 8. Each data-parallel rank has 16 sequences of 2,048 tokens, "
-        "and each stage 2 blocks of width 8,192. A block has four all-reduces of its activations in bfloat16, two of "
+        "and each stage one block of width 8,192. A block has four all-reduces of its activations in bfloat16, two of "
         "them backward. How many GB does a rank give to its tensor-parallel group in a step?",
-        answer=lambda: 4 * 2 * 16 * 2048 * 8192 * 2 / 1e9,
-        solution="4 * 2 * 16 * 2048 * 8192 * 2 / 1e9",
+        answer=lambda: 4 * 16 * 2048 * 8192 * 2 / 1e9,
+        solution="4 * 16 * 2048 * 8192 * 2 / 1e9",
         unit="GB",
         tolerance=0.03,
         near={
-            "2 * 2 * 16 * 2048 * 8192 * 2 / 1e9": "four all-reduces for each of two blocks, 2 bytes a number.",
-            "4 * 2 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
+            "4 * 16 * 2048 * 8192 / 1e9": "a number of bfloat16 has 2 bytes.",
+            "4 * 16 * 2048 * 8192 * 2 / 1e9 / 8": "an all-reduce takes the whole activation from each rank.",
         },
         otherwise="An activation has 16 * 2,048 * 8,192 numbers of 2 bytes. How many of them are reduced?",
-        why="Four for each of 2 blocks: {answer:.2f} GB.",
+        why="Four, of 0.54 GB each: {answer:.2f} GB.",
     ),
     Number(
         name="rank_43",
@@ -37,18 +37,18 @@ QUESTIONS = [
     ),
     Number(
         name="slowest_ms",
-        text="**Predict**: the best of all layouts below takes 283 ms a step. How many does the one with tensor "
+        text="**Predict**: the best of all layouts below takes 162 ms a step. How many does the one with tensor "
         "parallelism alone take, tp 64 over eight nodes? A guess within a quarter counts.",
         answer=lambda steps: steps[1, 1, 64] * 1e3,
-        solution="831",
+        solution="462",
         unit="ms",
         tolerance=0.25,
         near={
-            "283": "its all-reduces of activations cross nodes, and nothing is computed meanwhile.",
-            "283 * 12": "that is how much slower the links between nodes are; a step computes, too.",
+            "162": "its all-reduces of activations cross nodes, and nothing is computed meanwhile.",
+            "162 * 12": "that is how much slower the links between nodes are; a step computes, too.",
         },
         otherwise="What takes longer between nodes, and which share of the best layout's step does it have?",
-        why="{answer:.0f} ms: three times as long as the best.",
+        why="{answer:.0f} ms: almost three times as long as the best.",
         shown_by="the picture below",
     ),
     Number(

@@ -60,13 +60,6 @@ MUTANTS = {
         - for weight in self.shared:
         -     dist.all_reduce(weight.grad, group=self.mesh.groups["ends"])
     """),
-    "shared_weight_averaged": Mutant(14, loses={"pipeline", "axes", "optimizer", "bubble", "overlap"}).edited("""
-        The two gradients of the shared weight are averaged, not summed.
-
-        - dist.all_reduce(weight.grad, group=self.mesh.groups["ends"])
-        + dist.all_reduce(weight.grad, group=self.mesh.groups["ends"])
-        + weight.grad /= dist.get_world_size(self.mesh.groups["ends"])
-    """),
     "replicated_parameters_summed": Mutant(18, loses={"tensor", "axes", "bubble"}).edited("""
         Gradients of norms and positions, equal on all tensor-parallel ranks, are summed over them.
 
