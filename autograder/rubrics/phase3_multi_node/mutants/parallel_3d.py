@@ -127,7 +127,7 @@ MUTANTS = {
         + for stage in self.stages:
         +     stack.enter_context(stage.module.no_sync())
     """),
-    "everything_on_each_rank": Mutant(16, loses={"axes", "bubble", "overlap", "data"}).edited("""
+    "everything_on_each_rank": Mutant(17, loses={"axes", "bubble", "overlap", "data"}).edited("""
         A fake: each rank gathers the batch, computes the whole model, and keeps its parts of the result.
 
           given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
