@@ -98,16 +98,18 @@ def dispatch(
     to_send = counts.tolist()
     to_receive = received.tolist()
     # Sort the choices by expert, with dropped ones at the end: `argsort(stable=True)`. Choice c is one of token
-    # c // top_k. What arrives has a block of rows for each rank and expert: `rows.split(sizes)`, and `torch.cat`.
+    # c // top_k. Rows arrive sorted by rank, and those of a rank by expert: sort them by expert alone.
     ### BEGIN SOLUTION
-    experts = torch.where(routing.kept, routing.experts, routing.num_experts).flatten()
-    order = experts.argsort(stable=True)[: sum(map(sum, to_send))]
+    choices = torch.where(routing.kept, routing.experts, routing.num_experts).flatten()
+    order = choices.argsort(stable=True)[: sum(map(sum, to_send))]
     tokens = x[order // routing.experts.shape[1]]
     rows = apply_in_group(_Exchange, tokens, [*map(sum, to_send)], [*map(sum, to_receive)], group)
-    blocks = rows.split([size for sizes in to_receive for size in sizes])
-    batches = [torch.cat(blocks[number :: len(to_receive[0])]) for number in range(len(to_receive[0]))]
+    experts = torch.arange(received.shape[1], device=x.device).repeat(ranks)
+    experts = experts.repeat_interleave(received.flatten(), output_size=len(rows))
+    arrival = experts.argsort(stable=True)
+    batches = list(rows[arrival].split([*map(sum, zip(*to_receive, strict=True))]))
     ### END SOLUTION
-    return batches, given.Journey(routing, order, to_send, to_receive, group)
+    return batches, given.Journey(routing, order, arrival, to_send, to_receive, group)
 
 
 def combine(outputs: list[Tensor], journey: given.Journey) -> Tensor:
@@ -118,11 +120,10 @@ def combine(outputs: list[Tensor], journey: given.Journey) -> Tensor:
     """
     given.check_combine(outputs, journey)
     routing, order = journey.routing, journey.order
-    # TODO 3. Blocks again, by rank and then by expert. Then `torch.zeros(...).index_add(0, tokens, rows)`.
+    # TODO 3. Undo the second sort: if `sorted = rows[order]`, then `rows` is `sorted[order.argsort()]`. Send the rows
+    # back; they come in the order of the choices that were sent. Then `torch.zeros(...).index_add(0, tokens, rows)`.
     ### BEGIN SOLUTION
-    sizes = zip(*journey.received, strict=True)
-    blocks = [rows.split(list(of_expert)) for rows, of_expert in zip(outputs, sizes, strict=True)]
-    rows = torch.cat([block for from_rank in zip(*blocks, strict=True) for block in from_rank])
+    rows = torch.cat(outputs)[journey.arrival.argsort()]
     receive, send = [*map(sum, journey.received)], [*map(sum, journey.sent)]
     rows = apply_in_group(_Exchange, rows, receive, send, journey.group)
     weighted = rows * routing.weights.flatten()[order, None]
@@ -162,8 +163,7 @@ class ExpertParallelMoE(nn.Module):
         tokens = x.reshape(-1, self.router.width)
         self.routing = self.router(tokens)
         batches, journey = dispatch(tokens, self.routing, self.group)
-        outputs = [self.experts(number, batch) for number, batch in enumerate(batches)]
-        return combine(outputs, journey).view_as(x)
+        return combine(self.experts(batches), journey).view_as(x)
         ### END SOLUTION
 
 

@@ -84,10 +84,10 @@ def dispatch(
     to_send = counts.tolist()
     to_receive = received.tolist()
     # Sort the choices by expert, with dropped ones at the end: `argsort(stable=True)`. Choice c is one of token
-    # c // top_k. What arrives has a block of rows for each rank and expert: `rows.split(sizes)`, and `torch.cat`.
+    # c // top_k. Rows arrive sorted by rank, and those of a rank by expert: sort them by expert alone.
     # YOUR CODE HERE
     raise NotImplementedError()
-    return batches, given.Journey(routing, order, to_send, to_receive, group)
+    return batches, given.Journey(routing, order, arrival, to_send, to_receive, group)
 
 
 def combine(outputs: list[Tensor], journey: given.Journey) -> Tensor:
@@ -98,7 +98,8 @@ def combine(outputs: list[Tensor], journey: given.Journey) -> Tensor:
     """
     given.check_combine(outputs, journey)
     routing, order = journey.routing, journey.order
-    # TODO 3. Blocks again, by rank and then by expert. Then `torch.zeros(...).index_add(0, tokens, rows)`.
+    # TODO 3. Undo the second sort: if `sorted = rows[order]`, then `rows` is `sorted[order.argsort()]`. Send the rows
+    # back; they come in the order of the choices that were sent. Then `torch.zeros(...).index_add(0, tokens, rows)`.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,7 +1,7 @@
 """Given parts of the exercise on expert parallelism: argument checks, what a router returns, and the experts of a rank.
 
 routing = Routing(experts, weights, kept, loss, num_experts)  # routing.counts, routing.dropped
-out = experts(number, rows)                                   # `number` counts this rank's experts from 0
+outputs = experts(batches)                                    # of each of this rank's experts
 """
 
 from labkit.parallel.expert_parallel.arguments import (

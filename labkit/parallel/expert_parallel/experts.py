@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,14 +22,15 @@ class Experts(nn.Module):
         """Numbers of these experts among all."""
         self.up = nn.Parameter(torch.empty(len(own), width, hidden))
         self.down = nn.Parameter(torch.empty(len(own), hidden, width))
-        others = torch.empty(width * hidden)
+        drawn = torch.empty(2, width * hidden)
         with torch.no_grad():
             for number in range(num_experts):
-                for weight, inputs in ((self.up, width), (self.down, hidden)):
-                    drawn = weight[number - own.start] if number in own else others
-                    drawn.uniform_(-(inputs**-0.5), inputs**-0.5)
+                drawn.uniform_(-1, 1)
+                if number in own:
+                    self.up[number - own.start] = drawn[0].view(width, hidden) * width**-0.5
+                    self.down[number - own.start] = drawn[1].view(hidden, width) * hidden**-0.5
 
-    def forward(self, number: int, rows: Tensor) -> Tensor:
-        """Return (n, width), what this rank's expert `number`, counted from 0, makes of rows (n, width); n may be 0."""
-        out: Tensor = F.gelu(rows @ self.up[number]) @ self.down[number]
-        return out
+    def forward(self, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Return what each expert makes of its batch (rows, width), which may be empty, in the same shape."""
+        weights = zip(self.up.unbind(), self.down.unbind(), strict=True)
+        return [F.gelu(rows @ up) @ down for rows, (up, down) in zip(batches, weights, strict=True)]
