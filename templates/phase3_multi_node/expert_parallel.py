@@ -58,7 +58,7 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int], group: ProcessGroup | None) -> Tensor:
-        # TODO 2. `dist.all_to_all_single(output, input, output_sizes, input_sizes, group)`; gradients go back as they came.
+        # TODO 2. `dist.all_to_all_single(output, input, output_sizes, input_sizes, group)`; gradients go the way back.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -107,7 +107,7 @@ def combine(outputs: list[Tensor], journey: given.Journey) -> Tensor:
 class ExpertParallelMoE(nn.Module):
     """Experts of which each token uses `top_k`; each rank of the group holds as many, in order.
 
-    Build it with one seed on all ranks: then the router is the same everywhere, and the experts are those of one process.
+    Build it with one seed on all ranks: the router is the same everywhere, and the experts are those of one process.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class ExpertParallelMoE(nn.Module):
         super().__init__()
         self.router = TopKRouter(width, num_experts, top_k, capacity_factor)
         self.experts = given.Experts(width, hidden, num_experts, given.check_layer(hidden, num_experts, group))
-        self.group, self.routing = group, None
+        self.group = group
+        self.routing: given.Routing | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., width) for this rank's tokens x (..., width); ranks may have different numbers, also none.

@@ -19,8 +19,9 @@ from labkit.exercises import expert_parallel as ep
 
 dist.init_process_group({backend!r})
 rank, ranks = dist.get_rank(), dist.get_world_size()
-size, num_experts, top_k, factor, dtype = ranks // {groups}, {each} * (ranks // {groups}), {top_k}, {factor}, torch.{dtype}
-top_k = min(top_k, num_experts)
+size, factor, dtype = ranks // {groups}, {factor}, torch.{dtype}
+num_experts = {each} * size
+top_k = min({top_k}, num_experts)
 side_by_side = [dist.new_group(range(n * size, (n + 1) * size)) for n in range({groups})][rank // size]
 replicas = [dist.new_group(range(n, ranks, size)) for n in range(size)][rank % size]
 torch.manual_seed({seed})

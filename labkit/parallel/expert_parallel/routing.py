@@ -44,7 +44,7 @@ class Journey:
     order: Tensor
     """(rows,) of int64: the choice of each row that was sent, `token * top_k + choice`."""
     arrival: Tensor
-    """(received rows,) of int64: the place, among the rows as they came, of each row of the batches, one after the other."""
+    """(received rows,) of int64: for each row of all batches, one after the other, its place among those received."""
     sent: list[list[int]]
     """Rows sent to each rank's experts: `sent[rank][expert]`."""
     received: list[list[int]]

@@ -6,16 +6,15 @@ is its rank and its number, [2, 5] for token 5 of rank 2, and expert e multiplie
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.checks import Args, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
+from labkit.parallel.expert_parallel.dense import dense_moe
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
@@ -133,28 +132,15 @@ class Dense:
         self.weights = [normal(*shape, seed=seed + 90) for shape in ((num_experts, 6), (num_experts, 6, 8))]
         self.weights.append(normal(num_experts, 8, 6, seed=seed + 91))
         inputs = [x.double().requires_grad_() for x in self.tokens]
-        weights = [x.double().requires_grad_() for x in self.weights]
-        results, losses, dropped = zip(*(self._rank(x, *weights) for x in inputs), strict=True)
-        self.dropped = [torch.tensor(count) for count in dropped]
+        weights = gate, up, down = [x.double().requires_grad_() for x in self.weights]
+        results, losses, kept = zip(*(dense_moe(x, gate, up, down, top_k, factor) for x in inputs), strict=True)
+        self.dropped = [(~mask).sum() for mask in kept]
         total = sum((out * grad).sum() + loss for out, grad, loss in zip(results, self.gradients, losses, strict=True))
         torch.autograd.backward(total)
         self.results = [out.detach().float() for out in results]
         self.x = [x.grad.float() for x in inputs if x.grad is not None]
         self.sums = [x.grad.float() for x in weights if x.grad is not None]
         """Gradients of gate, up and down, for the sum of the losses of all ranks."""
-
-    def _rank(self, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor, int]:
-        probabilities = (x @ gate.T).softmax(-1)
-        experts = probabilities.topk(self.top_k).indices
-        numbers = torch.arange(len(gate))
-        chosen = (experts.T.reshape(-1, 1) == numbers).view(self.top_k, len(x), len(gate))
-        capacity = math.inf if self.factor is None else math.ceil(self.factor * experts.numel() / len(gate))
-        kept = chosen & (chosen.flatten(0, 1).cumsum(0).view(chosen.shape) <= capacity)
-        outputs = torch.stack([F.gelu(x @ up[number]) @ down[number] for number in range(len(gate))], 1)
-        shares = chosen.double().sum((0, 1)) / max(experts.numel(), 1)
-        loss = len(gate) * (shares * probabilities.sum(0)).sum() / max(len(x), 1)
-        out = ((kept.sum(0) * probabilities)[:, :, None] * outputs).sum(1)
-        return out, loss, experts.numel() - int(kept.sum())
 
     def given(self, size: int, average: bool = False) -> list[Args]:
         """Return the arguments of `layered` for ranks in groups of `size` that lie side by side."""
