@@ -20,7 +20,7 @@ from labkit.trace import Kind
 
 HEADERS = 1.1
 """Allowance for TCP's own bytes."""
-CLOSE = {"float32": 1e-5, "float64": 1e-11, "bfloat16": 0.03}
+CLOSE = {"float32": 1e-4, "float64": 1e-11, "bfloat16": 0.06}
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25)
 """Capacity factors that binary floating point represents exactly."""
 FORBIDDEN = {
@@ -33,7 +33,7 @@ FORBIDDEN = {
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def routed(x: Tensor, gate: Tensor, top_k: int, factor: Any, gradient: Tensor) -> dict[str, Tensor]:
+def routed(x: Tensor, gate: Tensor, top_k: int, factor: Any, gradient: Tensor) -> dict[str, Any]:
     """On a rank: route tokens, and go backward from the weights, times `gradient`, and the loss."""
     import torch
 
@@ -45,9 +45,9 @@ def routed(x: Tensor, gate: Tensor, top_k: int, factor: Any, gradient: Tensor) -
     x = x.clone().requires_grad_()
     routing = router(x)
     ((routing.weights * gradient).sum() + routing.loss).backward()
-    found = {"experts": routing.experts, "weights": routing.weights.detach(), "loss": routing.loss.detach()}
-    found |= {"kept": routing.kept, "dropped": routing.dropped, "x": x.grad, "gate": router.gate.weight.grad}
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+    found: dict[str, Any] = {"experts": routing.experts, "weights": routing.weights.detach()}
+    found |= {"loss": routing.loss.detach(), "kept": routing.kept.contiguous(), "dropped": routing.dropped}
+    return found | {"x": x.grad, "gate": router.gate.weight.grad}
 
 
 def travelled(
@@ -75,7 +75,8 @@ def travelled(
     if factors is not None:
         out = expert_parallel.combine([b * f for b, f in zip(batches, factors, strict=True)], journey)
         out.backward(gradient.T.contiguous().T)
-        found |= {"out": out.detach(), "x": x.grad.contiguous(), "weights": weights.grad}
+        found |= {"out": out.detach()}
+        found |= {n: t.grad.contiguous() for n, t in (("x", x), ("weights", weights)) if t.grad is not None}
     return found
 
 
@@ -167,6 +168,11 @@ def normal(draw: Draw, *shape: int, dtype: str = "float32") -> Tensor:
     return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
 
 
+def leaf(x: Tensor) -> Tensor:
+    """Return a copy in float64, with gradient."""
+    return x.to(torch.float64, copy=True).requires_grad_()
+
+
 def decided(draw: Draw, count: int, gate: Tensor, top_k: int) -> Tensor:
     """Return tokens (count, width) whose choices rounding cannot change."""
     found = normal(draw, 0, gate.shape[1]).to(gate.dtype)
@@ -202,8 +208,8 @@ class Dense:
             one = decided(draw, 1, self.gate, top_k)
             self.tokens = [one * (1 + torch.arange(count).view(-1, 1) % 8 / 8).to(one.dtype) for count in tokens]
         self.gradients = [normal(draw, count, width, dtype=dtype) for count in tokens]
-        inputs = [x.double().requires_grad_() for x in self.tokens]
-        weights = gate, up, down = [x.double().requires_grad_() for x in (self.gate, self.up, self.down)]
+        inputs = [leaf(x) for x in self.tokens]
+        weights = gate, up, down = [leaf(x) for x in (self.gate, self.up, self.down)]
         results, losses, self.kept = zip(*(dense_moe(x, gate, up, down, top_k, factor) for x in inputs), strict=True)
         pairs = zip(results, self.gradients, losses, strict=True)
         torch.autograd.backward([(out * gradient).sum() + loss for out, gradient, loss in pairs])
@@ -297,7 +303,7 @@ def routers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         gate = normal(draw, num_experts, 6, dtype=dtype)
         x, gradient = decided(draw, count, gate, top_k), normal(draw, count, top_k)
         seen = ranks(1).call(submission.used_by(routed), [Args(x, gate, top_k, factor, gradient)]).values[0]
-        inputs, weight = x.double().requires_grad_(), gate.double().requires_grad_()
+        inputs, weight = leaf(x), leaf(gate)
         weights, experts = (inputs @ weight.T).softmax(-1).topk(top_k)
         no_expert = torch.zeros(num_experts, 6, 1, dtype=torch.float64)
         _, loss, _ = dense_moe(inputs, weight, no_expert, no_expert.mT, top_k)
@@ -401,9 +407,9 @@ class Choices:
             total = (scale * weights).sum(1, keepdim=True)
             gradient = self.gradients[rank].double()
             expect(value["out"], f"results {text}").close_to((x * total).to(dtype), rel=rel)
-            expect(value["x"], f"gradients of tokens {text}").close_to((gradient * total).to(dtype), rel=rel)
+            expect(value.get("x"), f"gradients of tokens {text}").close_to((gradient * total).to(dtype), rel=rel)
             wanted = (scale * (x * gradient).sum(1, keepdim=True)).to(self.weights[rank].dtype)
-            expect(value["weights"], f"gradients of weights {text}").close_to(wanted, rel=rel)
+            expect(value.get("weights"), f"gradients of weights {text}").close_to(wanted, rel=rel)
 
     def text(self) -> str:
         counts = ", ".join(str(len(x)) for x in self.x)
@@ -460,15 +466,15 @@ def combined(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, dtype, one_expert in (
-        (1, "float64", False),
+        (1, "float32", False),
         (2, "bfloat16", False),
-        (3, "float32", True),
+        (3, "float64", True),
         (4, "float32", False),
     ):
         num_experts = world_size * draw.choice([1, 2])
         top_k = 1 if one_expert or num_experts < 3 else draw.choice([1, 2])
         factor = draw.choice(FACTORS) if world_size == 4 else None
-        tokens = [draw.randrange(1, 9) for _ in range(world_size)]
+        tokens = [draw.randrange(4, 9) for _ in range(world_size)]
         if world_size > 2:
             tokens[draw.randrange(world_size)] = 0
         dense = Dense(draw, tokens, num_experts, top_k, factor, dtype, one_expert=one_expert)
