@@ -21,6 +21,8 @@ from labkit.trace import Kind
 HEADERS = 1.1
 """Allowance for TCP's own bytes."""
 CLOSE = {"float32": 1e-4, "float64": 1e-11, "bfloat16": 0.06}
+WITH_LOSS = CLOSE | {"float64": 1e-6}
+"""Of the load-balancing loss and of gradients with it, where shares of choices may be of float32."""
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25)
 """Capacity factors that binary floating point represents exactly."""
 FORBIDDEN = {
@@ -251,12 +253,11 @@ class Dense:
         factor = "dropless" if self.factor is None else f"capacity_factor {self.factor}"
         return f"{len(self.gate)} experts, top_k {self.top_k}, {factor}, {self.dtype}, {counts} tokens on the ranks"
 
-    def compare(self, values: Sequence[Any], backward: bool = True) -> None:
+    def compare(self, values: Sequence[Any]) -> None:
         """Expect results and drops, and gradients of the tokens, of all ranks."""
-        rel = CLOSE[self.dtype]
-        named = {"out": ("results", self.results)} | ({"x": ("gradients of x", self.x)} if backward else {})
-        for name, (what, wanted) in named.items():
-            expect([value[name] for value in values], f"{what}: {self.text()}").close_to(wanted, rel=rel)
+        named = (("out", "results", self.results, CLOSE), ("x", "gradients of x", self.x, WITH_LOSS))
+        for name, what, wanted, rel in named:
+            expect([value[name] for value in values], f"{what}: {self.text()}").close_to(wanted, rel=rel[self.dtype])
         expect([value["dropped"] for value in values], f"dropped choices: {self.text()}").equals(self.dropped)
 
     def compare_experts(self, values: Sequence[Any], size: int, scale: float = 1.0) -> None:
@@ -313,10 +314,10 @@ def routers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         rel = CLOSE["float64" if dtype == "float64" else "float32"]
         expect(seen["experts"], f"experts of {text}").equals(experts)
         expect(seen["weights"], f"probabilities of {text}").close_to(weights.detach().to(wide), rel=rel)
-        expect(seen["loss"], f"load-balancing loss of {text}").close_to(loss.detach().to(wide), rel=rel)
+        expect(seen["loss"], f"load-balancing loss of {text}").close_to(loss.detach().to(wide), rel=1e-5)
         for name, wanted in (("x", inputs.grad), ("gate", weight.grad)):
             assert wanted is not None
-            expect(seen[name], f"gradient of {name}: {text}").close_to(wanted.to(x.dtype), rel=CLOSE[dtype])
+            expect(seen[name], f"gradient of {name}: {text}").close_to(wanted.to(x.dtype), rel=WITH_LOSS[dtype])
 
 
 @check(
@@ -483,7 +484,7 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         dense.compare(run.values)
         dense.compare_experts(run.values, world_size)
         seen = torch.stack([value["gate"] for value in run.values]).sum(0)
-        expect(seen, f"gradient of the gate, added up: {dense.text()}").close_to(dense.sums[0], rel=CLOSE[dtype])
+        expect(seen, f"gradient of the gate, added up: {dense.text()}").close_to(dense.sums[0], rel=WITH_LOSS[dtype])
         for rank in range(world_size):
             what = f"bytes of rank {rank}'s all-to-alls: counts; rows there and back; both backward; {dense.text()}"
             expect(exchanges(run, rank), what, unit="bytes").equals(wanted_bytes(dense, world_size, rank))

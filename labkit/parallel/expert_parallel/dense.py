@@ -25,6 +25,6 @@ def dense_moe(
     kept = chosen * (chosen.flatten(0, 1).cumsum(0).view_as(chosen) <= capacity)
     outputs = torch.stack([F.gelu(x @ up[number]) @ down[number] for number in range(count)], 1)
     result = (kept.sum(0) * probabilities).unsqueeze(1) @ outputs
-    shares = chosen.sum((0, 1)) / max(tokens * top_k, 1)
+    shares = chosen.sum((0, 1)).to(x.dtype) / max(tokens * top_k, 1)
     loss = count * (shares * probabilities.sum(0)).sum() / max(tokens, 1)
     return result.squeeze(1), loss, kept.sum(2).T.bool()
