@@ -474,8 +474,10 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ):
         num_experts = world_size * draw.choice([1, 2])
         top_k = 1 if one_expert or num_experts < 3 else draw.choice([1, 2])
-        factor = draw.choice(FACTORS) if world_size == 4 else None
-        tokens = [draw.randrange(4, 9) for _ in range(world_size)]
+        tokens, factor = [draw.randrange(4, 9) for _ in range(world_size)], None
+        if world_size == 4:
+            # room for one choice of each expert, and many choices
+            num_experts, top_k, factor = 4, 2, 0.25
         if world_size > 2:
             tokens[draw.randrange(world_size)] = 0
         dense = Dense(draw, tokens, num_experts, top_k, factor, dtype, one_expert=one_expert)
