@@ -1,44 +1,81 @@
-"""Questions of expert_parallel. TODO(author): where the answers come from: a run, or a formula."""
+"""Questions of expert_parallel. Answers follow from counting rows, predictions' from the runs."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-
-from labkit import Job, virtual
 from labkit.questions import Number
-
-
-def add_up() -> float:
-    """Add up a one from each rank."""
-    dist.init_process_group()
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    return one.item()
-
-
-def total_of_four() -> float:
-    """Return the sum on four virtual ranks."""
-    return float(virtual(nproc_per_node=4).run(Job.calling(add_up)).raise_if_failed().values[0])
-
 
 QUESTIONS = [
     Number(
-        name="expert_parallel_largest",
-        text="**Predict**: TODO(author): what the next picture shows, asked before it is drawn.",
-        answer=lambda totals: max(totals),
-        solution="4",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="busiest_ms",
+        text="**Predict**: above is the time of a layer whose experts all get as many rows, and how many times the mean "
+        "the busiest rank gets if popularity is 1. How many milliseconds does that layer take?",
+        answer=lambda times: times[2],
+        solution="answer",
+        unit="ms",
+        tolerance=0.15,
+        near={},
+        otherwise="All ranks wait for the one with the most rows: for its experts, and for its port, in both exchanges.",
+        why="Nearly everything in this layer is proportional to rows, of which the busiest rank has most: {answer:.0f} ms.",
         shown_by="the picture below",
     ),
     Number(
-        name="expert_parallel_total",
-        text="**a** TODO(author): a question that a number decides.",
-        answer=total_of_four,
-        solution="2 * 2",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        otherwise="TODO(author): what to think of.",
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="crossing_rows",
+        text="**Predict**: a token chooses 8 experts on at most 4 of 8 nodes, and is sent once to each of its nodes. How "
+        "many rows of a token cross between nodes, on average? One of its nodes may be its own.",
+        answer=lambda once: once[2],
+        solution="4 * 7 / 8",
+        unit="rows",
+        tolerance=0.04,
+        near={
+            "4": "its own node is one of the eight, and may be among the four.",
+            "8 * 7 / 8": "that is a row for each choice; here it is one for each node.",
+        },
+        otherwise="How many nodes does a token use? And which share of nodes is not its own?",
+        why="4 nodes, of which 7/8 are not its own: {answer:.2f} rows, instead of 7 with a row for each choice.",
+        shown_by="the picture below",
+    ),
+    Number(
+        name="dispatch_mb",
+        text="**a** A rank has 4,096 tokens of 7,168 numbers in bfloat16, top_k is 8, and nothing is dropped. How many MB "
+        "of rows does it pass to the all-to-all of a dispatch?",
+        answer=lambda: 4096 * 8 * 7168 * 2 / 1e6,
+        solution="4096 * 8 * 7168 * 2 / 1e6",
+        unit="MB",
+        tolerance=0.01,
+        near={
+            "4096 * 7168 * 2 / 1e6": "a token has eight choices, each with a row of its own.",
+            "4096 * 8 * 7168 / 1e6": "a bfloat16 has two bytes.",
+        },
+        otherwise="How many rows are there, and how many bytes has one?",
+        why="32,768 rows of 14,336 bytes: {answer:.0f} MB, as many again on the way back, and both again backward.",
+    ),
+    Number(
+        name="collapsed_loss",
+        text="**b** A router with 64 experts and top_k 1 sends all tokens to one expert, with the probability 0.5. How "
+        "large is its load-balancing loss?",
+        answer=lambda: 64 * 0.5,
+        solution="64 * 1 * 0.5",
+        tolerance=0.01,
+        near={
+            "0.5": "times the number of experts: with equal shares and probabilities the loss is 1.",
+            "64": "the share of the choices is 1, the mean probability is not.",
+        },
+        otherwise="Number of experts × Σ (share of the choices × mean probability): which terms of the sum are not 0?",
+        why="64 × 1 × 0.5 = {answer:.0f}. Its gradient lowers the probability of that expert; shares have no gradient.",
+    ),
+    Number(
+        name="dropped_share",
+        text="**c** Of 8 experts one gets half of the choices, and the others have equal shares of the rest. With the "
+        "capacity factor 1.25, which share of all choices is dropped?",
+        answer=lambda: 0.5 - 1.25 / 8,
+        solution="0.5 - 1.25 / 8",
+        tolerance=0.01,
+        near={
+            "1.25 / 8": "that is the share for which the expert has room.",
+            "0.5 - 1 / 8": "the capacity is 1.25 times the fair share.",
+        },
+        otherwise="For which share of all choices has an expert room? Which experts get more than that?",
+        why="An expert has room for 1.25/8 of the choices. The busy one gets 1/2, the others 1/14 each, so {answer:.2f} "
+        "of all choices are dropped.",
     ),
 ]

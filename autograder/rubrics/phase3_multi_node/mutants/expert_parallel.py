@@ -76,7 +76,7 @@ MUTANTS = {
         - dist.all_to_all_single(result, x.contiguous(), receive, send, group=group)
         + dist.all_to_all_single(result, x.contiguous(), receive, send)
     """),
-    "dense_everywhere": Mutant(14, loses={"layers", "computed", "averaged"}).edited("""
+    "dense_everywhere": Mutant(13, loses=LAYER - {"arguments"}).edited("""
         Each rank gathers all experts, evaluates its tokens by all of them, and sends no token.
 
         - batches, journey = dispatch(tokens, routing, self.group)
@@ -98,14 +98,14 @@ MUTANTS = {
         + outputs = [rows.split(sizes)[number] for number, rows in enumerate(outputs)]
         + return combine(outputs, journey).view_as(x)
     """),
-    "normalizes_weights": Mutant(14, loses={"routers", "layers"}).edited("""
+    "normalizes_weights": Mutant(9, loses={"routers"} | LAYER).edited("""
         A token's weights are made to add up to 1: with one expert, the router has no gradient.
 
         - weights, experts = probabilities.topk(self.top_k, dim=-1)
         + weights, experts = probabilities.topk(self.top_k, dim=-1)
         + weights = weights / weights.sum(-1, keepdim=True)
     """),
-    "loss_after_drops": Mutant(22, loses={"routers"}).edited("""
+    "loss_after_drops": Mutant(18, loses={"routers", "layers"}).edited("""
         The load-balancing loss sees only choices that are kept.
 
         - kept = (chosen.cumsum(0).gather(1, choices) <= capacity).view(self.top_k, len(x)).T
@@ -119,7 +119,7 @@ MUTANTS = {
         - kept = (chosen.cumsum(0).gather(1, choices) <= capacity).view(self.top_k, len(x)).T
         + kept = (chosen.cumsum(0).gather(1, choices) <= max(capacity, len(choices))).view(self.top_k, len(x)).T
     """),
-    "drops_not_counted": Mutant(18, loses={"capacity", "layers"}).edited("""
+    "drops_not_counted": Mutant(15, loses={"routers", "capacity", "layers"}).edited("""
         What exceeds the capacity is sent all the same, with the weight 0, and not counted.
 
         - kept = (chosen.cumsum(0).gather(1, choices) <= capacity).view(self.top_k, len(x)).T
