@@ -20,19 +20,21 @@ MUTANTS = {
         - weighted = rows * routing.weights.flatten()[order, None]
         + weighted = rows * routing.weights.detach().flatten()[order, None]
     """),
-    "arrival_order": Mutant(9, loses={"combined"} | LAYER).edited("""
+    "arrival_order": Mutant(10, loses={"combined"} | LAYER - {"arguments"}).edited("""
         Rows go back in the order of the experts, not in that in which they came.
 
         - rows = torch.cat(outputs)[journey.arrival.argsort()]
         + rows = torch.cat(outputs)
     """),
-    "unsorted_batches": Mutant(6, loses={"dispatched", "combined"} | LAYER).edited("""
+    "unsorted_batches": Mutant(7, loses={"dispatched", "combined"} | LAYER - {"arguments"}).edited("""
         Batches are cut from the rows as they come, rank by rank.
 
         - arrival = experts.argsort(stable=True)
         + arrival = torch.arange(len(rows), device=x.device)
     """),
-    "choices_of_other_tokens": Mutant(6, loses={"dispatched", "combined"} | LAYER).edited("""
+    "choices_of_other_tokens": Mutant(
+        13, loses={"dispatched", "combined", "layers", "groups", "real_processes"}
+    ).edited("""
         Choice c is taken for one of token c modulo the tokens, as if first choices came first.
 
         - tokens = x[order // routing.experts.shape[1]]
