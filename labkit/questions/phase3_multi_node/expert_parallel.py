@@ -7,21 +7,24 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="busiest_ms",
-        text="**Predict**: above is the time of a layer whose experts all get as many rows, and how many times the mean "
-        "the busiest rank gets if popularity is 1. How many milliseconds does that layer take?",
-        answer=lambda times: times[2],
-        solution="answer",
+        text="**Predict**: above is the time of a layer in which each expert gets as many rows. In the second of the "
+        "three cases the busiest rank gets about three times the mean. How many milliseconds does the layer take then?",
+        answer=lambda times: times[1],
+        solution="23.2 * 2.97",
         unit="ms",
         tolerance=0.15,
-        near={},
-        otherwise="All ranks wait for the one with the most rows: for its experts, and for its port, in both exchanges.",
-        why="Nearly everything in this layer is proportional to rows, of which the busiest rank has most: {answer:.0f} ms.",
+        near={
+            "23.2": "the mean is the same, but ranks wait for each other, twice.",
+            "23.2 * 5.45": "that is the third case.",
+        },
+        otherwise="All ranks wait for the one with the most rows: for its experts, and twice for its port.",
+        why="Nearly everything in this layer is proportional to rows, and the busiest rank has most: {answer:.0f} ms.",
         shown_by="the picture below",
     ),
     Number(
         name="crossing_rows",
-        text="**Predict**: a token chooses 8 experts on at most 4 of 8 nodes, and is sent once to each of its nodes. How "
-        "many rows of a token cross between nodes, on average? One of its nodes may be its own.",
+        text="**Predict**: a token chooses 8 experts on at most 4 of 8 nodes, and is sent once to each of its nodes. "
+        "How many rows of a token cross between nodes, on average? One of its nodes may be its own.",
         answer=lambda once: once[2],
         solution="4 * 7 / 8",
         unit="rows",
@@ -36,8 +39,8 @@ QUESTIONS = [
     ),
     Number(
         name="dispatch_mb",
-        text="**a** A rank has 4,096 tokens of 7,168 numbers in bfloat16, top_k is 8, and nothing is dropped. How many MB "
-        "of rows does it pass to the all-to-all of a dispatch?",
+        text="**a** A rank has 4,096 tokens of 7,168 numbers in bfloat16, top_k is 8, and nothing is dropped. How many "
+        "MB of rows does it pass to the all-to-all of a dispatch?",
         answer=lambda: 4096 * 8 * 7168 * 2 / 1e6,
         solution="4096 * 8 * 7168 * 2 / 1e6",
         unit="MB",
@@ -75,7 +78,7 @@ QUESTIONS = [
             "0.5 - 1 / 8": "the capacity is 1.25 times the fair share.",
         },
         otherwise="For which share of all choices has an expert room? Which experts get more than that?",
-        why="An expert has room for 1.25/8 of the choices. The busy one gets 1/2, the others 1/14 each, so {answer:.2f} "
-        "of all choices are dropped.",
+        why="An expert has room for 1.25/8 of the choices. The busy one gets 1/2, the others 1/14 each, so "
+        "{answer:.2f} of all choices are dropped.",
     ),
 ]
