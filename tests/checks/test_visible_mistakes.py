@@ -33,8 +33,8 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 MISTAKES = {
     "expert_parallel: weights add up to 1": (
         "choices",
-        "weights, experts = probabilities.topk(self.top_k, dim=-1)\n",
-        "weights, experts = probabilities.topk(self.top_k, dim=-1)\n        weights = weights / weights.sum(-1, True)\n",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1)",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1); weights = weights / weights.sum(-1, True)",
     ),
     "expert_parallel: the loss is a sum of shares times probabilities, not of means": (
         "balance",

@@ -190,7 +190,7 @@ def choices(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     todo=1,
     title="the load-balancing loss is 1 at its least, and larger for busy experts",
     look_at="num_experts * sum of (share of the choices) * (mean probability)",
@@ -217,7 +217,7 @@ def balance(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     todo=1,
     title="full experts: all first choices before second ones, in the order of the tokens",
     look_at="`chosen.cumsum(0)` is the place of each choice in its expert's queue",
@@ -238,7 +238,7 @@ def capacity(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=2,
     title="each expert gets the tokens that chose it",
     look_at="dispatch: which token a choice belongs to, and which rows are which expert's",
@@ -276,7 +276,7 @@ def dispatched_bytes(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=3,
     title="results are back at their tokens, in a weighted sum",
     look_at="combine: rows in the order in which they came, then in the order of the choices",
@@ -312,7 +312,7 @@ def combined(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=3,
     title="the layer equals all experts in one process, also its gradients",
     look_at="ExpertParallelMoE.forward: router, dispatch, experts, combine",
