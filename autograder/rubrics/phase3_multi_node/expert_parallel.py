@@ -349,9 +349,10 @@ class Choices:
 
     def __init__(self, draw: Draw, world_size: int, each: int, top_k: int, dtype: str, busy: bool, drop: bool) -> None:
         self.world_size, self.num_experts, self.top_k, self.dtype = world_size, world_size * each, top_k, dtype
-        # busy: all choose the same experts; else some ranks have no tokens
-        counts = [draw.choice([0, 3, draw.randrange(1, 9)]) for _ in range(world_size)]
-        counts[draw.randrange(world_size)] = 5
+        # busy: all choose the same experts
+        counts = [draw.randrange(5, 10) for _ in range(world_size)]
+        if world_size > 2:
+            counts[draw.randrange(world_size)] = 0
         same = draw.sample(range(self.num_experts), top_k)
         self.experts = [
             torch.tensor(
@@ -431,7 +432,7 @@ def dispatched(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes = [1, *draw.sample([2, 3, 4], 2)]
     for world_size, (busy, drop) in zip(sizes, reversed(CASES), strict=True):
         dtype = draw.choice(["float32", "float64"])
-        choices = Choices(draw, world_size, draw.randrange(2, 4), draw.choice([1, 2]), dtype, busy, drop)
+        choices = Choices(draw, world_size, draw.randrange(2, 4), 1 if busy else 2, dtype, busy, drop)
         run = ranks(world_size).call(submission.used_by(travelled), choices.given(back=False))
         choices.expect_batches(run.values)
         for rank in range(world_size):
@@ -451,7 +452,7 @@ def combined(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes = [1, *draw.sample([2, 3, 4], 2)]
     for world_size, (busy, drop) in zip(sizes, reversed(CASES), strict=True):
         dtype = "bfloat16" if world_size == 1 else draw.choice(["float32", "float64"])
-        choices = Choices(draw, world_size, draw.randrange(2, 4), draw.choice([1, 2]), dtype, busy, drop)
+        choices = Choices(draw, world_size, draw.randrange(2, 4), 1 if busy else 2, dtype, busy, drop)
         run = ranks(world_size).call(submission.used_by(travelled), choices.given(back=True))
         choices.expect_combined(run.values)
 
@@ -472,8 +473,7 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         (3, "float64", True),
         (4, "float32", False),
     ):
-        num_experts = world_size * draw.choice([1, 2])
-        top_k = 1 if one_expert or num_experts < 3 else draw.choice([1, 2])
+        num_experts, top_k = 2 * world_size + 2 * (world_size == 1), 1 if one_expert else 2
         tokens, factor = [draw.randrange(4, 9) for _ in range(world_size)], None
         if world_size == 4:
             # room for one choice of each expert, and many choices
@@ -495,7 +495,7 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, todo=3, title="groups of some of the ranks", look_at="`group` in every exchange")
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     members = sorted(draw.sample(range(4), 2))
-    dense = Dense(draw, [draw.randrange(2, 6) for _ in members], 4, 2)
+    dense = Dense(draw, [draw.randrange(8, 13) for _ in members], 4, 2)
     given: list[Any] = [None] * 4
     for rank, arguments in zip(members, dense.given(members, 2), strict=True):
         given[rank] = arguments
@@ -542,7 +542,7 @@ def computed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def averaged(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size, copies, outsiders in ((2, 2, 1), (3, 1, 0), (1, 2, 0)):
         members = sorted(draw.sample(range(size * copies + outsiders), size * copies))
-        dense = Dense(draw, [draw.randrange(1, 6) for _ in members], 2 * size, 1)
+        dense = Dense(draw, [draw.randrange(6, 11) for _ in members], 2 * size, 1)
         options = {"all_ranks": group_of(members) if outsiders else None, "average": True}
         given: list[Any] = [None] * (len(members) + outsiders)
         for rank, arguments in zip(members, dense.given(members, size, **options), strict=True):
