@@ -49,7 +49,8 @@ class TopKRouter(nn.Module):
         weights, experts = probabilities.topk(self.top_k, dim=-1)
         choices = experts.T.reshape(-1, 1)
         chosen = choices == torch.arange(self.num_experts, device=x.device)
-        shares, means = chosen.sum(0) / max(len(choices), 1), probabilities.sum(0) / max(len(x), 1)
+        shares = chosen.sum(0).to(dtype) / max(len(choices), 1)
+        means = probabilities.sum(0) / max(len(x), 1)
         loss = self.num_experts * (shares * means).sum()
         kept = torch.ones_like(experts, dtype=torch.bool)
         if self.capacity_factor is not None:
