@@ -24,6 +24,7 @@ WORK = {
     "parameter_server": ["1 worker, 4 kB, async", "4 workers, 4 kB, async"],
     "local_sgd": ["step, period 4, 8,320 parameters, 4 ranks"],
     "context_parallel": ["attention, zigzag, 256 tokens, 2 heads, 4 ranks", "attention, contiguous, 256 tokens"],
+    "expert_parallel": ["8 experts, 64 tokens of 16 on each of 4 ranks"],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",
         "2 x 2 virtual, 1 x 10 Gb/s; NCCL's model",

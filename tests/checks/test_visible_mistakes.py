@@ -121,6 +121,78 @@ MISTAKES = {
         "outer_rounds",
         "nn.Parameter(given.widened(parameter))",
         "nn.Parameter(parameter.detach().clone())",
+    "expert_parallel: weights add up to 1": (
+        "choices",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1)",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1); weights = weights / weights.sum(-1, True)",
+    ),
+    "expert_parallel: the loss is a sum of shares times probabilities, not of means": (
+        "balance",
+        "probabilities.sum(0) / max(len(x), 1)",
+        "probabilities.sum(0)",
+    ),
+    "expert_parallel: the loss is not a number without tokens": ("balance", "/ max(len(choices), 1)", "/ len(choices)"),
+    "expert_parallel: second choices are taken before the first ones of later tokens": (
+        "capacity",
+        "(chosen.cumsum(0).gather(1, choices) <= capacity).view(self.top_k, len(x)).T",
+        "(chosen.view(self.top_k, len(x), -1).transpose(0, 1).flatten(0, 1).cumsum(0)"
+        ".gather(1, experts.view(-1, 1)) <= capacity).view(len(x), self.top_k)",
+    ),
+    "expert_parallel: room is rounded down": ("capacity", "math.ceil(", "math.floor("),
+    "expert_parallel: choices are those of other tokens": (
+        "batches",
+        "tokens = x[order // routing.experts.shape[1]]",
+        "tokens = x[order % max(len(x), 1)]",
+    ),
+    "expert_parallel: batches are cut from rows that are not sorted by expert": (
+        "batches",
+        "list(rows[arrival].split(",
+        "list(rows.split(",
+    ),
+    "expert_parallel: dropped choices are sent, too": (
+        "batches",
+        "torch.where(routing.kept, routing.experts, routing.num_experts)",
+        "routing.experts",
+    ),
+    "expert_parallel: rows are exchanged in equal parts": (
+        "batches",
+        "dist.all_to_all_single(result, x.contiguous(), receive, send, group=group)",
+        "dist.all_to_all_single(result, x.contiguous(), group=group)",
+    ),
+    "expert_parallel: rows are sent back in the order of the experts": (
+        "combined",
+        "torch.cat(outputs)[journey.arrival.argsort()]",
+        "torch.cat(outputs)",
+    ),
+    "expert_parallel: gradients take the way of the rows": (
+        "combined",
+        "grad, ctx.receive, ctx.send, ctx.group",
+        "grad, ctx.send, ctx.receive, ctx.group",
+    ),
+    "expert_parallel: weights have no gradient": (
+        "combined",
+        "routing.weights.flatten()[order, None]",
+        "routing.weights.detach().flatten()[order, None]",
+    ),
+    "expert_parallel: rows are exchanged among all ranks, whatever the group": (
+        "layer",
+        "receive, send, group=group)",
+        "receive, send)",
+    ),
+    "expert_parallel: gradients of experts are not divided": (
+        "averaged",
+        "        parameter.grad /= dist.get_world_size(group)",
+        "        parameter.grad /= 1 if parameter in experts else dist.get_world_size(group)",
+    ),
+    "expert_parallel: experts are averaged like all other parameters": (
+        "averaged",
+        "        if parameter not in experts:\n",
+        "        if True:\n",
+    ),
+    "expert_parallel: copies of experts keep their own gradients": (
+        "averaged",
+        "            dist.all_reduce(parameter.grad, group=replicas)\n",
+        "            pass\n",
     ),
     "context_parallel: zigzag has chunks that are neighbours": (
         "split",

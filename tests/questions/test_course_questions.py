@@ -100,6 +100,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "computing": {"1 Gb/s": {500: 67.9}},
     },
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
+    "expert_parallel": {"times": [24.6, 64.4, 116.2], "once": [0.875, 1.75, 3.48, 4.65]},
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""
 
