@@ -121,6 +121,7 @@ MISTAKES = {
         "outer_rounds",
         "nn.Parameter(given.widened(parameter))",
         "nn.Parameter(parameter.detach().clone())",
+    ),
     "expert_parallel: weights add up to 1": (
         "choices",
         "weights, experts = probabilities.topk(self.top_k, dim=-1)",
