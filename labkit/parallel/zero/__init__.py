@@ -1,0 +1,25 @@
+"""Given parts of the exercise on ZeRO and FSDP: argument checks, flat parameters and their shards, units of a model,
+calls around them, states for any number of ranks, and an optimizer whose state is in files.
+"""
+
+from labkit.parallel.zero.arguments import require_max_norm, require_memory
+from labkit.parallel.zero.config import ZeROConfig
+from labkit.parallel.zero.disk_optimizer import DiskOptimizer
+from labkit.parallel.zero.flat_parameters import FlatParameters, on_device
+from labkit.parallel.zero.optimizer_state import no_grad_loss
+from labkit.parallel.zero.sharded_module import ShardedModule
+from labkit.parallel.zero.sharded_optimizer import ShardedOptimizer
+from labkit.parallel.zero.units import Unit
+
+__all__ = [
+    "DiskOptimizer",
+    "FlatParameters",
+    "ShardedModule",
+    "ShardedOptimizer",
+    "Unit",
+    "ZeROConfig",
+    "no_grad_loss",
+    "on_device",
+    "require_max_norm",
+    "require_memory",
+]

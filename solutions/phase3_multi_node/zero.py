@@ -1,0 +1,273 @@
+"""ZeRO: data parallelism without copies of what a rank does not need at the moment.
+
+In data parallelism every rank holds all parameters, gradients and optimizer state. Each of these can be cut into a
+shard for each rank instead (Rajbhandari et al. 2020): optimizer state in stage 1, gradients too in stage 2, parameters
+too in stage 3, where a layer is gathered just before it computes and freed after it (Zhao et al. 2023, FSDP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from labkit.parallel import zero as given
+from labkit.parallel.zero import FlatParameters, ShardedModule, ShardedOptimizer, Unit, ZeROConfig
+
+__all__ = ["FullyShardedDataParallel", "ZeROConfig", "ZeroOptimizer", "estimate_memory"]
+
+
+def estimate_memory(
+    num_parameters: float,
+    num_gpus: int,
+    stage: int,
+    parameter_bytes: float = 4,
+    gradient_bytes: float = 4,
+    optimizer_bytes: float = 8,
+    gpu_memory_gb: float = 80.0,
+    offload_optimizer: bool = False,
+    offload_params: bool = False,
+) -> dict[str, float]:
+    """Return the GPU memory of parameters, gradients and optimizer state, without activations and buffers.
+
+    Bytes are for each parameter: by default float32 and the two moments of Adam. offload_optimizer: optimizer state is
+    in host memory, with stages 2 and 3 gradients, too; offload_params: so are parameters, with stage 3 only.
+    baseline_gb: of a GPU without ZeRO, in 1e9 bytes. zero_gb: with it. reduction_factor: the first over the second.
+    max_parameters: as many as fit into `gpu_memory_gb`. The last two are infinite if nothing is left on the GPU.
+    """
+    counts = {"num_parameters": num_parameters, "gpu_memory_gb": gpu_memory_gb}
+    given.require_memory(num_gpus, stage, **counts, parameter_bytes=parameter_bytes, gradient_bytes=gradient_bytes)
+    # TODO 1. Which of the three are whole in this stage, which are shards, and which are not on the GPU at all?
+    ### BEGIN SOLUTION
+    optimizer = 0.0 if offload_optimizer and stage >= 1 else optimizer_bytes / (num_gpus if stage >= 1 else 1)
+    gradients = 0.0 if offload_optimizer and stage >= 2 else gradient_bytes / (num_gpus if stage >= 2 else 1)
+    parameters = 0.0 if offload_params and stage == 3 else parameter_bytes / (num_gpus if stage == 3 else 1)
+    before, after = parameter_bytes + gradient_bytes + optimizer_bytes, parameters + gradients + optimizer
+    return {
+        "baseline_gb": num_parameters * before / 1e9,
+        "zero_gb": num_parameters * after / 1e9,
+        "reduction_factor": before / after if after else float("inf"),
+        "max_parameters": gpu_memory_gb * 1e9 // after if after else float("inf"),
+    }
+    ### END SOLUTION
+
+
+class GradientShards:
+    """The part that all stages share: whole gradients leave, and the mean of this rank's shard comes back."""
+
+    group: ProcessGroup | None
+    hybrid: ProcessGroup | None = None
+    ranks: int
+    """Size of `group`, over which everything is cut."""
+    replicas: int
+    """Number of ranks that the mean is over: those of `group`, times those of `hybrid`."""
+    pending: list[Any]
+    """Yours: what is under way from `reduce` to `wait_for_gradients`."""
+
+    @staticmethod
+    def join(tensors: Sequence[Tensor], ranks: int) -> Tensor:
+        """Return 1-D tensors of one dtype one after another, then as few zeros as make `ranks` parts of equal size."""
+        # TODO 2. This one, and the next three. `tensor.new_zeros(n)`; `torch.cat`.
+        ### BEGIN SOLUTION
+        padding = -sum(map(len, tensors)) % ranks
+        return torch.cat([*tensors, tensors[0].new_zeros(padding)])
+        ### END SOLUTION
+
+    def reduce(self, flats: Sequence[FlatParameters]) -> None:
+        """Begin to add up the gradients of `flats` over the group, so that each rank gets the sum of its shard.
+
+        `flat.take_gradients()` returns them, [] if there are none to send, and frees them in the parameters. Does not
+        wait for this, but for all that has begun before, so that the memory of one reduction is in use at a time.
+        """
+        ### BEGIN SOLUTION
+        self.wait_for_gradients()
+        for flat in flats:
+            gradients = flat.take_gradients()
+            if gradients:
+                whole = self.join(gradients, self.ranks)
+                del gradients
+                part = whole.new_empty(len(whole) // self.ranks)
+                work = dist.reduce_scatter_tensor(part, whole, group=self.group, async_op=True)
+                self.pending.append((flat, part, whole, work))
+        ### END SOLUTION
+
+    def wait_for_gradients(self) -> None:
+        """Wait for what `reduce` has begun, and add the mean over all replicas to each shard: `flat.add_gradient(part)`.
+
+        With `hybrid` a shard is first added up with those of the same place in other groups.
+        """
+        ### BEGIN SOLUTION
+        for flat, part, _, work in self.pending:
+            work.wait()
+            if self.hybrid is not None:
+                dist.all_reduce(part, group=self.hybrid)
+            flat.add_gradient(part.div_(self.replicas))
+        self.pending.clear()
+        ### END SOLUTION
+
+    def clip_shards(self, flats: Sequence[FlatParameters], max_norm: float) -> Tensor:
+        """Scale the gradients of shards so that the norm of all ranks' together is at most `max_norm`.
+
+        Returns the norm before, a scalar, the same on all ranks. One all-reduce of one number. `given.on_device(x)`
+        is x where it can be sent, if gradients are in host memory.
+        """
+        ### BEGIN SOLUTION
+        gradients = [flat.shard.grad for flat in flats if flat.shard.grad is not None]
+        squares = given.on_device(sum((g.float().square().sum() for g in gradients), torch.zeros(())), flats[0])
+        dist.all_reduce(squares, group=self.group)
+        norm = squares.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        return norm
+        ### END SOLUTION
+
+
+class ZeroOptimizer(GradientShards, ShardedOptimizer):
+    """Steps this rank's shard of the parameters with `optimizer_class(shards, **kwargs)`: stages 1 and 2.
+
+    params: parameters of a module, or groups of them with options. All ranks start with the values of the group's
+    first one. The parameters are laid out in `self.buckets`, each a `FlatParameters` of `bucket_cap_mb` MiB or more, in
+    the order in which a backward pass reaches them. A backward pass leaves whole gradients in stage 1; `step` reduces
+    them. In stage 2 a bucket's are reduced, and freed, as soon as they are complete, while the pass goes on. A
+    parameter without a gradient counts as one of zero. A learning rate can be scheduled here. Raises ValueError for
+    arguments that cannot be used, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: Callable[..., Optimizer],
+        stage: int,
+        group: ProcessGroup | None = None,
+        bucket_cap_mb: float = 25,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(params, optimizer_class, stage, group, bucket_cap_mb, kwargs)
+
+    def gradient_arrived(self) -> None:
+        """Reduce buckets that are complete, those with nothing in `bucket.missing`; in order, the same on all ranks.
+
+        Called in stage 2 for each gradient. `self.launched` is the number of buckets that have been reduced.
+        """
+        # TODO 3. This one, and the next two.
+        ### BEGIN SOLUTION
+        while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:
+            self.launched += 1
+            self.reduce([self.buckets[self.launched - 1]])
+        ### END SOLUTION
+
+    def finish_gradients(self) -> None:
+        """Reduce all gradients that are still whole, and wait. `self.launched` is 0 afterwards."""
+        ### BEGIN SOLUTION
+        for bucket in self.buckets:
+            self.reduce([bucket])
+        self.wait_for_gradients()
+        self.launched = 0
+        ### END SOLUTION
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip gradients by their global norm, before `step`. Returns the norm before."""
+        given.require_max_norm(max_norm)
+        self.finish_gradients()
+        return self.clip_shards(self.buckets, max_norm)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # the base has overloads
+        """Step this rank's shards with `self.optimizer`; then every rank gets all of them, in `bucket.full`."""
+        loss = given.no_grad_loss(closure)
+        ### BEGIN SOLUTION
+        self.finish_gradients()
+        self.optimizer.step()
+        works = [
+            dist.all_gather_into_tensor(bucket.full, bucket.shard.detach(), group=self.group, async_op=True)
+            for bucket in self.buckets
+        ]
+        for work in works:
+            work.wait()
+        ### END SOLUTION
+        return loss
+
+
+class FullyShardedDataParallel(GradientShards, ShardedModule):
+    """Calls `module`, whose parameters are in shards: stage 3. Give `parameters()`, this rank's, to an optimizer.
+
+    A unit's parameters, those of an item of the outermost lists of modules in it, are gathered before they are used,
+    forward and backward, and freed after it; the root's, all others, stay from the forward pass to the end of the
+    backward pass. So two units are whole at a time, beside the root: one that computes, one that arrives (`prefetch`).
+    All ranks start with the values of the first one; a module on the meta device is initialized unit by unit.
+    mixed_precision: dtype of computing and of messages; shards stay as they are. cpu_offload: shards, their gradients,
+    and so the optimizer, are in host memory. hybrid: a group of the ranks that have the same shard in other groups, on
+    other nodes: gradients are averaged over it, too. Raises ValueError before anything is sent.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: ProcessGroup | None = None,
+        mixed_precision: torch.dtype | None = None,
+        cpu_offload: bool = False,
+        prefetch: bool = True,
+        hybrid: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(module, group, mixed_precision, cpu_offload, prefetch, hybrid)
+
+    def start_gathering(self, unit: Unit) -> None:
+        """Begin to gather the unit's parameters, unless that has begun: `flat.own()` is sent, `flat.full` is filled.
+
+        `unit.allocate()` comes first. `unit.gathering` becomes the list of what is under way, or was.
+        """
+        # TODO 4. All of this class.
+        ### BEGIN SOLUTION
+        if unit.gathering is None:
+            unit.allocate()
+            unit.gathering = [
+                dist.all_gather_into_tensor(flat.full, flat.own(), group=self.group, async_op=True)
+                for flat in unit.flats
+            ]
+        ### END SOLUTION
+
+    def gather(self, unit: Unit, following: Unit | None) -> None:
+        """Return when the unit's parameters are there; those of `following`, if it is one, are then on their way.
+
+        Without `self.prefetch` those stay where they are.
+        """
+        ### BEGIN SOLUTION
+        self.start_gathering(unit)
+        for work in unit.gathering or ():
+            work.wait()
+        if following is not None and self.prefetch:
+            self.start_gathering(following)
+        ### END SOLUTION
+
+    def before_forward(self, unit: Unit, following: Unit | None) -> None:
+        """Called before the unit computes; `following` will probably compute after it."""
+        self.gather(unit, following)
+
+    def after_forward(self, unit: Unit) -> None:
+        """Free the unit's parameters: `unit.free()`; `unit.gathering` is None again."""
+        ### BEGIN SOLUTION
+        unit.free()
+        unit.gathering = None
+        ### END SOLUTION
+
+    def before_backward(self, unit: Unit, following: Unit | None) -> None:
+        """Called before the unit's backward pass; that of `following` comes after it."""
+        self.gather(unit, following)
+
+    def after_backward(self, unit: Unit) -> None:
+        """Free the unit's parameters, then reduce its gradients."""
+        ### BEGIN SOLUTION
+        self.after_forward(unit)
+        self.reduce(unit.flats)
+        ### END SOLUTION
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip gradients by their global norm, before the optimizer's step. Returns the norm before."""
+        given.require_max_norm(max_norm)
+        return self.clip_shards(self.flats, max_norm)
