@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.parallel import zero as given
-from labkit.parallel.zero import FlatParameters, ShardedModule, ShardedOptimizer, Unit, ZeROConfig
+from labkit.parallel.zero import FlatParameters, Unit, ZeROConfig
 
 __all__ = ["FullyShardedDataParallel", "ZeROConfig", "ZeroOptimizer", "estimate_memory"]
 
@@ -26,38 +26,26 @@ def estimate_memory(
     num_parameters: float,
     num_gpus: int,
     stage: int,
-    parameter_bytes: float = 4,
-    gradient_bytes: float = 4,
-    optimizer_bytes: float = 8,
-    gpu_memory_gb: float = 80.0,
+    state_bytes: tuple[float, float, float] = (4, 4, 8),
+    gpu_memory_gb: float = 80,
     offload_optimizer: bool = False,
     offload_params: bool = False,
 ) -> dict[str, float]:
-    """Return the GPU memory of parameters, gradients and optimizer state, without activations and buffers.
+    """Return the memory of parameters, gradients and optimizer state on each GPU, without activations and buffers.
 
-    Bytes are for each parameter: by default float32 and the two moments of Adam. offload_optimizer: optimizer state is
-    in host memory, with stages 2 and 3 gradients, too; offload_params: so are parameters, with stage 3 only.
-    baseline_gb: of a GPU without ZeRO, in 1e9 bytes. zero_gb: with it. reduction_factor: the first over the second.
+    state_bytes: of these three, for each parameter; float32 and the two moments of Adam. offload_optimizer: optimizer
+    state is in host memory, with stages 2 and 3 gradients, too; offload_params: so are parameters, with stage 3 only.
+    baseline_gb: in 1e9 bytes, at stage 0. zero_gb: at this stage. reduction_factor: the first over the second.
     max_parameters: as many as fit into `gpu_memory_gb`. The last two are infinite if nothing is left on the GPU.
     """
-    counts = {"num_parameters": num_parameters, "gpu_memory_gb": gpu_memory_gb}
-    given.require_memory(num_gpus, stage, **counts, parameter_bytes=parameter_bytes, gradient_bytes=gradient_bytes)
+    given.require_memory(num_gpus, stage, state_bytes, num_parameters=num_parameters, gpu_memory_gb=gpu_memory_gb)
     # TODO 1. Which of the three are whole in this stage, which are shards, and which are not on the GPU at all?
     # YOUR CODE HERE
     raise NotImplementedError()
 
 
-class GradientShards:
+class GradientShards(given.Sharding):
     """The part that all stages share: whole gradients leave, and the mean of this rank's shard comes back."""
-
-    group: ProcessGroup | None
-    hybrid: ProcessGroup | None = None
-    ranks: int
-    """Size of `group`, over which everything is cut."""
-    replicas: int
-    """Number of ranks that the mean is over: those of `group`, times those of `hybrid`."""
-    pending: list[Any]
-    """Yours: what is under way from `reduce` to `wait_for_gradients`."""
 
     @staticmethod
     def join(tensors: Sequence[Tensor], ranks: int) -> Tensor:
@@ -71,37 +59,40 @@ class GradientShards:
 
         `flat.take_gradients()` returns them, [] if there are none to send, and frees them in the parameters. Does not
         wait for this, but for all that has begun before, so that the memory of one reduction is in use at a time.
+        `self.pending`, a list, is yours.
         """
         # YOUR CODE HERE
         raise NotImplementedError()
 
     def wait_for_gradients(self) -> None:
-        """Wait for what `reduce` has begun, and add the mean over all replicas to each shard: `flat.add_gradient(part)`.
+        """Wait for what `reduce` has begun, and add the mean over `self.replicas` ranks: `flat.add_gradient(part)`.
 
-        With `hybrid` a shard is first added up with those of the same place in other groups.
+        With `self.hybrid`, a group, the sum goes over the same shards of its ranks, too.
         """
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def clip_shards(self, flats: Sequence[FlatParameters], max_norm: float) -> Tensor:
-        """Scale the gradients of shards so that the norm of all ranks' together is at most `max_norm`.
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the gradients of shards so that the norm of all ranks' together is at most `max_norm`, before the step.
 
-        Returns the norm before, a scalar, the same on all ranks. One all-reduce of one number. `given.on_device(x)`
-        is x where it can be sent, if gradients are in host memory.
+        Returns the norm before, a scalar, the same on all ranks. One all-reduce of one number; if gradients are in host
+        memory, `given.on_device(x, flat)` is x where it can be sent.
         """
+        given.require_max_norm(max_norm)
+        self.finish_gradients()
         # YOUR CODE HERE
         raise NotImplementedError()
 
 
-class ZeroOptimizer(GradientShards, ShardedOptimizer):
+class ZeroOptimizer(GradientShards, given.ShardedOptimizer):
     """Steps this rank's shard of the parameters with `optimizer_class(shards, **kwargs)`: stages 1 and 2.
 
     params: parameters of a module, or groups of them with options. All ranks start with the values of the group's
     first one. The parameters are laid out in `self.buckets`, each a `FlatParameters` of `bucket_cap_mb` MiB or more, in
     the order in which a backward pass reaches them. A backward pass leaves whole gradients in stage 1; `step` reduces
     them. In stage 2 a bucket's are reduced, and freed, as soon as they are complete, while the pass goes on. A
-    parameter without a gradient counts as one of zero. A learning rate can be scheduled here. Raises ValueError for
-    arguments that cannot be used, before anything is sent.
+    parameter without a gradient counts as zero if others of its bucket have one; all ranks use the same parameters. A
+    learning rate can be scheduled here. Raises ValueError for bad arguments, before anything is sent.
     """
 
     def __init__(
@@ -118,7 +109,8 @@ class ZeroOptimizer(GradientShards, ShardedOptimizer):
     def gradient_arrived(self) -> None:
         """Reduce buckets that are complete, those with nothing in `bucket.missing`; in order, the same on all ranks.
 
-        Called in stage 2 for each gradient. `self.launched` is the number of buckets that have been reduced.
+        Called in stage 2 for each gradient. `self.launched` is the number of the bucket whose turn it is, also in the
+        next backward pass: after the last one it is the first one's again.
         """
         # TODO 3. This one, and the next two.
         # YOUR CODE HERE
@@ -129,14 +121,8 @@ class ZeroOptimizer(GradientShards, ShardedOptimizer):
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Clip gradients by their global norm, before `step`. Returns the norm before."""
-        given.require_max_norm(max_norm)
-        self.finish_gradients()
-        return self.clip_shards(self.buckets, max_norm)
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # the base has overloads
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step this rank's shards with `self.optimizer`; then every rank gets all of them, in `bucket.full`."""
         loss = given.no_grad_loss(closure)
         # YOUR CODE HERE
@@ -144,7 +130,7 @@ class ZeroOptimizer(GradientShards, ShardedOptimizer):
         return loss
 
 
-class FullyShardedDataParallel(GradientShards, ShardedModule):
+class FullyShardedDataParallel(GradientShards, given.ShardedModule):
     """Calls `module`, whose parameters are in shards: stage 3. Give `parameters()`, this rank's, to an optimizer.
 
     A unit's parameters, those of an item of the outermost lists of modules in it, are gathered before they are used,
@@ -177,32 +163,19 @@ class FullyShardedDataParallel(GradientShards, ShardedModule):
         raise NotImplementedError()
 
     def gather(self, unit: Unit, following: Unit | None) -> None:
-        """Return when the unit's parameters are there; those of `following`, if it is one, are then on their way.
+        """Return when the unit's parameters are there; called before it computes, forward and backward.
 
-        Without `self.prefetch` those stay where they are.
+        With `self.prefetch`, those of `following`, which probably computes next, are then on their way; None: nothing.
         """
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def before_forward(self, unit: Unit, following: Unit | None) -> None:
-        """Called before the unit computes; `following` will probably compute after it."""
-        self.gather(unit, following)
-
-    def after_forward(self, unit: Unit) -> None:
-        """Free the unit's parameters: `unit.free()`; `unit.gathering` is None again."""
+    def free(self, unit: Unit) -> None:
+        """Free the unit's parameters, `unit.free()`; `unit.gathering` is None again. Called after it has computed."""
         # YOUR CODE HERE
         raise NotImplementedError()
-
-    def before_backward(self, unit: Unit, following: Unit | None) -> None:
-        """Called before the unit's backward pass; that of `following` comes after it."""
-        self.gather(unit, following)
 
     def after_backward(self, unit: Unit) -> None:
-        """Free the unit's parameters, then reduce its gradients."""
+        """Free the unit's parameters, then reduce its gradients. Called after its backward pass."""
         # YOUR CODE HERE
         raise NotImplementedError()
-
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Clip gradients by their global norm, before the optimizer's step. Returns the norm before."""
-        given.require_max_norm(max_norm)
-        return self.clip_shards(self.flats, max_norm)

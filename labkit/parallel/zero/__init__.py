@@ -9,6 +9,7 @@ from labkit.parallel.zero.flat_parameters import FlatParameters, on_device
 from labkit.parallel.zero.optimizer_state import no_grad_loss
 from labkit.parallel.zero.sharded_module import ShardedModule
 from labkit.parallel.zero.sharded_optimizer import ShardedOptimizer
+from labkit.parallel.zero.sharding import Sharding
 from labkit.parallel.zero.units import Unit
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FlatParameters",
     "ShardedModule",
     "ShardedOptimizer",
+    "Sharding",
     "Unit",
     "ZeROConfig",
     "no_grad_loss",

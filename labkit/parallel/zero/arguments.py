@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,16 @@ def require_stage(stage: Any, first: int, last: int) -> None:
     require_integer("stage", stage, at_least=first, below=last + 1)
 
 
-def require_memory(num_gpus: Any, stage: Any, **amounts: float) -> None:
+def require_memory(num_gpus: Any, stage: Any, state_bytes: Any, **amounts: float) -> None:
     """Check the arguments of an estimate of memory; `amounts` must be above 0."""
     require_integer("num_gpus", num_gpus, at_least=1)
     require_stage(stage, 0, 3)
-    for name, value in amounts.items():
-        require_positive(name, value)
+    if not isinstance(state_bytes, Sequence) or len(state_bytes) != 3:
+        raise ValueError(f"state_bytes must be three numbers, got {state_bytes!r}")
+    for value in state_bytes:
+        require_positive("state_bytes", value)
+    for name, amount in amounts.items():
+        require_positive(name, amount)
 
 
 def require_max_norm(max_norm: Any) -> None:

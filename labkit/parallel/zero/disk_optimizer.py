@@ -35,7 +35,7 @@ class DiskOptimizer(Optimizer):
         self._written: set[nn.Parameter] = set()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # the base has overloads
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step each parameter that has a gradient: read its state, step, write its state."""
         loss = no_grad_loss(closure)
         groups = self._inner.param_groups

@@ -18,19 +18,18 @@ from labkit.parallel.ddp import broadcast_together
 from labkit.parallel.zero.arguments import require_module
 from labkit.parallel.zero.flat_parameters import FlatParameters, alike
 from labkit.parallel.zero.optimizer_state import gathered_state, group_options, load_state
+from labkit.parallel.zero.sharding import Sharding
 from labkit.parallel.zero.unit_hooks import call_before_backward, cast, watch, within_backward
 from labkit.parallel.zero.units import Unit, default_device, materialize, parameters_of_units, unit_modules
 from labkit.torch_versions.groups import run_after_backward
 
 
-class ShardedModule(nn.Module):
-    """Base of `FullyShardedDataParallel`: it calls `before_forward` and the other three around each unit.
+class ShardedModule(Sharding, nn.Module):
+    """Base of `FullyShardedDataParallel`: it calls `gather`, `free` and `after_backward` for each unit.
 
     A unit's parameters are those of an item of the outermost lists of modules; the root has all others, and keeps them
     from the beginning of the forward pass to the end of the backward pass. See the subclass for the arguments.
     """
-
-    join: Callable[[Sequence[Tensor], int], Tensor]
 
     def __init__(
         self,
@@ -54,6 +53,7 @@ class ShardedModule(nn.Module):
         """The root, and the units in the order of the module."""
         for unit, parameters in zip(self.units, parameters_of_units(module, self.units), strict=True):
             self._shard(unit, parameters)
+        self.flats = [flat for unit in self.units for flat in unit.flats]
         for process_group in self._groups:
             broadcast_together(module.buffers(), process_group)
         self._path: list[Unit] = []
@@ -80,35 +80,27 @@ class ShardedModule(nn.Module):
 
     # What happens around units ----------------------------------------------------------------------------------------
 
-    def before_forward(self, unit: Unit, following: Unit | None) -> None:
-        """Called before the unit computes; `following` will probably compute after it."""
+    def gather(self, unit: Unit, following: Unit | None) -> None:
+        """Called before the unit computes, and before its backward pass; that of `following` comes after it."""
         raise NotImplementedError
 
-    def after_forward(self, unit: Unit) -> None:
+    def free(self, unit: Unit) -> None:
         """Called when the unit has computed; for the root only if no backward pass follows."""
-        raise NotImplementedError
-
-    def before_backward(self, unit: Unit, following: Unit | None) -> None:
-        """Called before the unit's backward pass; that of `following` comes after it."""
         raise NotImplementedError
 
     def after_backward(self, unit: Unit) -> None:
         """Called after the unit's backward pass, at the latest at the end of the whole one."""
         raise NotImplementedError
 
-    def wait_for_gradients(self) -> None:
-        """Wait until the gradients of shards are complete."""
-        raise NotImplementedError
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
         root, self._path, self._asked = self.units[0], [], False
-        self.before_forward(root, self._last_path[0] if self._last_path else None)
+        self.gather(root, self._last_path[0] if self._last_path else None)
         args, kwargs = cast((args, kwargs), self.dtype)
         output = self.module(*args, **kwargs)
         path = self._last_path = self._path
         if not call_before_backward(lambda: self._before_backward(root, path, len(path)), output):
-            self.after_forward(root)
+            self.free(root)
         return output
 
     def _watch(self, unit: Unit) -> None:
@@ -119,12 +111,12 @@ class ShardedModule(nn.Module):
                 self._path.append(unit)
                 if self._last_path[place : place + 1] == [unit]:
                     following = next(iter(self._last_path[place + 1 :]), None)
-            self.before_forward(unit, following)
+            self.gather(unit, following)
 
         def after() -> Callable[[], None]:
             if within_backward():  # computed again: its backward pass comes next
                 return lambda: self._before_backward(unit, [], 0)
-            self.after_forward(unit)
+            self.free(unit)
             path, place = self._path, len(self._path) - 1
             return lambda: self._before_backward(unit, path, place)
 
@@ -134,7 +126,7 @@ class ShardedModule(nn.Module):
         if not self._asked:
             self._asked = True
             run_after_backward(self._finish)
-        self.before_backward(unit, path[place - 1] if place > 0 else None)
+        self.gather(unit, path[place - 1] if place > 0 else None)
 
     def _finish(self) -> None:
         """End of a backward pass: also of units without an input that requires a gradient."""
@@ -145,11 +137,6 @@ class ShardedModule(nn.Module):
         self.wait_for_gradients()
 
     # Parameters and states --------------------------------------------------------------------------------------------
-
-    @property
-    def flats(self) -> list[FlatParameters]:
-        """The flat parameters of all units."""
-        return [flat for unit in self.units for flat in unit.flats]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
@@ -17,14 +16,13 @@ from labkit.parallel.number_arguments import require_positive
 from labkit.parallel.zero.arguments import parameter_groups, require_stage
 from labkit.parallel.zero.flat_parameters import FlatParameters, alike
 from labkit.parallel.zero.optimizer_state import gathered_state, group_options, load_state
+from labkit.parallel.zero.sharding import Sharding
 
 MB = 1 << 20
 
 
-class ShardedOptimizer(Optimizer):
+class ShardedOptimizer(Sharding, Optimizer):
     """Base of `ZeroOptimizer`. See there for the arguments."""
-
-    join: Callable[[Sequence[Tensor], int], Tensor]
 
     def __init__(
         self,
@@ -65,8 +63,9 @@ class ShardedOptimizer(Optimizer):
             entry["params"] = [bucket.shard for bucket in buckets]
             self.buckets += buckets
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.flats = self.buckets
         self.launched = 0
-        """Number of buckets whose gradients are on their way, or have come: `buckets[:launched]`."""
+        """Number of the bucket that is reduced next in a backward pass of stage 2."""
         self.optimizer = optimizer_class(groups, **options)
         """Steps the shards of this rank."""
         super().__init__(self.optimizer.param_groups, self.optimizer.defaults)
