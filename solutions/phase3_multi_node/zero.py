@@ -63,7 +63,7 @@ class GradientShards(given.Sharding):
     @staticmethod
     def join(tensors: Sequence[Tensor], ranks: int) -> Tensor:
         """Return 1-D tensors of one dtype one after another, then as few zeros as make `ranks` parts of equal size."""
-        # TODO 2. This one, and the next three. `tensor.new_zeros(n)`; `torch.cat`.
+        # TODO 2. This one, and the next three. `tensor.new_zeros(n)`; `torch.cat`; `nn.utils.clip_grads_with_norm_`.
         ### BEGIN SOLUTION
         padding = -sum(map(len, tensors)) % ranks
         return torch.cat([*tensors, tensors[0].new_zeros(padding)])
@@ -84,7 +84,7 @@ class GradientShards(given.Sharding):
                 whole = self.join(gradients, self.ranks)
                 del gradients
                 part = whole.new_empty(len(whole) // self.ranks)
-                work = dist.reduce_scatter_tensor(part, whole, group=self.group, async_op=True)
+                work = given.reduce_scatter_single(part, whole, group=self.group, async_op=True)
                 self.pending.append((flat, part, whole, work))
         ### END SOLUTION
 
@@ -111,14 +111,12 @@ class GradientShards(given.Sharding):
         given.require_max_norm(max_norm)
         self.finish_gradients()
         ### BEGIN SOLUTION
-        gradients = [flat.shard.grad for flat in self.flats if flat.shard.grad is not None]
-        squares = sum((gradient.float().square().sum() for gradient in gradients), torch.zeros(()))
-        squares = given.on_device(squares, self.flats[0])
-        dist.all_reduce(squares, group=self.group)
-        norm = squares.sqrt()
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor)
+        shards = [flat.shard for flat in self.flats]
+        norm = nn.utils.get_total_norm([shard.grad for shard in shards if shard.grad is not None])
+        norm = given.on_device(norm, self.flats[0]).square()
+        dist.all_reduce(norm, group=self.group)
+        norm.sqrt_()
+        nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
         return norm
         ### END SOLUTION
 
@@ -175,7 +173,7 @@ class ZeroOptimizer(GradientShards, given.ShardedOptimizer):
         self.finish_gradients()
         self.optimizer.step()
         works = [
-            dist.all_gather_into_tensor(bucket.full, bucket.shard.detach(), group=self.group, async_op=True)
+            given.all_gather_single(bucket.full, bucket.shard.detach(), group=self.group, async_op=True)
             for bucket in self.buckets
         ]
         for work in works:
@@ -217,8 +215,7 @@ class FullyShardedDataParallel(GradientShards, given.ShardedModule):
         if unit.gathering is None:
             unit.allocate()
             unit.gathering = [
-                dist.all_gather_into_tensor(flat.full, flat.own(), group=self.group, async_op=True)
-                for flat in unit.flats
+                given.all_gather_single(flat.full, flat.own(), group=self.group, async_op=True) for flat in unit.flats
             ]
         ### END SOLUTION
 

@@ -50,7 +50,7 @@ class GradientShards(given.Sharding):
     @staticmethod
     def join(tensors: Sequence[Tensor], ranks: int) -> Tensor:
         """Return 1-D tensors of one dtype one after another, then as few zeros as make `ranks` parts of equal size."""
-        # TODO 2. This one, and the next three. `tensor.new_zeros(n)`; `torch.cat`.
+        # TODO 2. This one, and the next three. `tensor.new_zeros(n)`; `torch.cat`; `nn.utils.clip_grads_with_norm_`.
         # YOUR CODE HERE
         raise NotImplementedError()
 

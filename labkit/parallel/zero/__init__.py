@@ -11,6 +11,7 @@ from labkit.parallel.zero.sharded_module import ShardedModule
 from labkit.parallel.zero.sharded_optimizer import ShardedOptimizer
 from labkit.parallel.zero.sharding import Sharding
 from labkit.parallel.zero.units import Unit
+from labkit.torch_versions.collectives import all_gather_single, reduce_scatter_single
 
 __all__ = [
     "DiskOptimizer",
@@ -20,8 +21,10 @@ __all__ = [
     "Sharding",
     "Unit",
     "ZeROConfig",
+    "all_gather_single",
     "no_grad_loss",
     "on_device",
+    "reduce_scatter_single",
     "require_max_norm",
     "require_memory",
 ]

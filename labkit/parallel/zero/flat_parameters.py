@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from labkit.clusters.device import to_device, to_host
+from labkit.torch_versions.collectives import all_gather_single
 
 
 class FlatParameters:
@@ -44,7 +45,8 @@ class FlatParameters:
                 f"got shape {tuple(whole.shape)}"
             )
         part = self.own_part(whole)
-        self.full = whole if dtype in (None, whole.dtype) else torch.empty_like(whole, dtype=dtype)
+        # of its own unless kept: the memory of a tensor that was sent cannot always be resized
+        self.full = whole if keep else torch.empty_like(whole, dtype=dtype)
         """All ranks' parts, in the dtype in which the model computes."""
         if not keep:
             part = to_host(part) if offload else part.clone()
@@ -93,7 +95,7 @@ class FlatParameters:
         part = self.shard.detach() if part is None else part
         part = to_device(part, self.full.device) if self.offload else part
         whole = part.new_empty(len(part) * dist.get_world_size(self.group))
-        dist.all_gather_into_tensor(whole, part.contiguous(), group=self.group)
+        all_gather_single(whole, part.contiguous(), group=self.group)
         return whole
 
     def take_gradients(self) -> list[Tensor]:

@@ -68,6 +68,8 @@ class ShardedOptimizer(Sharding, Optimizer):
         """Number of the bucket that is reduced next in a backward pass of stage 2."""
         self.optimizer = optimizer_class(groups, **options)
         """Steps the shards of this rank."""
+        # hooks of a step, which also say what its memory is for, are called by the step of `self.optimizer`
+        vars(type(self))["step"].hooked = True
         super().__init__(self.optimizer.param_groups, self.optimizer.defaults)
         # one list and one state for both, so that a learning rate that is scheduled here counts there
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
