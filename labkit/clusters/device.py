@@ -8,13 +8,13 @@ computation on a host copy is charged as if the GPU did it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
@@ -91,7 +91,7 @@ def write(data: Any, path: str | Path) -> None:
     device.endpoint.sleep(device.topology.storage.write_seconds(sum(tensor.nbytes for tensor in tensors)))
     with no_modes():
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
-            device.files[str(path)] = copy.deepcopy(data)
+            device.files[str(path)] = tree_map(lambda leaf: leaf, data)  # containers of its own
         else:
             torch.save(data, path)
 
@@ -102,7 +102,7 @@ def read(path: str | Path) -> Any:
     if device is None:
         return torch.load(path, map_location="cpu")
     with no_modes():
-        data = copy.deepcopy(device.files[str(path)]) if str(path) in device.files else torch.load(path)
+        data = tree_map(lambda leaf: leaf, device.files[str(path)]) if str(path) in device.files else torch.load(path)
     tensors = _tensors(data)
     device.endpoint.sleep(device.topology.storage.read_seconds(sum(tensor.nbytes for tensor in tensors)))
     for tensor in tensors:

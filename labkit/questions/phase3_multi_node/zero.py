@@ -35,7 +35,7 @@ QUESTIONS = [
             "20": "that is stage 2, however many GPUs there are.",
         },
         otherwise="All GPUs together have 64 * 80 GB.",
-        why="64 * 80 GB for 16 bytes each: {answer:.0f} billion. Whole layers take some of it: your code shows how much.",
+        why="64 * 80 GB for 16 bytes each: {answer:.0f} billion. Whole layers take some of it, as your code shows.",
         shown_by="the picture below",
     ),
     Number(
@@ -55,8 +55,7 @@ QUESTIONS = [
     ),
     Number(
         name="traffic_ratio",
-        text="**b** Stage 3 without prefetch has no time to hide its messages. How many times as many bytes does it send "
-        "in a step as plain data parallelism does?",
+        text="**b** How many times as many bytes as with plain data parallelism does a rank send in a step of stage 3?",
         answer=lambda: 3 / 2,
         solution="3 / 2",
         tolerance=0.01,
@@ -65,13 +64,14 @@ QUESTIONS = [
             "3": "data parallelism sends two models: an all-reduce is a reduce-scatter and an all-gather.",
             "1": "parameters are gathered twice, forward and backward.",
         },
-        otherwise="Count whole models: gathers before forward and backward, and a reduce-scatter; against an all-reduce.",
+        otherwise="Count whole models: gathers before forward and backward, a reduce-scatter; against an all-reduce.",
         why="Two gathers and a reduce-scatter, against two of them in an all-reduce: {answer} times.",
     ),
     Number(
         name="hidden_tokens",
-        text="**c** A layer computes 2 FLOPs forward for each of its parameters and each token of a rank, at 400 TFLOP/s. Meanwhile the "
-        "next layer arrives in bfloat16, at 50 GB/s. How many tokens must a rank have to hide that?",
+        text="**c** A layer computes 2 FLOPs forward for each of its parameters and each token of a rank, at 400 "
+        "TFLOP/s. Meanwhile the next layer arrives in bfloat16, at 50 GB/s. How many tokens must a rank have to hide "
+        "that?",
         answer=lambda: 400e12 / 50e9,
         solution="2 / 50e9 * 400e12 / 2",
         unit="tokens",
