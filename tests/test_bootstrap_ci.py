@@ -34,7 +34,7 @@ def declared() -> list[Requirement]:
     grader = tomllib.loads((ROOT / "autograder/pyproject.toml").read_text())
     texts = [
         *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["lab"],
+        *(text for extra in project["project"]["optional-dependencies"].values() for text in extra),
         *project["dependency-groups"]["dev"],
         *grader["project"]["dependencies"],
     ]

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
 __all__ = [
     "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "function_without_wrapper", "is_composite",
-    "no_modes", "schema_of",
+    "no_modes", "schema_of", "top_mode",
 ]  # fmt: skip
 
 
@@ -31,6 +31,11 @@ class UnguardedDispatchMode(TorchDispatchMode):
 def no_modes() -> AbstractContextManager[Any]:
     """Within the context, no dispatch mode sees this thread's operators."""
     return _disable_current_modes()
+
+
+def top_mode() -> TorchDispatchMode | None:
+    """The dispatch mode that sees this thread's operators first; None if a function mode sees them before."""
+    return None if torch._C._len_torch_function_stack() else _get_current_dispatch_mode()
 
 
 def schema_of(function: Any) -> Any:

@@ -15,7 +15,13 @@ import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["propagate_once"]
+__all__ = ["local_part", "propagate_once"]
+
+
+def local_part(tensor: Any) -> tuple[Any, Any, Any]:
+    """A DTensor's local tensor, its mesh and its placements; any other tensor, None and None."""
+    spec = getattr(tensor, "_spec", None)
+    return (tensor, None, None) if spec is None else (tensor._local_tensor, spec.mesh, spec.placements)
 
 
 @functools.cache

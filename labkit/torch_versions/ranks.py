@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -87,14 +86,6 @@ def tensor_handlers_per_thread() -> None:
     # looked up before the attribute of the same name, by C++ too
     table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
     setattr(type(dispatcher), name, table)
-
-
-def untimed_fsdp_state_dicts() -> None:
-    """Let FSDP (version 1) make state dictionaries in several threads: it times steps for a log, one in a process."""
-    from torch.distributed.fsdp import _debug_utils
-
-    timer: Any = _debug_utils.SimpleProfiler
-    timer.profile = lambda _: nullcontext()
 
 
 def checkpoints_in_own_thread() -> None:

@@ -23,6 +23,7 @@ WORK = {
     "gradient_compression": ["16 kB as 0.3 kB", "16 kB as 2.0 kB"],
     "parameter_server": ["1 worker, 4 kB, async", "4 workers, 4 kB, async"],
     "zero": ["step, stage 3; FSDP2", "step, stage 2; ZeroRedundancyOptimizer"],
+    "local_sgd": ["step, period 4, 8,320 parameters, 4 ranks"],
     "context_parallel": ["attention, zigzag, 256 tokens, 2 heads, 4 ranks", "attention, contiguous, 256 tokens"],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",

@@ -69,7 +69,8 @@ MISTAKES = {
     "zero: units stay whole from forward to backward": (
         "units",
         "        unit.free()\n        unit.gathering = None",
-        "        if torch._C._current_graph_task_id() != -1:\n            unit.free()\n            unit.gathering = None",
+        "        if torch._C._current_graph_task_id() != -1:\n"
+        "            unit.free()\n            unit.gathering = None",
     ),
     "zero: the next unit is waited for": (
         "prefetch",
@@ -77,6 +78,97 @@ MISTAKES = {
         "            self.start_gathering(following)\n            [work.wait() for work in following.gathering]",
     ),
     "zero: nothing is prefetched": ("prefetch", "if following is not None and self.prefetch:", "if False:"),
+    "local_sgd: ranks count alike": ("average", "message.flat.mul_(weight)", "pass"),
+    "local_sgd: the sum is divided by the number of ranks": (
+        "average",
+        "div_(total)",
+        "div_(dist.get_world_size(group))",
+    ),
+    "local_sgd: NaN times 0 is sent": ("average", "message.flat.zero_()", "message.flat.mul_(weight)"),
+    "local_sgd: without weight the mean is NaN": (
+        "average",
+        "torch.where(total > 0, mean.to(tensor.dtype), tensor, out=tensor)",
+        "tensor.copy_(mean)",
+    ),
+    "local_sgd: all ranks are averaged, whatever the group": (
+        "average",
+        "dist.all_reduce(message.flat, group=group)",
+        "dist.all_reduce(message.flat)",
+    ),
+    "local_sgd: weights are summed by themselves": (
+        "one_message",
+        "    dist.all_reduce(message.flat, group=group)\n",
+        "    dist.all_reduce(message.flat[:-1], group=group)\n    dist.all_reduce(message.flat[-1:], group=group)\n",
+    ),
+    "local_sgd: the rest goes to the fastest rank": (
+        "split",
+        "shares[ends.index(min(ends))] += 1",
+        "shares[speeds.index(max(speeds))] += 1",
+    ),
+    "local_sgd: the rest is dropped": ("split", "shares[ends.index(min(ends))] += 1", "pass"),
+    "local_sgd: speeds of all time": ("speeds", "self.samples, self.seconds = 0, 0.0\n        return", "return"),
+    "local_sgd: without samples the speed is 1": ("speeds", "else self.speeds[self.rank]", "else 1.0"),
+    "local_sgd: seconds per sample": (
+        "together",
+        "speed = self.samples / self.seconds if",
+        "speed = self.seconds / self.samples if",
+    ),
+    "local_sgd: the mean comes before the period's last step": (
+        "local_steps",
+        "if self.local_steps == self.period:",
+        "if self.local_steps == self.period - 1:",
+    ),
+    "local_sgd: periods are counted with the warm-up": (
+        "local_steps",
+        "if self.local_steps == self.period:",
+        "if (self.steps + 1) % self.period == 0:",
+    ),
+    "local_sgd: synchronize always sends": ("rounds", "if self.local_steps:", "if True:"),
+    "local_sgd: warm-up steps are followed by an average of weights": (
+        "rounds",
+        "            self.optimizer.step()\n        else:",
+        "            self.optimizer.step()\n            self.average()\n        else:",
+    ),
+    "local_sgd: weights are averaged instead of gradients": (
+        "one_process",
+        "if self.steps < self.data_parallel_steps:",
+        "if False:",
+    ),
+    "local_sgd: a rank without samples takes a step": (
+        "unequal",
+        "            if samples:\n    ",
+        "            if True:\n    ",
+    ),
+    "local_sgd: samples of the last step alone": (
+        "unequal",
+        "self.samples + samples\n            if",
+        "samples\n            if",
+    ),
+    "local_sgd: samples of all steps so far": (
+        "unequal",
+        "            self.local_steps, self.samples = 0, 0\n",
+        "            self.local_steps = 0\n",
+    ),
+    "local_sgd: the outer optimizer goes the other way": (
+        "outer_steps",
+        "grad = anchor - parameter",
+        "grad = parameter - anchor",
+    ),
+    "local_sgd: anchors stay where they began": (
+        "outer_steps",
+        "            parameter.copy_(anchor)\n",
+        "            parameter.copy_(anchor)\n            anchor.copy_(anchor + anchor.grad)\n",
+    ),
+    "local_sgd: ranks of DiLoCo count alike": (
+        "outer_rounds",
+        "given.gradients(self.anchors), self.samples,",
+        "given.gradients(self.anchors), 1,",
+    ),
+    "local_sgd: anchors have as few digits as parameters": (
+        "outer_rounds",
+        "nn.Parameter(given.widened(parameter))",
+        "nn.Parameter(parameter.detach().clone())",
+    ),
     "context_parallel: zigzag has chunks that are neighbours": (
         "split",
         "(rank, 2 * ranks - 1 - rank)",

@@ -95,6 +95,11 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "begins": lambda staleness, clocks: [max(clock, 3 * max(0, clock - staleness)) for clock in range(clocks)],
     },
     "zero": {"formula": {3: [5.0, 40.0, 320.0]}},
+    "local_sgd": {
+        "step_ms": {8: 28.2},
+        "balanced_ms": 66.6,
+        "computing": {"1 Gb/s": {500: 67.9}},
+    },
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""

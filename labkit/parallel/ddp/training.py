@@ -1,48 +1,16 @@
-"""Base of exercise 11's `DDPTrainer`: the training step."""
+"""Base of exercise 11's `DDPTrainer`: the training step, and the options of its `DistributedDataParallel`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
-from labkit.parallel.number_arguments import require_positive
+from labkit.parallel.training_step import TrainingStep
 
 
-class Training:
+class Training(TrainingStep):
     """Base of `DDPTrainer`. See there for the arguments."""
 
-    model: nn.Module
-    optimizer: Optimizer
-    device: torch.device
-
-    def __init__(
-        self, config: Any, learning_rate: float, batch_size: int, base_batch_size: int = 256, warmup_steps: int = 0
-    ) -> None:
-        for name, value in (("learning_rate", learning_rate), ("batch_size", batch_size)):
-            require_positive(name, value)
-        self.config, self.learning_rate, self.steps = config, learning_rate, 0
+    def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
         names = "gradient_as_bucket_view", "find_unused_parameters", "broadcast_buffers"
         self.ddp_options = {name: getattr(config, name) for name in names}
-        self.global_batch_size = batch_size * config.world_size
-        self.schedule = {"base_batch_size": base_batch_size, "warmup_steps": warmup_steps}
-        self.learning_rate_now()  # a schedule that cannot be used raises ValueError now, not at the first step
-
-    def learning_rate_now(self) -> float:
-        """Return the learning rate of step number `self.steps`."""
-        raise NotImplementedError
-
-    def train_step(self, batch: tuple[Tensor, Tensor], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Take one step with this rank's inputs and targets. Returns this rank's loss before it, without its graph."""
-        inputs, targets = (tensor.to(self.device) for tensor in batch)
-        for entry in self.optimizer.param_groups:
-            entry["lr"] = self.learning_rate_now()
-        self.optimizer.zero_grad()
-        loss = loss_fn(self.model(inputs), targets)
-        loss.backward()
-        self.optimizer.step()
-        self.steps += 1
-        return loss.detach()

@@ -53,7 +53,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("cluster", [local(nproc_per_node=2), virtual(nproc_per_node=2)], ids=["local", "virtual"])
+CLUSTERS = {
+    "local": local(nproc_per_node=2),
+    "threads": virtual(nproc_per_node=2),
+    "processes": virtual(nproc_per_node=2, ranks="processes"),
+}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 def test_each_rank_profiles_its_own_steps(cluster: Cluster) -> None:
     run = cluster.run(Job(source=STEPS.format(backend="gloo"), timeout=120)).raise_if_failed()
     for rank, (cycles, number, spans) in enumerate(run.values):
@@ -66,9 +73,11 @@ def test_each_rank_profiles_its_own_steps(cluster: Cluster) -> None:
         assert {"forward", "gloo:all_reduce", "ProfilerStep#2", "ProfilerStep#3"} <= {name for name, _ in spans}
 
 
-def test_times_are_those_of_the_virtual_clock() -> None:
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_times_are_those_of_the_virtual_clock(ranks: str) -> None:
     source = STEPS.format(backend="nccl")
-    run = virtual(nnodes=2, nproc_per_node=1, inter_node="ethernet-10g").run(Job(source=source, timeout=120))
+    cluster = virtual(nnodes=2, nproc_per_node=1, inter_node="ethernet-10g", ranks=ranks)
+    run = cluster.run(Job(source=source, timeout=120))
     spans = run.raise_if_failed().values[0][2]
     seen = sorted(seconds for name, seconds in spans if name == "nccl:all_reduce")
     assert run.trace is not None
@@ -76,7 +85,8 @@ def test_times_are_those_of_the_virtual_clock() -> None:
     torch.testing.assert_close(torch.tensor(seen), torch.tensor(sorted(taken[-len(seen) :])), rtol=1e-3, atol=0.01)
 
 
-def test_what_overlaps_is_on_tracks_of_its_own() -> None:
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_what_overlaps_is_on_tracks_of_its_own(ranks: str) -> None:
     source = """
 import json, torch, torch.distributed as dist
 from torch.profiler import profile
@@ -92,7 +102,7 @@ with open(f"trace{rank}.json") as file:
     events = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
 sorted((e["tid"], e["ts"], -e["dur"], e["name"]) for e in events)
 """
-    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=60))
+    run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=source, timeout=60))
     for events in run.raise_if_failed().values:
         assert sum(name.startswith("gloo:") for *_, name in events) == 5
         for (track, start, length, _), (other, later, following, _) in pairwise(events):
@@ -106,3 +116,11 @@ def test_a_second_profile_within_the_first_is_refused() -> None:
     run = virtual(nproc_per_node=2).run(Job(source=source, timeout=60))
     assert run.ranks[1].error is not None
     assert "one at a time" in run.ranks[1].error.message
+
+
+def test_threads_and_processes_record_the_same_profile() -> None:
+    profiles = []
+    for ranks in ("threads", "processes"):
+        run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=STEPS.format(backend="nccl"), timeout=60))
+        profiles.append(run.raise_if_failed().values)
+    assert profiles[0] == profiles[1]

@@ -106,11 +106,10 @@ MUTANTS = {
         + self.whole_optimizer = optimizer_class(groups, **kwargs)
 
         - self.optimizer.step()
-        - works = [
+        - for work in [
         -     given.all_gather_single(bucket.full, bucket.shard.detach(), group=self.group, async_op=True)
         -     for bucket in self.buckets
-        - ]
-        - for work in works:
+        - ]:
         -     work.wait()
         + for bucket in self.buckets:
         +     bucket.everything.grad = bucket.gather(bucket.shard.grad)

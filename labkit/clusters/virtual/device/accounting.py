@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from labkit.clusters.virtual.device import memory
+from labkit.clusters.virtual.device import adam_updates, memory
 from labkit.clusters.virtual.device.charging import Accounting, Costs, count_fake_tensors
 from labkit.clusters.virtual.device.fake import Shapes
 from labkit.clusters.virtual.device.fake_charging import FakeAccounting
@@ -16,6 +16,7 @@ from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
 from labkit.torch_versions.dtensors import propagate_once
+from labkit.torch_versions.fsdp import chunks_on_demand
 from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
 
@@ -50,6 +51,8 @@ class Ledger:
             propagate_once()
         if shapes_only:
             objects_without_modes()
+            adam_updates.install()
+            chunks_on_demand()
         if account:
             report_to_accounts()
 

@@ -98,6 +98,8 @@ class Shapes:
         keep_values_up_to(_SMALL, otherwise=lambda tensor: supposed(tensor.shape, tensor.dtype))
         self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
         """By `key`, for all ranks with this kind of GPU."""
+        self.updates: defaultdict[GPU, dict[Any, Any]] = defaultdict(dict)
+        """Charges of optimizers' updates (adam_updates.py), likewise."""
 
     def run(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operator's result, computed by the mode. Raises RuntimeError if it depends on values."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from labkit.clusters.virtual.device.charging import Accounting, bytes_to_create, resized
@@ -15,6 +18,9 @@ from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import DEVICE_QUERY, FakeTensor, device_of
 from labkit.torch_versions.tensors import IS_PARAMETER
 
+Charge = float | tuple[int, int]
+"""Seconds, or a change of memory: its category and bytes."""
+
 
 class FakeAccounting(Accounting):
     """Accounting on fake tensors: an operator that any rank has run on such shapes takes little more than a look-up.
@@ -26,6 +32,9 @@ class FakeAccounting(Accounting):
         super().__init__(*rest)
         self._shapes = shapes
         self._answers = shapes.answers[self._gpu]
+        self.account = self._account
+        self.known_updates: dict[Any, list[Charge]] = shapes.updates[self._gpu]
+        """Charges of an optimizer's updates (adam_updates.py), for all ranks with this kind of GPU."""
         self._collectives = FunctionalCollectives()
         self._charge, self._compute = self._compute, self._charged
         self._seconds_charged: float | None = None
@@ -47,6 +56,42 @@ class FakeAccounting(Accounting):
                 answer.seconds = self._seconds_charged
                 self._answers[key] = answer
         return output
+
+    @contextmanager
+    def listing(self) -> Iterator[list[Charge]]:
+        """List the charges within the context, in their order; the list is empty if there was more than charges.
+
+        More: memory that stays or changes its category, and time that no operator took, as communication does.
+        """
+        charges: list[Charge] = []
+        began, charge = self.account.now(), self._charge
+
+        def listed(seconds: float) -> None:
+            charges.append(seconds)
+            charge(seconds)
+
+        self.account.listed, self._charge = charges, listed
+        try:
+            yield charges
+        finally:
+            self.account.listed, self._charge = None, charge
+        changed: Counter[int] = Counter()
+        for item in charges:
+            if isinstance(item, float):
+                began += item
+            else:
+                changed[item[0]] += item[1]
+        if -1 in changed or any(changed.values()) or began != self.account.now():
+            charges.clear()
+
+    def charge_again(self, charges: list[Charge]) -> None:
+        """Charge what was listed, without operators."""
+        charge, change = self._charge, self.account.change_again
+        for item in charges:
+            if isinstance(item, float):
+                charge(item)
+            else:
+                change(*item)
 
     def _charged(self, seconds: float) -> None:
         self._seconds_charged = seconds

@@ -53,9 +53,11 @@ class MemoryAccount:
         self.peak_since_reset = 0
         self.in_optimizer = False
         """Whether an optimizer's step is under way."""
+        self.listed: list[Any] | None = None
+        """If it is a list: each change of memory is appended, as category and bytes; a change of category as -1, 0."""
         self._capacity = capacity
         self._gpu = gpu
-        self._now = now
+        self.now = now
         self._storages: dict[int, _Storage] = {}
         """Live storages, by address."""
         self.on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -140,7 +142,21 @@ class MemoryAccount:
         elif more < 0:
             self._shrink(storage.category, -more)
 
+    def change_again(self, category: int, nbytes: int) -> None:
+        """Count a change that was listed, without a storage. Raises torch.OutOfMemoryError."""
+        if nbytes < 0:
+            self._shrink(category, -nbytes)
+        else:
+            self.must_fit(nbytes)
+            self._grow(category, nbytes)
+
+    def is_counted(self, tensor: Tensor) -> bool:
+        """Whether the tensor's storage is in the account."""
+        return storage_key(tensor.untyped_storage()) in self._storages
+
     def _grow(self, category: int, nbytes: int) -> None:
+        if self.listed is not None:
+            self.listed.append((category, nbytes))
         if self._due:
             self._sample()
         self.held[category] += nbytes
@@ -150,11 +166,13 @@ class MemoryAccount:
         if total > self.peak:
             self.peak = total
             self._at_peak = True
-            self._changed_at = self._now()
+            self._changed_at = self.now()
         if (total - self._sampled_total) << 8 > self.peak:
             self._consider()
 
     def _shrink(self, category: int, nbytes: int) -> None:
+        if self.listed is not None:
+            self.listed.append((category, -nbytes))
         if self._due or self._at_peak:
             self._sample()
         self.held[category] -= nbytes
@@ -164,7 +182,7 @@ class MemoryAccount:
 
     def _consider(self) -> None:
         """Plan a sample, since much has changed since the last one, unless that was just now."""
-        now = self._now()
+        now = self.now()
         if now - self._sampled_at >= self._pause:
             self._due = True
             self._changed_at = now
@@ -219,6 +237,8 @@ class MemoryAccount:
 
     def _move(self, storage: _Storage, category: int) -> None:
         if storage.category != category:
+            if self.listed is not None:
+                self.listed.append((-1, 0))
             self.held[storage.category] -= storage.nbytes
             self.held[category] += storage.nbytes
             storage.category = category
@@ -229,7 +249,7 @@ class MemoryAccount:
         """End of the rank's program: the later collection of its tensors is not recorded."""
         if self._due or self._at_peak:
             self._sample()
-        self._changed_at = self._now()
+        self._changed_at = self.now()
         self._sample()
         self._closed = True
 

@@ -1,4 +1,4 @@
-"""torch.profiler on virtual ranks that are threads: each records a profile of its own, in virtual time.
+"""torch.profiler on virtual ranks: each records a profile of its own, in virtual time.
 
 Operators are those that reach the device, so `aten::linear` is an `aten::addmm`. Communication has the backend's names,
 `nccl:all_reduce`, and lasts from the call to the end of the transfer.
@@ -16,7 +16,6 @@ from labkit.clusters.virtual.device import memory
 from labkit.clusters.virtual.device.operators import known, operator
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.isolation import current
-from labkit.clusters.virtual.scheduler.requests import Request
 from labkit.torch_versions.dispatch import UnguardedDispatchMode, schema_of
 from labkit.torch_versions.profiler import Recorded, record_with
 
@@ -36,6 +35,11 @@ def install() -> None:
     record_with(lambda profile: _RankRecorder(current.endpoint(), profile), lambda: _active.recorder)
 
 
+def forget() -> None:
+    """Forget a profile that the last program of this process has begun and not ended."""
+    _active.recorder = None
+
+
 class _RankRecorder(UnguardedDispatchMode):
     """Sees the operators of one rank, on top of its accounting, and its requests to the scheduler."""
 
@@ -46,7 +50,7 @@ class _RankRecorder(UnguardedDispatchMode):
         self._with_shapes, self._with_flops = profile.record_shapes, profile.with_flops
         self._account = memory.current() if profile.profile_memory else None
         self._recorded: list[Recorded] = []
-        self._requests: list[tuple[Request, str, list[tuple[int, ...]]]] = []
+        self._requests: list[tuple[Any, str, list[tuple[int, ...]]]] = []
 
     def start(self) -> None:
         _active.recorder = self
@@ -57,11 +61,10 @@ class _RankRecorder(UnguardedDispatchMode):
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
         self._endpoint.observer = None
         _active.recorder = None
-        for request, name, shapes in self._requests:
-            end = self._endpoint.now if request.done_at is None else request.done_at
-            self._recorded.append(
-                Recorded(name, _ns(request.posted), _ns(end), _COMMUNICATION, is_async=True, shapes=shapes)
-            )
+        for handle, name, shapes in self._requests:
+            begin, end = self._endpoint.period(handle)
+            end = self._endpoint.now if end is None else end
+            self._recorded.append(Recorded(name, _ns(begin), _ns(end), _COMMUNICATION, is_async=True, shapes=shapes))
         return sorted(self._recorded, key=lambda event: (event.start_ns, -event.end_ns))
 
     def annotate(self, name: str) -> Callable[[], None]:
@@ -73,6 +76,8 @@ class _RankRecorder(UnguardedDispatchMode):
         return end
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._endpoint.observer is None:
+            return function(*args, **(kwargs or {}))
         begin, held = self._endpoint.now, self._held()
         output = function(*args, **(kwargs or {}))
         count = (known.get(id(function)) or operator(function)).flops if self._with_flops else None
@@ -92,9 +97,9 @@ class _RankRecorder(UnguardedDispatchMode):
     def _held(self) -> int:
         return 0 if self._account is None else self._account.total
 
-    def _communicates(self, request: Request, name: str, tensors: Sequence[Tensor]) -> None:
+    def _communicates(self, handle: Any, name: str, tensors: Sequence[Tensor]) -> None:
         shapes = [tuple(tensor.shape) for tensor in tensors] if self._with_shapes else []
-        self._requests.append((request, name, shapes))
+        self._requests.append((handle, name, shapes))
 
 
 def _ns(seconds: float) -> int:

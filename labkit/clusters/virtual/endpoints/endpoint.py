@@ -63,6 +63,9 @@ class Endpoint(Protocol):
     def done_at(self, handle: Any) -> float:
         """Completion time, in virtual seconds, of a request that was waited for without moving the clock."""
 
+    def period(self, handle: Any) -> tuple[float, float | None]:
+        """When a request that the observer was called with was posted and done; None: not done, as far as is known."""
+
     def compute(self, seconds: float, operations: int = 1) -> None:
         """Advance this rank's clock: it computes, `operations` operators."""
 

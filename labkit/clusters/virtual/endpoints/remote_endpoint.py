@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -55,6 +55,8 @@ class SocketEndpoint(SharedEndpoint):
         """Number of operators since the last report to the scheduler."""
         self._unsaid: list[tuple[Any, ...]] = []
         self._posted = 0
+        self._periods: dict[int, tuple[float, float | None]] = {}
+        """Of the requests that a profile records, by handle: when it was posted and when it was done."""
         self._connection = connection
         self.race_detector = RaceDetector()
 
@@ -72,7 +74,8 @@ class SocketEndpoint(SharedEndpoint):
             case Receive(wanted=wanted, tag=tag, dtype=dtype, numel=numel):
                 fields = ("receive", *common, wanted, tag, _name(dtype), numel)
             case Collective(tensors=tensors, op=op, root=root):
-                tensors = [tensor.detach() for tensor in tensors]
+                with self._unobserved():
+                    tensors = [tensor.detach() for tensor in tensors]
                 more = (request.pieces, request.expected, float(request.timeout))
                 fields = ("collective", *common, tensors, op, root, *more)
             case StoreCall(store=table, keys=keys, values=values, number=number, timeout=timeout):
@@ -82,6 +85,8 @@ class SocketEndpoint(SharedEndpoint):
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
         self._posted += 1
+        if self.observer is not None:
+            self._periods[self._posted] = self.now if at is None else at, None
         self._say("post", self._posted, fields, at)
         large = isinstance(request, Send) and request.nbytes > _MOST_UNSAID_BYTES
         if large or len(self._unsaid) >= _MOST_UNSAID:
@@ -89,6 +94,9 @@ class SocketEndpoint(SharedEndpoint):
         return self._posted
 
     def wait(self, handle: int, move_clock: bool = True, timeout: float = math.inf) -> tuple[Any, int]:
+        if handle in self._periods:
+            self._ask("wait", handle, False, timeout)  # else the scheduler forgets the request, and when it was done
+            self._periods[handle] = self._periods[handle][0], self.done_at(handle)
         arrived, source = self._ask("wait", handle, move_clock, timeout)
         return arrived, source
 
@@ -101,6 +109,9 @@ class SocketEndpoint(SharedEndpoint):
 
     def done_at(self, handle: int) -> float:
         return float(self._ask("done_at", handle))
+
+    def period(self, handle: int) -> tuple[float, float | None]:
+        return self._periods.pop(handle)
 
     def is_done(self, handle: int) -> bool:
         return bool(self._ask("is_done", handle))
@@ -147,12 +158,26 @@ class SocketEndpoint(SharedEndpoint):
     def _send(self) -> None:
         said, self._unsaid = self._unsaid, []
         try:
-            self._connection.send(said)
+            with self._unobserved():
+                self._connection.send(said)
         except (BrokenPipeError, ConnectionResetError):
             raise diagnosis.PeerFailed(ENDED) from None
 
     def _answer(self) -> Any:
-        return self._connection.receive()
+        with self._unobserved():
+            return self._connection.receive()
+
+    def _unobserved(self) -> AbstractContextManager[None]:
+        """Operators within the context are the connection's, not the program's: a profile leaves them out."""
+        return nullcontext() if self.observer is None else self._without_observer()
+
+    @contextmanager
+    def _without_observer(self) -> Iterator[None]:
+        observer, self.observer = self.observer, None
+        try:
+            yield
+        finally:
+            self.observer = observer
 
     def _ask(self, *call: Any) -> Any:
         self._say(*call)

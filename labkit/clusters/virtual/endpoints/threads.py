@@ -167,6 +167,9 @@ class ThreadEndpoint(SharedEndpoint):
         assert request.done_at is not None
         return request.done_at
 
+    def period(self, request: Request) -> tuple[float, float | None]:
+        return request.posted, request.done_at
+
     def work(self, name: str, seconds: float) -> None:
         self._engine.work(self.rank, name, seconds)
 

@@ -36,13 +36,13 @@ from labkit.clusters.virtual.torch_backend import fast_path, futures, own_groups
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
+from labkit.torch_versions.fsdp import untimed_fsdp_state_dicts
 from labkit.torch_versions.groups import make_groups_with, rendezvous_with
 from labkit.torch_versions.ranks import (
     checkpoints_in_own_thread,
     refuse_cuda,
     refuse_rpc,
     tensor_handlers_per_thread,
-    untimed_fsdp_state_dicts,
     worlds_per_thread,
 )
 from labkit.trace import Trace

@@ -16,7 +16,7 @@ from labkit.clusters import argument_transfer, arguments
 from labkit.clusters.forkserver import Reporter, rank_process
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual.device import compiled, streams, uninitialized
+from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.protocol import Connection
@@ -49,6 +49,7 @@ def prepare_forks() -> None:
     compiled.install_on_processes()
     futures.install()
     streams.install()
+    profiling.install()
     current.follow_threads()
     clocks.separate()
     report_to_accounts()
@@ -72,6 +73,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
             dist.destroy_process_group()
         forget_inits()
         store.forget_attempts()
+        profiling.forget()
         connection.close()
 
 

@@ -12,9 +12,17 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.parallel import zero as given
-from labkit.parallel.zero import FlatParameters, Unit, ZeROConfig
+from labkit.parallel.zero import FSDPTrainer, ZeROConfig, create_deepspeed_config, initialize_deepspeed
 
-__all__ = ["FullyShardedDataParallel", "ZeROConfig", "ZeroOptimizer", "estimate_memory"]
+__all__ = [
+    "FSDPTrainer",
+    "FullyShardedDataParallel",
+    "ZeROConfig",
+    "ZeroOptimizer",
+    "create_deepspeed_config",
+    "estimate_memory",
+    "initialize_deepspeed",
+]
 
 
 def estimate_memory(
@@ -60,7 +68,7 @@ class GradientShards(given.Sharding):
         torch.cat(list(tensors), out=joined[:numel])
         return joined
 
-    def reduce(self, flats: Sequence[FlatParameters]) -> None:
+    def reduce(self, flats: Sequence[given.FlatParameters]) -> None:
         """Begin to add up the gradients of `flats` over the group, so that each rank gets the sum of its shard.
 
         `flat.take_gradients()` returns them, [] if there are none to send, and frees them in the parameters. Does not
@@ -72,14 +80,12 @@ class GradientShards(given.Sharding):
             gradients = flat.take_gradients()
             if gradients:
                 whole = self.join(gradients, self.ranks).div_(self.replicas)
-                del gradients
                 part = whole.new_empty(len(whole) // self.ranks)
                 work = given.reduce_scatter_single(part, whole, group=self.group, async_op=True)
                 self.pending.append((flat, part, whole, work))
 
     def wait_for_gradients(self) -> None:
         """Wait for what `reduce` has begun, and add the mean over `self.replicas` ranks: `flat.add_gradient(part)`.
-
         With `self.hybrid`, a group, the sum goes over the same shards of its ranks, too.
         """
         for flat, part, _, work in self.pending:
@@ -111,12 +117,11 @@ class GradientShards(given.Sharding):
 class ZeroOptimizer(GradientShards, given.ShardedOptimizer):
     """Steps this rank's shard of the parameters with `optimizer_class(shards, **kwargs)`: stages 1 and 2.
 
-    params: parameters of a module, or groups of them with options. All ranks start with the values of the group's
-    first one. The parameters are laid out in `self.buckets`, each a `FlatParameters` of `bucket_cap_mb` MiB or more, in
-    the order in which a backward pass reaches them. A backward pass leaves whole gradients in stage 1; `step` reduces
-    them. In stage 2 a bucket's are reduced, and freed, as soon as they are complete, while the pass goes on. A
-    parameter without a gradient counts as zero if others of its bucket have one; all ranks use the same parameters. A
-    learning rate can be scheduled here. Raises ValueError for bad arguments, before anything is sent.
+    params: a module's parameters, or groups of them. All ranks start with the values of the group's first one. They are
+    laid out in `self.buckets`, each of `bucket_cap_mb` MiB or more, in the order in which a backward pass reaches them.
+    It leaves whole gradients in stage 1; `step` reduces them. In stage 2 a bucket's are reduced, and freed, as soon as
+    they are complete. A parameter without a gradient counts as zero if others of its bucket have one; all ranks use the
+    same ones. Learning rates can be scheduled. Raises ValueError for bad arguments, before anything is sent.
     """
 
     def __init__(
@@ -153,11 +158,10 @@ class ZeroOptimizer(GradientShards, given.ShardedOptimizer):
         loss = given.no_grad_loss(closure)
         self.finish_gradients()
         self.optimizer.step()
-        works = [
+        for work in [
             given.all_gather_single(bucket.full, bucket.shard.detach(), group=self.group, async_op=True)
             for bucket in self.buckets
-        ]
-        for work in works:
+        ]:
             work.wait()
         return loss
 
@@ -165,13 +169,12 @@ class ZeroOptimizer(GradientShards, given.ShardedOptimizer):
 class FullyShardedDataParallel(GradientShards, given.ShardedModule):
     """Calls `module`, whose parameters are in shards: stage 3. Give `parameters()`, this rank's, to an optimizer.
 
-    A unit's parameters, those of an item of the outermost lists of modules in it, are gathered before they are used,
-    forward and backward, and freed after it; the root's, all others, stay from the forward pass to the end of the
-    backward pass. So two units are whole at a time, beside the root: one that computes, one that arrives (`prefetch`).
-    All ranks start with the values of the first one; a module on the meta device is initialized unit by unit.
-    mixed_precision: dtype of computing and of messages; shards stay as they are. cpu_offload: shards, their gradients,
-    and so the optimizer, are in host memory. hybrid: a group of the ranks that have the same shard in other groups, on
-    other nodes: gradients are averaged over it, too. Raises ValueError before anything is sent.
+    Units, the items of the outermost lists of modules, are gathered before they are used, forward and backward, and
+    freed after it; the root, all other parameters, stays from the forward pass to the end of the backward pass. So two
+    units are whole at a time: one computes, one arrives (`prefetch`). All ranks start with the values of the first one;
+    a module on the meta device is initialized unit by unit. mixed_precision: dtype of computing and of messages, not of
+    shards. cpu_offload: shards, their gradients, and so the optimizer, are in host memory. hybrid: a group of the ranks
+    with the same shard in other groups: gradients are averaged over it, too. Raises ValueError before anything is sent.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class FullyShardedDataParallel(GradientShards, given.ShardedModule):
     ) -> None:
         super().__init__(module, group, mixed_precision, cpu_offload, prefetch, hybrid)
 
-    def start_gathering(self, unit: Unit) -> None:
+    def start_gathering(self, unit: given.Unit) -> None:
         """Begin to gather the unit's parameters, unless that has begun: `flat.own()` is sent, `flat.full` is filled.
 
         `unit.allocate()` comes first. `unit.gathering` becomes the list of what is under way, or was.
@@ -197,7 +200,7 @@ class FullyShardedDataParallel(GradientShards, given.ShardedModule):
                 for flat in unit.flats
             ]
 
-    def gather(self, unit: Unit, following: Unit | None) -> None:
+    def gather(self, unit: given.Unit, following: given.Unit | None) -> None:
         """Return when the unit's parameters are there; called before it computes, forward and backward.
 
         With `self.prefetch`, those of `following`, which probably computes next, are then on their way; None: nothing.
@@ -208,12 +211,12 @@ class FullyShardedDataParallel(GradientShards, given.ShardedModule):
         if following is not None and self.prefetch:
             self.start_gathering(following)
 
-    def free(self, unit: Unit) -> None:
+    def free(self, unit: given.Unit) -> None:
         """Free the unit's parameters, `unit.free()`; `unit.gathering` is None again. Called after it has computed."""
         unit.free()
         unit.gathering = None
 
-    def after_backward(self, unit: Unit) -> None:
+    def after_backward(self, unit: given.Unit) -> None:
         """Free the unit's parameters, then reduce its gradients. Called after its backward pass."""
         self.free(unit)
         self.reduce(unit.flats)

@@ -1,0 +1,43 @@
+"""FSDP: what virtual ranks cannot share, or need not make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor
+
+
+def untimed_fsdp_state_dicts() -> None:
+    """Let FSDP (version 1) make state dictionaries in several threads: it times steps for a log, one in a process."""
+    from torch.distributed.fsdp import _debug_utils
+
+    timer: Any = _debug_utils.SimpleProfiler
+    timer.profile = lambda _: nullcontext()
+
+
+def chunks_on_demand() -> None:
+    """Let fully_shard make only those chunks of a parameter that it looks at: its rank's and the first, not all."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    changed: Any = _fsdp_param
+    changed._chunk_with_empty = _Chunks
+
+
+class _Chunks(Sequence[Tensor]):
+    """`torch.chunk(tensor, number, dim)`, with empty chunks at the end if these are fewer than `number`."""
+
+    def __init__(self, tensor: Tensor, number: int, dim: int) -> None:
+        self._tensor, self._number, self._dim = tensor, number, dim
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: Any) -> Any:
+        size = self._tensor.size(self._dim)
+        most = -(-size // self._number)
+        begin = range(self._number)[index] * most
+        if begin >= size > 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, begin, min(most, size - begin))
