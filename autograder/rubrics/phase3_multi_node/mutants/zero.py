@@ -7,7 +7,20 @@ from autograder.mutants import Mutant
 MUTANTS = {
     "forgets_the_padding": Mutant(
         1,
-        loses=set(),
+        loses={
+            "arguments_and_processes",
+            "clipping",
+            "groups",
+            "memory",
+            "module_traffic_and_units",
+            "module_values",
+            "optimizer_memory",
+            "optimizer_traffic",
+            "optimizer_values",
+            "padding",
+            "prefetch",
+            "states",
+        },
     ).edited("""
         What cannot be divided by the ranks is cut off.
 
@@ -16,13 +29,9 @@ MUTANTS = {
         + whole = torch.cat([*tensors])
         + return whole[: len(whole) // ranks * ranks]
     """),
-    "pads_too_much": Mutant(1, loses=set()).edited("""
-        Where nothing is missing, there are as many zeros as ranks.
-
-        - padding = -sum(map(len, tensors)) % ranks
-        + padding = ranks - sum(map(len, tensors)) % ranks
-    """),
-    "reduces_everything": Mutant(1, loses=set()).edited("""
+    "reduces_everything": Mutant(
+        17, loses={"groups", "module_traffic_and_units", "optimizer_memory", "optimizer_traffic"}
+    ).edited("""
         Every rank gets the sum of all gradients, and takes its shard of it.
 
         - part = whole.new_empty(len(whole) // self.ranks)
@@ -30,14 +39,14 @@ MUTANTS = {
         + part = flat.own_part(whole)
         + work = dist.all_reduce(whole, group=self.group, async_op=True)
     """),
-    "clips_locally": Mutant(1, loses=set()).edited("""
+    "clips_locally": Mutant(23, loses={"clipping"}).edited("""
         The norm is that of this rank's shards.
 
         - dist.all_reduce(norm, group=self.group)
         - norm.sqrt_()
         + norm.sqrt_()
     """),
-    "adds_up_norms": Mutant(1, loses=set()).edited("""
+    "adds_up_norms": Mutant(23, loses={"clipping"}).edited("""
         Norms are added up, not their squares.
 
         - norm = given.on_device(norm, self.flats[0]).square()
@@ -46,24 +55,27 @@ MUTANTS = {
         + norm = given.on_device(norm, self.flats[0])
         + dist.all_reduce(norm, group=self.group)
     """),
-    "clips_before_the_mean": Mutant(1, loses=set()).edited("""
-        Gradients are clipped first, and divided by the number of ranks when they are.
-
-        - flat.add_gradient(part.div_(self.replicas))
-        + flat.add_gradient(part)
-
-          nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
-        + for shard in shards:
-        +     if shard.grad is not None:
-        +         shard.grad.div_(self.replicas)
-    """),
-    "sums_up": Mutant(1, loses=set()).edited("""
+    "sums_up": Mutant(
+        3,
+        loses={
+            "clipping",
+            "groups",
+            "memory",
+            "module_traffic_and_units",
+            "module_values",
+            "optimizer_memory",
+            "optimizer_traffic",
+            "optimizer_values",
+            "prefetch",
+            "states",
+        },
+    ).edited("""
         Gradients are sums over the ranks, not means.
 
         - flat.add_gradient(part.div_(self.replicas))
         + flat.add_gradient(part)
     """),
-    "ignores_replicas": Mutant(1, loses=set()).edited("""
+    "ignores_replicas": Mutant(23, loses={"groups"}).edited("""
         With hybrid sharding, groups do not exchange gradients.
 
         - if self.hybrid is not None:
@@ -71,7 +83,7 @@ MUTANTS = {
         - flat.add_gradient(part.div_(self.replicas))
         + flat.add_gradient(part.div_(self.ranks))
     """),
-    "keeps_whole_gradients": Mutant(1, loses=set()).edited("""
+    "keeps_whole_gradients": Mutant(21, loses={"optimizer_memory", "optimizer_traffic"}).edited("""
         Stage 2 is stage 1: nothing leaves before the step.
 
         - while not self.buckets[self.launched].missing:
@@ -79,20 +91,22 @@ MUTANTS = {
         -     self.launched = (self.launched + 1) % len(self.buckets)
         + return
     """),
-    "waits_for_each_bucket": Mutant(1, loses=set()).edited("""
+    "waits_for_each_bucket": Mutant(22, loses={"prefetch"}).edited("""
         The backward pass waits for each reduction.
 
           self.pending.append((flat, part, whole, work))
         + self.wait_for_gradients()
     """),
-    "keeps_reductions": Mutant(1, loses=set()).edited("""
+    "keeps_reductions": Mutant(
+        17, loses={"memory", "module_traffic_and_units", "optimizer_memory", "optimizer_traffic"}
+    ).edited("""
         Nothing is waited for before the end, so that all whole gradients stay in memory.
 
         - self.wait_for_gradients()
         - for flat in flats:
         + for flat in flats:
     """),
-    "steps_everything": Mutant(1, loses=set()).edited("""
+    "steps_everything": Mutant(22, loses={"optimizer_memory", "states"}).edited("""
         Gradients and optimizer state are whole on every rank: nothing is sharded but in name.
 
         - super().__init__(params, optimizer_class, stage, group, bucket_cap_mb, kwargs)
@@ -115,7 +129,7 @@ MUTANTS = {
         +     bucket.everything.grad = bucket.gather(bucket.shard.grad)
         + self.whole_optimizer.step()
     """),
-    "gathers_all_units": Mutant(1, loses=set()).edited("""
+    "gathers_all_units": Mutant(18, loses={"groups", "module_traffic_and_units", "prefetch"}).edited("""
         The first unit gathers all of them.
 
         - if following is not None and self.prefetch:
@@ -123,7 +137,7 @@ MUTANTS = {
         + for other in self.units:
         +     self.start_gathering(other)
     """),
-    "frees_nothing_forward": Mutant(1, loses=set()).edited("""
+    "frees_nothing_forward": Mutant(23, loses={"module_traffic_and_units"}).edited("""
         A unit stays whole from its forward pass to its backward pass.
 
         - unit.free()
@@ -133,21 +147,13 @@ MUTANTS = {
         + unit.free()
         + unit.gathering = None
     """),
-    "no_prefetch": Mutant(1, loses=set()).edited("""
+    "no_prefetch": Mutant(22, loses={"prefetch"}).edited("""
         A unit is gathered when it is needed.
 
         - if following is not None and self.prefetch:
         + if False:
     """),
-    "prefetches_in_vain": Mutant(1, loses=set()).edited("""
-        What is prefetched is gathered again when it is needed.
-
-        - if unit.gathering is None:
-        -     unit.allocate()
-        + if True:
-        +     unit.allocate()
-    """),
-    "waits_for_what_is_prefetched": Mutant(1, loses=set()).edited("""
+    "waits_for_what_is_prefetched": Mutant(22, loses={"prefetch"}).edited("""
         The unit that comes next has arrived before this one computes.
 
         - self.start_gathering(following)
