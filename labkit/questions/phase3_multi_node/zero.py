@@ -68,7 +68,7 @@ QUESTIONS = [
         why="Two gathers and a reduce-scatter, against two of them in an all-reduce: {answer} times.",
     ),
     Number(
-        name="hidden_tokens",
+        name="gather_tokens",
         text="**c** A layer computes 2 FLOPs forward for each of its parameters and each token of a rank, at 400 "
         "TFLOP/s. Meanwhile the next layer arrives in bfloat16, at 50 GB/s. How many tokens must a rank have to hide "
         "that?",

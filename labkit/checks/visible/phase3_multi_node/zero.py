@@ -214,7 +214,7 @@ def padding(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=3,
     title="stages 1 and 2 step with the mean of all gradients",
     look_at="reduce and wait_for_gradients; step: which tensors are gathered",
@@ -231,7 +231,7 @@ def optimizer_steps(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     todo=3,
     title="stage 2: gradients leave while the backward pass goes on; stage 1: in the step",
     look_at="gradient_arrived: what is complete; reduce does not wait for what it begins",
@@ -293,7 +293,7 @@ def clipping(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=4,
     title="stage 3 steps with the mean of all gradients",
     look_at="gather: filled before it returns; after_backward: freed, then reduced",
@@ -314,7 +314,7 @@ def module_steps(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=2,
+    points=3,
     todo=4,
     title="stage 3: two layers are whole at a time, and three models are sent",
     look_at="free, and what is gathered when; nothing is gathered twice",
@@ -336,7 +336,7 @@ def units(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=3,
+    points=4,
     todo=4,
     title="the next layer arrives while one computes, forward and backward",
     look_at="gather: `following` is started after waiting for `unit`, and not waited for",
