@@ -272,6 +272,8 @@ def optimizer_memory(submission: Submission, ranks: Ranks) -> None:
             expect(most(run, rank, begin, Category.OPTIMIZER) / whole, f"optimizer state {what}").at_most(0.3)
             gradients = most(run, rank, begin, Category.GRADIENT) / whole
             expect(gradients, f"gradients {what}").at_most(1.05 if stage == 1 else 0.62)
+            messages = most(run, rank, begin, Category.COMMUNICATION) / whole
+            expect(messages, f"gradients that are sent, and those that have come, {what}").at_most(0.7)
 
 
 @check(
