@@ -31,6 +31,53 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "zero: in stage 2 parameters are shards": ("estimate", "(3, 2, 1)", "(2, 2, 1)"),
+    "zero: what is offloaded counts as a shard": ("estimate", "elif not offload:", "else:"),
+    "zero: zeros where nothing is missing": (
+        "padding",
+        "-sum(map(len, tensors)) % ranks",
+        "ranks - sum(map(len, tensors)) % ranks",
+    ),
+    "zero: gradients are summed, not averaged": ("optimizer_steps", "part.div_(self.replicas)", "part"),
+    "zero: reductions are those of all ranks, whatever the group": (
+        "optimizer_steps",
+        "given.reduce_scatter_single(part, whole, group=self.group, async_op=True)",
+        "given.reduce_scatter_single(part, whole, async_op=True)",
+    ),
+    "zero: stage 2 waits for the step": (
+        "early",
+        "while not self.buckets[self.launched].missing:",
+        "while False:",
+    ),
+    "zero: the backward pass waits for each reduction": (
+        "early",
+        "self.pending.append((flat, part, whole, work))",
+        "self.pending.append((flat, part, whole, work))\n                self.wait_for_gradients()",
+    ),
+    "zero: every whole gradient stays until the step": (
+        "optimizer_memory",
+        "SOLUTION\n        self.wait_for_gradients()\n        for flat in flats:",
+        "SOLUTION\n        for flat in flats:",
+    ),
+    "zero: the norm is this rank's": ("clipping", "dist.all_reduce(norm, group=self.group)\n", "\n"),
+    "zero: norms are added up": (
+        "clipping",
+        "self.flats[0]).square()\n        dist.all_reduce(norm, group=self.group)\n        norm.sqrt_()",
+        "self.flats[0])\n        dist.all_reduce(norm, group=self.group)",
+    ),
+    "zero: replicas are not averaged": ("module_steps", "if self.hybrid is not None:", "if False:"),
+    "zero: units stay whole from forward to backward": (
+        "units",
+        "        unit.free()\n        unit.gathering = None",
+        "        if torch._C._current_graph_task_id() != -1:\n"
+        "            unit.free()\n            unit.gathering = None",
+    ),
+    "zero: the next unit is waited for": (
+        "prefetch",
+        "            self.start_gathering(following)",
+        "            self.start_gathering(following)\n            [work.wait() for work in following.gathering]",
+    ),
+    "zero: nothing is prefetched": ("prefetch", "if following is not None and self.prefetch:", "if False:"),
     "local_sgd: ranks count alike": ("average", "message.flat.mul_(weight)", "pass"),
     "local_sgd: the sum is divided by the number of ranks": (
         "average",

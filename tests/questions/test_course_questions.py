@@ -94,6 +94,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "step_times": {(1, 56): 97.2, (8, 56): 57.9},
         "begins": lambda staleness, clocks: [max(clock, 3 * max(0, clock - staleness)) for clock in range(clocks)],
     },
+    "zero": {"formula": {3: [5.0, 40.0, 320.0]}},
     "local_sgd": {
         "step_ms": {8: 28.2},
         "balanced_ms": 66.6,
