@@ -72,6 +72,7 @@ MISTAKES = {
         "        if torch._C._current_graph_task_id() != -1:\n"
         "            unit.free()\n            unit.gathering = None",
     ),
+    "zero: units are never freed": ("units", "        unit.free()\n        unit.gathering", "        unit.gathering"),
     "zero: the next unit is waited for": (
         "prefetch",
         "            self.start_gathering(following)",

@@ -147,6 +147,13 @@ MUTANTS = {
         + unit.free()
         + unit.gathering = None
     """),
+    "frees_nothing": Mutant(21, loses={"memory", "module_traffic_and_units"}).edited("""
+        Units are gathered again and again, and stay whole for ever.
+
+        - unit.free()
+        - unit.gathering = None
+        + unit.gathering = None
+    """),
     "no_prefetch": Mutant(22, loses={"prefetch"}).edited("""
         A unit is gathered when it is needed.
 

@@ -167,10 +167,10 @@ def sent(run: Run, rank: int, begin: float, end: float) -> int:
 
 
 def most(run: Run, rank: int, begin: float, category: Category) -> int:
-    """Return the most bytes that a rank held for this purpose, from a time on."""
-    return max(
-        (s.nbytes for s in run.trace.memory if s.rank == rank and s.category is category and s.time >= begin), default=0
-    )
+    """Return the most bytes that a rank held for this purpose, from a time on, also if nothing changed since."""
+    held = [(s.time, s.nbytes) for s in run.trace.memory if s.rank == rank and s.category is category]
+    before = [nbytes for time, nbytes in held if time < begin]
+    return max(before[-1:] + [nbytes for time, nbytes in held if time >= begin], default=0)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
