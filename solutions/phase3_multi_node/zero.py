@@ -87,9 +87,9 @@ class GradientShards(given.Sharding):
         ### BEGIN SOLUTION
         self.wait_for_gradients()
         for flat in flats:
-            gradients = flat.take_gradients()
-            if gradients:
+            if gradients := flat.take_gradients():
                 whole = self.join(gradients, self.ranks)
+                del gradients
                 part = whole.new_empty(len(whole) // self.ranks)
                 work = given.reduce_scatter_single(part, whole, group=self.group, async_op=True)
                 self.pending.append((flat, part, whole, work))

@@ -364,3 +364,22 @@ def test_the_published_figures_follow_from_the_formula() -> None:
     assert estimate(13e9, 8, 2, offload_optimizer=True)["zero_gb"] == 52
     assert estimate(13e9, 8, 3, offload_optimizer=True, offload_params=True)["max_parameters"] == math.inf
     assert ZeROConfig() == ZeROConfig(stage=3, offload_optimizer=False, offload_params=False, overlap_comm=True)
+
+
+def test_a_unit_that_computes_without_its_parameters_is_an_error_not_a_crash() -> None:
+    source = """
+import torch, torch.distributed as dist
+from labkit.exercises import zero
+
+class Forgetful(zero.FullyShardedDataParallel):
+    def gather(self, unit, following):
+        if dist.get_rank() == 0:
+            super().gather(unit, following)
+
+dist.init_process_group("gloo")
+Forgetful(torch.nn.Sequential(torch.nn.Linear(3, 3)))(torch.ones(1, 3))
+"""
+    run = virtual(nproc_per_node=2).run(Job(source=source, modules=MODULES, timeout=60))
+    error = run.ranks[1].error
+    assert error is not None
+    assert "gather returned before the parameters of unit '0' were there" in error.message

@@ -626,7 +626,7 @@ def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         options: dict[str, Any] = {} if stage == 3 else {"bucket_cap_mb": 1}
         _, nbytes = loads(submission, ranks, stage, world_size, 1, size, draw, layers=layers, kernel=True, **options)
         # parameters, gradients and momentum; beside shards a few layers
-        shares = 3 / world_size * layers + 6 if stage == 3 else (1 + 2 / world_size) * layers + 4
+        shares = 3 / world_size * layers + 6 if stage == 3 else (1 + 2 / world_size) * layers + 2
         what = f"memory of each of {world_size} ranks, stage {stage}, for {layers} layers of {4 * size / 1e6:.1f} MB"
         expect(nbytes / world_size, what, unit="bytes").at_most(shares * 4 * size + NOISE)
 

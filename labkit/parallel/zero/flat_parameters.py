@@ -85,6 +85,10 @@ class FlatParameters:
         """Free the memory of `full`; parameters cannot be read until it is filled again."""
         self.full.untyped_storage().resize_(0)
 
+    def has_memory(self) -> bool:
+        """Return whether the parameters can be read."""
+        return self.full.numel() == 0 or self.full.untyped_storage().nbytes() > 0
+
     def own(self) -> Tensor:
         """Return this rank's part as it is sent: on the device, in the dtype of `full`."""
         shard = self.shard.detach()

@@ -92,10 +92,19 @@ class ShardedModule(Sharding, nn.Module):
         """Called after the unit's backward pass, at the latest at the end of the whole one."""
         raise NotImplementedError
 
+    def _require(self, unit: Unit, following: Unit | None) -> None:
+        """Gather the unit. Raises RuntimeError if its parameters have no memory then: reading them would crash."""
+        self.gather(unit, following)
+        if not all(flat.has_memory() for flat in unit.flats):
+            raise RuntimeError(
+                f"gather returned before the parameters of unit {unit.name or 'root'!r} were there, and it computes "
+                "now: they have no memory. start_gathering(unit) gives them theirs; free(unit) comes after computing"
+            )
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
         root, self._path, self._asked = self.units[0], [], False
-        self.gather(root, self._last_path[0] if self._last_path else None)
+        self._require(root, self._last_path[0] if self._last_path else None)
         args, kwargs = cast((args, kwargs), self.dtype)
         output = self.module(*args, **kwargs)
         path = self._last_path = self._path
@@ -111,7 +120,7 @@ class ShardedModule(Sharding, nn.Module):
                 self._path.append(unit)
                 if self._last_path[place : place + 1] == [unit]:
                     following = next(iter(self._last_path[place + 1 :]), None)
-            self.gather(unit, following)
+            self._require(unit, following)
 
         def after() -> Callable[[], None]:
             if within_backward():  # computed again: its backward pass comes next
@@ -126,7 +135,7 @@ class ShardedModule(Sharding, nn.Module):
         if not self._asked:
             self._asked = True
             run_after_backward(self._finish)
-        self.gather(unit, path[place - 1] if place > 0 else None)
+        self._require(unit, path[place - 1] if place > 0 else None)
 
     def _finish(self) -> None:
         """End of a backward pass: also of units without an input that requires a gradient."""

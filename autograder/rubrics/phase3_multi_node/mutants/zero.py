@@ -106,7 +106,7 @@ MUTANTS = {
         - for flat in flats:
         + for flat in flats:
     """),
-    "steps_everything": Mutant(22, loses={"optimizer_memory", "states"}).edited("""
+    "steps_everything": Mutant(20, loses={"memory", "optimizer_memory", "states"}).edited("""
         Gradients and optimizer state are whole on every rank: nothing is sharded but in name.
 
         - super().__init__(params, optimizer_class, stage, group, bucket_cap_mb, kwargs)
