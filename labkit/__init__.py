@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from labkit.clusters import Run as Run
     from labkit.clusters.device import max_memory_allocated as max_memory_allocated
     from labkit.clusters.device import memory_allocated as memory_allocated
+    from labkit.clusters.device import read as read
     from labkit.clusters.device import reset_peak_memory_stats as reset_peak_memory_stats
     from labkit.clusters.device import to_device as to_device
     from labkit.clusters.device import to_host as to_host
@@ -42,6 +43,7 @@ _PUBLIC = {
     "local": "labkit.clusters.local",
     "max_memory_allocated": "labkit.clusters.device",
     "memory_allocated": "labkit.clusters.device",
+    "read": "labkit.clusters.device",
     "reset_peak_memory_stats": "labkit.clusters.device",
     "slurm": "labkit.clusters.slurm",
     "suppose": "labkit.clusters.virtual.device.supposed",

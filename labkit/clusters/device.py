@@ -1,9 +1,9 @@
 """Device memory and the copies to and from it, for a rank's program: the same on virtual and real ranks.
 
-Tensors of virtual ranks are all on the CPU, and memory is that of the modelled GPU. A copy to the host frees GPU memory
-and takes the time of PCIe or of the node's host memory, whichever is slower; a file takes the time of the node's
-storage. Ranks of a node that copy at the same time do not slow each other down, and computation on a host copy is
-charged as if the GPU did it.
+Tensors of virtual ranks are all on the CPU, and memory is that of the modelled GPU. A copy to the host, and what is
+computed from it, do not count; the copy takes the time of PCIe or of the node's host memory, whichever is slower; a
+file takes the time of the node's storage. Ranks of a node that copy at the same time do not slow each other down, and
+computation on a host copy is charged as if the GPU did it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
@@ -59,7 +60,9 @@ def to_host(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", copy=True)
     device.endpoint.sleep(_copy_seconds(device.topology, tensor.nbytes))
     with no_modes():
-        return tensor.detach().clone()
+        host = tensor.detach().clone()
+    device.account.hold(host, memory.HOST)
+    return host
 
 
 def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
@@ -72,23 +75,39 @@ def to_device(tensor: Tensor, device: torch.device | str | None = None) -> Tenso
         return tensor.detach().to(device or ("cuda" if torch.cuda.is_available() else "cpu"), copy=True)
     modelled.account.must_fit(tensor.nbytes)
     with no_modes():
-        copy = tensor.detach().clone()
-    modelled.account.hold(copy, memory.OTHER)
+        moved = tensor.detach().clone()
+    modelled.account.hold(moved, memory.OTHER)
     modelled.endpoint.sleep(_copy_seconds(modelled.topology, tensor.nbytes))
-    return copy
+    return moved
 
 
 def write(data: Any, path: str | Path) -> None:
-    """`torch.save` data in host memory. Fake tensors take the time and write no file."""
+    """`torch.save` data in host memory. Fake tensors take the time, and are kept without a file."""
     device = memory.device()
     if device is None:
         torch.save(data, path)
         return
     tensors = _tensors(data)
     device.endpoint.sleep(device.topology.storage.write_seconds(sum(tensor.nbytes for tensor in tensors)))
-    if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        with no_modes():
+    with no_modes():
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            device.files[str(path)] = tree_map(lambda leaf: leaf, data)  # containers of its own
+        else:
             torch.save(data, path)
+
+
+def read(path: str | Path) -> Any:
+    """Return what `write` has written to `path`, in host memory. Raises FileNotFoundError."""
+    device = memory.device()
+    if device is None:
+        return torch.load(path, map_location="cpu")
+    with no_modes():
+        data = tree_map(lambda leaf: leaf, device.files[str(path)]) if str(path) in device.files else torch.load(path)
+    tensors = _tensors(data)
+    device.endpoint.sleep(device.topology.storage.read_seconds(sum(tensor.nbytes for tensor in tensors)))
+    for tensor in tensors:
+        device.account.hold(tensor, memory.HOST)
+    return data
 
 
 def _copy_seconds(topology: Topology, nbytes: int) -> float:

@@ -31,6 +31,54 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "zero: in stage 2 parameters are shards": ("estimate", "(3, 2, 1)", "(2, 2, 1)"),
+    "zero: what is offloaded counts as a shard": ("estimate", "elif not offload:", "else:"),
+    "zero: zeros where nothing is missing": (
+        "padding",
+        "-sum(map(len, tensors)) % ranks",
+        "ranks - sum(map(len, tensors)) % ranks",
+    ),
+    "zero: gradients are summed, not averaged": ("optimizer_steps", "part.div_(self.replicas)", "part"),
+    "zero: reductions are those of all ranks, whatever the group": (
+        "optimizer_steps",
+        "given.reduce_scatter_single(part, whole, group=self.group, async_op=True)",
+        "given.reduce_scatter_single(part, whole, async_op=True)",
+    ),
+    "zero: stage 2 waits for the step": (
+        "early",
+        "while not self.buckets[self.launched].missing:",
+        "while False:",
+    ),
+    "zero: the backward pass waits for each reduction": (
+        "early",
+        "self.pending.append((flat, part, whole, work))",
+        "self.pending.append((flat, part, whole, work))\n                self.wait_for_gradients()",
+    ),
+    "zero: every whole gradient stays until the step": (
+        "optimizer_memory",
+        "SOLUTION\n        self.wait_for_gradients()\n        for flat in flats:",
+        "SOLUTION\n        for flat in flats:",
+    ),
+    "zero: the norm is this rank's": ("clipping", "dist.all_reduce(norm, group=self.group)\n", "\n"),
+    "zero: norms are added up": (
+        "clipping",
+        "self.flats[0]).square()\n        dist.all_reduce(norm, group=self.group)\n        norm.sqrt_()",
+        "self.flats[0])\n        dist.all_reduce(norm, group=self.group)",
+    ),
+    "zero: replicas are not averaged": ("module_steps", "if self.hybrid is not None:", "if False:"),
+    "zero: units stay whole from forward to backward": (
+        "units",
+        "        unit.free()\n        unit.gathering = None",
+        "        if torch._C._current_graph_task_id() != -1:\n"
+        "            unit.free()\n            unit.gathering = None",
+    ),
+    "zero: units are never freed": ("units", "        unit.free()\n        unit.gathering", "        unit.gathering"),
+    "zero: the next unit is waited for": (
+        "prefetch",
+        "            self.start_gathering(following)",
+        "            self.start_gathering(following)\n            [work.wait() for work in following.gathering]",
+    ),
+    "zero: nothing is prefetched": ("prefetch", "if following is not None and self.prefetch:", "if False:"),
     "local_sgd: ranks count alike": ("average", "message.flat.mul_(weight)", "pass"),
     "local_sgd: the sum is divided by the number of ranks": (
         "average",
@@ -157,6 +205,79 @@ MISTAKES = {
         "        return super().backward(microbatch, gradient)",
         "        result = super().backward(microbatch, gradient)\n        if self.backwards_left == 0:\n"
         "            self.module.finish_gradient_synchronization()\n        return result",
+    ),
+    "expert_parallel: weights add up to 1": (
+        "choices",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1)",
+        "weights, experts = probabilities.topk(self.top_k, dim=-1); weights = weights / weights.sum(-1, True)",
+    ),
+    "expert_parallel: the loss is a sum of shares times probabilities, not of means": (
+        "balance",
+        "probabilities.sum(0) / max(len(x), 1)",
+        "probabilities.sum(0)",
+    ),
+    "expert_parallel: the loss is not a number without tokens": ("balance", "/ max(len(choices), 1)", "/ len(choices)"),
+    "expert_parallel: second choices are taken before the first ones of later tokens": (
+        "capacity",
+        "(chosen.cumsum(0).gather(1, choices) <= capacity).view(self.top_k, len(x)).T",
+        "(chosen.view(self.top_k, len(x), -1).transpose(0, 1).flatten(0, 1).cumsum(0)"
+        ".gather(1, experts.view(-1, 1)) <= capacity).view(len(x), self.top_k)",
+    ),
+    "expert_parallel: room is rounded down": ("capacity", "math.ceil(", "math.floor("),
+    "expert_parallel: choices are those of other tokens": (
+        "batches",
+        "tokens = x[order // routing.experts.shape[1]]",
+        "tokens = x[order % max(len(x), 1)]",
+    ),
+    "expert_parallel: batches are cut from rows that are not sorted by expert": (
+        "batches",
+        "list(rows[arrival].split(",
+        "list(rows.split(",
+    ),
+    "expert_parallel: dropped choices are sent, too": (
+        "batches",
+        "torch.where(routing.kept, routing.experts, routing.num_experts)",
+        "routing.experts",
+    ),
+    "expert_parallel: rows are exchanged in equal parts": (
+        "batches",
+        "dist.all_to_all_single(result, x.contiguous(), receive, send, group=group)",
+        "dist.all_to_all_single(result, x.contiguous(), group=group)",
+    ),
+    "expert_parallel: rows are sent back in the order of the experts": (
+        "combined",
+        "torch.cat(outputs)[journey.arrival.argsort()]",
+        "torch.cat(outputs)",
+    ),
+    "expert_parallel: gradients take the way of the rows": (
+        "combined",
+        "grad, ctx.receive, ctx.send, ctx.group",
+        "grad, ctx.send, ctx.receive, ctx.group",
+    ),
+    "expert_parallel: weights have no gradient": (
+        "combined",
+        "routing.weights.flatten()[order, None]",
+        "routing.weights.detach().flatten()[order, None]",
+    ),
+    "expert_parallel: rows are exchanged among all ranks, whatever the group": (
+        "layer",
+        "receive, send, group=group)",
+        "receive, send)",
+    ),
+    "expert_parallel: gradients of experts are not divided": (
+        "averaged",
+        "        parameter.grad /= dist.get_world_size(group)",
+        "        parameter.grad /= 1 if parameter in experts else dist.get_world_size(group)",
+    ),
+    "expert_parallel: experts are averaged like all other parameters": (
+        "averaged",
+        "        if parameter not in experts:\n",
+        "        if True:\n",
+    ),
+    "expert_parallel: copies of experts keep their own gradients": (
+        "averaged",
+        "            dist.all_reduce(parameter.grad, group=replicas)\n",
+        "            pass\n",
     ),
     "context_parallel: zigzag has chunks that are neighbours": (
         "split",

@@ -94,6 +94,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "step_times": {(1, 56): 97.2, (8, 56): 57.9},
         "begins": lambda staleness, clocks: [max(clock, 3 * max(0, clock - staleness)) for clock in range(clocks)],
     },
+    "zero": {"formula": {3: [5.0, 40.0, 320.0]}},
     "local_sgd": {
         "step_ms": {8: 28.2},
         "balanced_ms": 66.6,
@@ -101,6 +102,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
     },
     "parallel_3d": {"steps": {(1, 1, 64): 0.462}},
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
+    "expert_parallel": {"times": [24.6, 64.4, 116.2], "once": [0.875, 1.75, 3.48, 4.65]},
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 from labkit.clusters.virtual.device import adam_updates, memory
 from labkit.clusters.virtual.device.charging import Accounting, Costs, count_fake_tensors
@@ -44,6 +45,7 @@ class Ledger:
         self._claim = claim
         self._account = account
         self._accounts: list[MemoryAccount] = []
+        self._files: dict[str, Any] = {}
         if account or shapes_only:
             meshes_apart()
             propagate_once()
@@ -74,7 +76,7 @@ class Ledger:
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
         charged = self._costs[gpu], endpoint.compute, account, endpoint.race_detector, claim
         with (
-            memory.counted_on(memory.Device(account, endpoint, self._topology)),
+            memory.counted_on(memory.Device(account, endpoint, self._topology, self._files)),
             FakeAccounting(self._shapes, *charged) if self._shapes else Accounting(*charged),
         ):
             yield

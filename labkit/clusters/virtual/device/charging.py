@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, get_float32_matmul_precision
 from torch.nn import Buffer, Parameter
 
-from labkit.clusters.virtual.device.memory import ACTIVATION, COMMUNICATION, OPTIMIZER, OTHER, MemoryAccount
+from labkit.clusters.virtual.device.memory import ACTIVATION, COMMUNICATION, HOST, OPTIMIZER, OTHER, MemoryAccount
 from labkit.clusters.virtual.device.operators import Operator, known, operator
 from labkit.clusters.virtual.device.operators import nbytes as nbytes_of
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
@@ -125,9 +125,9 @@ class Accounting(UnguardedDispatchMode):
                 return output
             nbytes += nbytes_of(output)
             if op.fresh:
-                account.hold(output, self._category(differentiable))
+                account.hold(output, self._category(differentiable, args, kwargs))
         else:
-            category = self._category(differentiable)
+            category = self._category(differentiable, args, kwargs)
             for item in output:
                 if item.__class__ in _KINDS:
                     nbytes += nbytes_of(item)
@@ -156,7 +156,7 @@ class Accounting(UnguardedDispatchMode):
             account.must_fit(bytes_to_create(args, kwargs))
         output = self._run(op, args, kwargs)
         if op.fresh:
-            category = COMMUNICATION if op.communicates else self._category(False)
+            category = COMMUNICATION if op.communicates else self._category(False, args, kwargs)
             for tensor in output if output.__class__ in (list, tuple) else (output,):
                 if _KINDS.get(tensor.__class__) not in (None, _SEQUENCE):
                     account.hold(tensor, category)
@@ -169,8 +169,10 @@ class Accounting(UnguardedDispatchMode):
             resized(account, args, kwargs)
         return output
 
-    def _category(self, differentiable: bool) -> int:
-        """The category of a new tensor, as far as it is known when the tensor is created."""
+    def _category(self, differentiable: bool, args: Any, kwargs: Any) -> int:
+        """The category of an operator's new tensor, as far as it is known when the tensor is created."""
+        if self._account.on_host and self._account.reads_host((*args, *(kwargs or {}).values())):
+            return HOST
         if self._account.in_optimizer:
             return OPTIMIZER
         return ACTIVATION if differentiable and torch.is_grad_enabled() else OTHER

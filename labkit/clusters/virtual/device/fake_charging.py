@@ -119,9 +119,9 @@ class FakeAccounting(Accounting):
         if op.communicates:
             self._collectives.start(op.name, args, kwargs or {}, output)
         if op.fresh:
-            category = COMMUNICATION if op.free and op.communicates else self._category(False)
+            category = COMMUNICATION if op.free and op.communicates else self._category(False, args, kwargs)
             if category == OTHER and not op.free and _differentiable(args):
-                category = self._category(True)
+                category = self._category(True, args, kwargs)
             for tensor, result in zip(outputs, answer.results, strict=True):
                 if result.__class__ is NewResult:
                     if result.nbytes >= 0:

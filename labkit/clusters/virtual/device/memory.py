@@ -1,8 +1,8 @@
 """A virtual rank's memory account: bytes that its tensors hold, by purpose, and their maximum.
 
 A storage is counted once, from the operator that makes it to the end of its life, however many tensors, views and
-graphs refer to it. Sizes are rounded up to blocks of 512 bytes as in CUDA's caching allocator; that allocator's reserve
-and fragmentation are not modelled.
+graphs refer to it. Copies in host memory, and what is computed from them, do not count. Sizes are rounded up to blocks
+of 512 bytes as in CUDA's caching allocator; that allocator's reserve and fragmentation are not modelled.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from labkit.trace import Category, MemorySample
 BLOCK_BYTES = 512
 _CATEGORIES = tuple(Category)
 PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, COMMUNICATION, OTHER = range(len(_CATEGORIES))
+HOST = len(_CATEGORIES)
+"""In the place of a category: memory of the host, which is not counted."""
 _PLAIN = (torch.nn.Parameter, FakeTensor)
 _MIN_SAMPLES, _MAX_SAMPLES, _ALL_SAMPLES = 64, 1024, 1 << 17
 
@@ -58,6 +60,8 @@ class MemoryAccount:
         self.now = now
         self._storages: dict[int, _Storage] = {}
         """Live storages, by address."""
+        self.on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """Live storages in host memory, by address: they do not count."""
         self._gradient_hook = self._has_gradient
         """One object, so that it can be recognized on a parameter."""
         self._samples: list[tuple[float, list[int]]] = []
@@ -76,17 +80,35 @@ class MemoryAccount:
     # Called for operators -----------------------------------------------------------------------------------------
 
     def hold(self, tensor: Tensor, category: int) -> None:
-        """Count the tensor's storage if it is new. Raises torch.OutOfMemoryError."""
+        """Count the tensor's storage if it is new; not if `category` is HOST. Raises torch.OutOfMemoryError."""
         if tensor.layout is not torch.strided:
             return  # its indices and values are tensors of their own
         untyped = tensor.untyped_storage()
         key = storage_key(untyped)
-        if key in self._storages or is_meta(tensor):
+        if key in self._storages or key in self.on_host or is_meta(tensor):
             return
         self.hold_new(untyped, in_blocks(untyped.nbytes()), category)
 
+    def reads_host(self, arguments: Iterable[Any]) -> bool:
+        """Whether one of an operator's arguments, or of their items, is a tensor in host memory with a dimension.
+
+        A scalar in host memory can be combined with tensors of the GPU.
+        """
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                strided = argument.dim() and argument.layout is torch.strided
+                if strided and storage_key(argument.untyped_storage()) in self.on_host:
+                    return True
+            elif argument.__class__ in (list, tuple) and self.reads_host(argument):
+                return True
+        return False
+
     def hold_new(self, untyped: torch.UntypedStorage, nbytes: int, category: int) -> None:
         """Count a new storage of `nbytes`, a number of whole blocks. Raises torch.OutOfMemoryError."""
+        if category == HOST:
+            key = storage_key(untyped)
+            self.on_host[key] = weakref.ref(untyped, lambda _: self.on_host.pop(key, None))
+            return
         if self.total + nbytes > self._capacity:
             self.must_fit(nbytes)
         key = storage_key(untyped)
@@ -321,6 +343,8 @@ class Device(NamedTuple):
     account: MemoryAccount
     endpoint: Endpoint
     topology: Topology
+    files: dict[str, Any]
+    """Fake tensors that its program has written, by path."""
 
 
 class _Current(threading.local):

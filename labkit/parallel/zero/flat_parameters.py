@@ -1,0 +1,145 @@
+"""Parameters laid out one after another in one 1-D tensor, of which every rank keeps a part of the same length."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from labkit.clusters.device import to_device, to_host
+from labkit.torch_versions.collectives import all_gather_single
+
+
+class FlatParameters:
+    """Parameters of one dtype on one device, all trained or all frozen, and this rank's part of them, `shard`.
+
+    The parameters become views of `full`, (padded numel,). A kept one always has its memory, and `shard` is a view of
+    it. Otherwise `full` has memory only from `allocate` to `free`, and `shard` is a tensor of its own.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[Hashable],
+        parameters: Sequence[nn.Parameter],
+        whole: Tensor,
+        group: ProcessGroup | None,
+        *,
+        keep: bool,
+        dtype: torch.dtype | None = None,
+        offload: bool = False,
+    ) -> None:
+        """whole: the parameters' values, flat and padded. dtype: of `full`. offload: keep `shard` in host memory.
+
+        keys: of each parameter, in a state. Raises ValueError if `whole` cannot be cut into equal parts.
+        """
+        self.keys, self.parameters, self.group, self.offload = list(keys), list(parameters), group, offload
+        self.sizes = [parameter.numel() for parameter in parameters]
+        ranks, numel = dist.get_world_size(group), sum(self.sizes)
+        if whole.dim() != 1 or len(whole) % ranks or not numel <= len(whole) < numel + ranks:
+            raise ValueError(
+                f"join must return {numel} elements and as few zeros as make {ranks} equal parts, in one dimension, "
+                f"got shape {tuple(whole.shape)}"
+            )
+        part = self.own_part(whole)
+        # of its own unless kept: the memory of a tensor that was sent cannot always be resized
+        self.full = whole if keep else torch.empty_like(whole, dtype=dtype)
+        """All ranks' parts, in the dtype in which the model computes."""
+        if not keep:
+            part = to_host(part) if offload else part.clone()
+        self.shard = nn.Parameter(part, requires_grad=parameters[0].requires_grad)
+        self.shard.in_host_memory = offload  # type: ignore[attr-defined]  # read by DiskOptimizer
+        """This rank's part, (padded numel / N,): what the optimizer steps."""
+        self.missing = set(self.parameters)
+        """Parameters whose gradients have not come yet."""
+        self._views = self.split(self.full)
+        self.point_to(None)
+        if not keep:
+            self.free()
+
+    def point_to(self, whole: Tensor | None) -> None:
+        """Make the parameters views of `whole`; of `full` without one."""
+        # views of `full` are kept: of freed memory no view can be made
+        for parameter, part in zip(self.parameters, self._views if whole is None else self.split(whole), strict=True):
+            parameter.data = part
+
+    def split(self, whole: Tensor) -> list[Tensor]:
+        """Return the part of each parameter, in its shape."""
+        parts = whole[: sum(self.sizes)].split(self.sizes)
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """Return this rank's part of (padded numel,): a view."""
+        size = len(whole) // dist.get_world_size(self.group)
+        return whole.detach().narrow(0, dist.get_rank(self.group) * size, size)
+
+    def allocate(self) -> None:
+        """Give `full` its memory, with any content."""
+        storage = self.full.untyped_storage()
+        storage.resize_(self.full.numel() * self.full.element_size())
+
+    def free(self) -> None:
+        """Free the memory of `full`; parameters cannot be read until it is filled again."""
+        self.full.untyped_storage().resize_(0)
+
+    def has_memory(self) -> bool:
+        """Return whether the parameters can be read."""
+        return self.full.numel() == 0 or self.full.untyped_storage().nbytes() > 0
+
+    def own(self) -> Tensor:
+        """Return this rank's part as it is sent: on the device, in the dtype of `full`."""
+        shard = self.shard.detach()
+        return (to_device(shard, self.full.device) if self.offload else shard).to(self.full.dtype)
+
+    def gather(self, part: Tensor | None = None) -> Tensor:
+        """Return all ranks' parts as a new tensor, (padded numel,): of the shards, or of `part`, one of that length."""
+        part = self.shard.detach() if part is None else part
+        part = to_device(part, self.full.device) if self.offload else part
+        whole = part.new_empty(len(part) * dist.get_world_size(self.group))
+        all_gather_single(whole, part.contiguous(), group=self.group)
+        return whole
+
+    def take_gradients(self) -> list[Tensor]:
+        """Return the parameters' gradients, each of one dimension, and set `grad` to None; none if none has one.
+
+        In the place of a single one that is missing there are zeros.
+        """
+        gradients = [parameter.grad for parameter in self.parameters]
+        if all(gradient is None for gradient in gradients):
+            return []
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.missing = set(self.parameters)
+        return [
+            self.full.new_zeros(size) if gradient is None else gradient.reshape(-1)
+            for size, gradient in zip(self.sizes, gradients, strict=True)
+        ]
+
+    def has_gradient(self) -> bool:
+        """Return whether a parameter has a gradient."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+    def add_gradient(self, part: Tensor) -> None:
+        """Add (padded numel / N,) to the gradient of `shard`, in the shard's dtype and memory."""
+        part = part.to(self.shard.dtype)
+        part = to_host(part) if self.offload else part
+        if self.shard.grad is None:
+            self.shard.grad = part
+        else:
+            self.shard.grad.add_(part)
+
+
+def on_device(number: Tensor, flat: FlatParameters) -> Tensor:
+    """Return the tensor where it can be sent: on the device on which the model computes."""
+    return to_device(number, flat.full.device) if flat.offload else number.to(flat.full.device)
+
+
+def alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Return the parameters that can share one flat tensor together: by dtype, device, and whether they are trained."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault((parameter.dtype, parameter.device, parameter.requires_grad), []).append(parameter)
+    return list(found.values())
