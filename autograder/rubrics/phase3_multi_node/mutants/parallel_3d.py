@@ -47,6 +47,11 @@ MUTANTS = {
         - for ranks in sorted({tuple(dict.fromkeys((line[0], line[-1])) if axis == "ends" else line) for line in lines}):
         + for ranks in sorted({tuple(line[:2] if axis == "ends" else line) for line in lines}):
     """),
+    "checks_nothing": Mutant(24, loses={"refusals"}).edited("""
+        What a model and a mesh do not have in common is found out later, or never.
+
+        - given.check_trainer(config, mesh.sizes, microbatches, schedule, chunks, data_parallel)
+    """),
     "sums_over_data": Mutant(19, loses={"axes", "overlap", "data"}).edited("""
         Gradients of the data-parallel ranks are summed, not averaged.
 

@@ -164,9 +164,17 @@ def ends_hint(name: str, dims: Sequence[int]) -> str:
     return "train_step: what is averaged, and over which group"
 
 
+def marks(run: Run, rank: int) -> tuple[float, float]:
+    found = [e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark"]
+    if not found:
+        raise NotMeasurable("what is sent when is known on virtual ranks")
+    begin, end = found
+    return begin, end
+
+
 def collectives_by_members(run: Run, rank: int) -> dict[tuple[int, ...], list[int]]:
     """Return bytes of a rank's collectives between the marks, by the ranks of their group."""
-    begin, end = (e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
+    begin, end = marks(run, rank)
     found: dict[tuple[int, ...], list[int]] = {}
     for event in run.trace.collectives(rank):
         if begin <= event.start <= end:
@@ -300,7 +308,7 @@ def bubble(submission: Submission, ranks: Ranks) -> None:
     run = like_one_process(submission, ranks, dims, microbatches, 8, hardware=hardware, **options)
     if run.trace.clock != "modelled":
         raise NotMeasurable("time is exact on virtual ranks only")
-    begin, end = (e.start for e in run.trace.of(0, Kind.COMPUTE) if e.operation == "mark")
+    begin, end = marks(run, 0)
     units = max(sum(e.operation == "unit" for e in run.trace.of(rank, Kind.COMPUTE)) for rank in range(4))
     # a step of m microbatches on p stages: m + p - 1 times a microbatch's forward and backward
     seconds = units * SECONDS * (microbatches + 1) / microbatches
