@@ -30,7 +30,7 @@ MUTANTS = {
         + return whole[: len(whole) // ranks * ranks]
     """),
     "reduces_everything": Mutant(
-        17, loses={"groups", "module_traffic_and_units", "optimizer_memory", "optimizer_traffic"}
+        15, loses={"groups", "memory", "module_traffic_and_units", "optimizer_memory", "optimizer_traffic"}
     ).edited("""
         Every rank gets the sum of all gradients, and takes its shard of it.
 
@@ -147,7 +147,7 @@ MUTANTS = {
         + unit.free()
         + unit.gathering = None
     """),
-    "frees_nothing": Mutant(21, loses={"memory", "module_traffic_and_units"}).edited("""
+    "frees_nothing": Mutant(23, loses={"module_traffic_and_units"}).edited("""
         Units are gathered again and again, and stay whole for ever.
 
         - unit.free()
