@@ -5,6 +5,16 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 MUTANTS = {
+    "offloads_what_is_whole": Mutant(24, loses={"estimate"}).edited("""
+        What is offloaded counts as nothing in every stage, also where it is not a shard and stays on the GPU.
+
+        - if stage < first:
+        -     after += nbytes
+        - elif not offload:
+        -     after += nbytes / num_gpus
+        + if not offload:
+        +     after += nbytes if stage < first else nbytes / num_gpus
+    """),
     "forgets_the_padding": Mutant(
         1,
         loses={
