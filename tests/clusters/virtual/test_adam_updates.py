@@ -67,6 +67,32 @@ def test_other_shapes_have_charges_of_their_own() -> None:
     assert fake.trace.peak_memory(2) > 2 * fake.trace.peak_memory(0)
 
 
+def test_state_in_host_memory_has_charges_of_its_own() -> None:
+    source = """
+import labkit, torch
+parameters = [torch.nn.Parameter(torch.ones(100_000)) for _ in range(2)]
+parameters[1].data = labkit.to_host(parameters[1])
+peaks = []
+for number, parameter in enumerate(parameters):
+    parameter.grad = labkit.to_host(parameter) if number else torch.ones_like(parameter)
+    optimizer = torch.optim.Adam([parameter])
+    for _ in range(2):
+        labkit.reset_peak_memory_stats()
+        optimizer.step()
+    peaks.append(labkit.max_memory_allocated() - labkit.memory_allocated())
+peaks
+"""
+    fake, real = (
+        virtual(nproc_per_node=2, fake=fake).run(Job(source=source, timeout=60)).raise_if_failed()
+        for fake in (True, False)
+    )
+    assert fake.values == real.values
+    on_gpu, on_host = fake.values[0]
+    assert on_gpu >= 400_000 > on_host
+    for rank in range(2):
+        assert charges(fake, rank) == charges(real, rank)
+
+
 def test_a_mode_of_the_program_sees_all_operators() -> None:
     before = """
 from torch.utils._python_dispatch import TorchDispatchMode

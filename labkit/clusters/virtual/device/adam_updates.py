@@ -58,7 +58,7 @@ def _key(accounting: FakeAccounting, lists: tuple[list[Any], ...], options: dict
         if option.__class__ not in (float, int, bool, type(None)):
             return None
         parts += name, option is None, bool(option)  # a factor of 0 leaves operators out
-    is_counted = accounting.account.is_counted
+    place_of = accounting.account.place_of
     meshes = [local_part(parameter)[1] for parameter in updated[0]]
     for tensors in updated:
         parts.append(len(tensors))
@@ -66,5 +66,5 @@ def _key(accounting: FakeAccounting, lists: tuple[list[Any], ...], options: dict
             local, on, placements = local_part(tensor)
             if local.__class__ is not FakeTensor or local.constant is not None or on is not mesh:
                 return None
-            parts += placements, local.shape, local.stride(), local.dtype, device_of(local), is_counted(local)
+            parts += placements, local.shape, local.stride(), local.dtype, device_of(local), place_of(local)
     return tuple(parts)

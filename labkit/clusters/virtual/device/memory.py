@@ -150,9 +150,10 @@ class MemoryAccount:
             self.must_fit(nbytes)
             self._grow(category, nbytes)
 
-    def is_counted(self, tensor: Tensor) -> bool:
-        """Whether the tensor's storage is in the account."""
-        return storage_key(tensor.untyped_storage()) in self._storages
+    def place_of(self, tensor: Tensor) -> tuple[bool, bool]:
+        """Whether the tensor's storage is in the account, and whether it is in host memory."""
+        key = storage_key(tensor.untyped_storage())
+        return key in self._storages, key in self.on_host
 
     def _grow(self, category: int, nbytes: int) -> None:
         if self.listed is not None:
