@@ -537,7 +537,7 @@ def computed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=3,
     todo=4,
     title="gradients of the mean loss over all ranks; experts are sent to replicas only",
-    look_at="average_gradients: what is summed over whom; what divides",
+    look_at="average_gradients: which gradients are summed over which ranks; what divides",
 )
 def averaged(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size, copies, outsiders in ((2, 2, 1), (3, 1, 0), (1, 2, 0)):
