@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from labkit.clusters.virtual.device import memory
 from labkit.hardware import Topology
 from labkit.linux import proc
 from labkit.torch_versions.dispatch import no_modes
 from labkit.torch_versions.fake_tensors import FakeTensor
+from labkit.torch_versions.tensors import tree_map
 
 
 def memory_allocated() -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from labkit.torch_versions.dispatch import no_modes
 from labkit.torch_versions.groups import replace_function
@@ -21,7 +21,7 @@ from labkit.torch_versions.groups import replace_function
 __all__ = [
     "IS_PARAMETER", "all_ddp", "as_bytes", "coo_parts", "ddp_afresh", "ddp_of_shapes", "meshes_apart",
     "objects_without_modes", "plain_tensors", "post_accumulate_grad_hooks", "storage_key",
-    "tree_leaves", "view_base",
+    "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten", "view_base",
 ]  # fmt: skip
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")

@@ -436,10 +436,11 @@ def optimizer_values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cases = [(1, "plain", 20, 1, 25.0), (2, "tied", 20, 1, 1e-4), (2, "plain", 3, 2, 2e-4), (1, "tied", 3, 1, 1e-4)]
     for number, (stage, kind, steps, groups, cap) in enumerate(cases):
         world_size = 1 if number == 3 else draw.choice([2, 3, 4, 5])
-        passes = 2 if number == 2 else 1
-        alone = Alone(draw, kind, world_size, steps, draw.choice([*CLOSE]), groups=groups, passes=passes)
+        # AdamW hardly sees that all gradients are too large, in float32 not at all
+        optimizer, passes = ("SGD", 2) if number == 2 else ("AdamW", 1)
+        alone = Alone(draw, kind, world_size, steps, draw.choice([*CLOSE]), 0.0, groups, optimizer, passes)
         run = go(submission, ranks, alone.given(stage, bucket_cap_mb=cap))
-        alone.compare(run.values, f"{steps} steps of AdamW, stage {stage}, buckets of {cap} MiB")
+        alone.compare(run.values, f"{steps} steps of {optimizer}, stage {stage}, buckets of {cap} MiB")
 
 
 @check(points=2, todo=3, title="gradients are clipped by the norm of all of them", look_at="clip_grad_norm_")
@@ -529,10 +530,10 @@ def module_values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ]
     for number, (kind, steps, options) in enumerate(cases):
         world_size = 1 if number == 3 else draw.choice([2, 3, 4, 5])
-        passes = 2 if number == 1 else 1
-        alone = Alone(draw, kind, world_size, steps, draw.choice([*CLOSE]), passes=passes)
+        optimizer, passes = ("SGD", 2) if number == 1 else ("AdamW", 1)
+        alone = Alone(draw, kind, world_size, steps, draw.choice([*CLOSE]), optimizer=optimizer, passes=passes)
         run = go(submission, ranks, alone.given(3, **options))
-        alone.compare(run.values, f"{steps} steps of AdamW, stage 3, {options}")
+        alone.compare(run.values, f"{steps} steps of {optimizer}, stage 3, {options}")
 
 
 @check(

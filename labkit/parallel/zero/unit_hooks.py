@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from labkit.torch_versions.groups import backward_pass_number
+from labkit.torch_versions.tensors import tree_flatten, tree_map, tree_unflatten
 
 
 class _AfterBackward(torch.autograd.Function):

@@ -72,14 +72,14 @@ def materialize(module: nn.Module, parameters: Sequence[nn.Parameter], device: t
     """
     new = {p: nn.Parameter(torch.empty_like(p, device=device), p.requires_grad) for p in parameters if p.is_meta}
     for name, part in module.named_modules():
-        own = {key: p for key, p in part._parameters.items() if p is not None and p in new}
+        own = {key: p for key, p in part.named_parameters(recurse=False, remove_duplicate=False) if p in new}
         if not own:
             continue
         for key, parameter in own.items():
-            part._parameters[key] = new[parameter]
-        for key, buffer in part._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                part._buffers[key] = torch.empty_like(buffer, device=device)
+            setattr(part, key, new[parameter])
+        for key, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
+            if buffer.is_meta:
+                setattr(part, key, torch.empty_like(buffer, device=device))
         reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
         if reset is None:
             raise ValueError(f"module must have reset_parameters() in {name or 'itself'} to be initialized from meta")
