@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import Job, local, virtual
+from labkit import Job, catalogue, local, virtual
 from labkit.parallel.zero.deepspeed_adapter import VERSION, initialize_deepspeed, validate_deepspeed_config
 from labkit.parallel.zero.deepspeed_config import ENTRIES, create_deepspeed_config
 
@@ -55,11 +55,45 @@ import os
 
 os.environ["DS_ACCELERATOR"] = "cpu"  # on machines with GPUs as well
 import torch.distributed as dist
+from labkit.exercises import zero
 from labkit.parallel.zero.deepspeed_adapter import initialize_deepspeed
 from labkit.parallel.zero.deepspeed_config import create_deepspeed_config
 
+
+def mean_losses(options, net, step):
+    losses = []
+    for number, (x, y) in enumerate(batches(2 * options.get("gradient_accumulation_steps", 1)), 1):
+        x, y = x.view(2, 3, -1)[rank], y.view(2, 3, -1)[rank]
+        loss = nn.functional.mse_loss(net(x), y)
+        step(number, loss)
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / 2)
+    return losses
+
+
+def by_exercise(options):
+    passes, stage = options.get("gradient_accumulation_steps", 1), options["stage"]
+    net, make = model(seed=rank), getattr(torch.optim, options.get("optimizer", "AdamW"))
+    settings = {"lr": 0.1, **options.get("optimizer_params", {})}
+    if stage == 3:
+        owner = net = zero.FullyShardedDataParallel(net, cpu_offload=options.get("offload_params", False))
+        optimizer = make([p for p in net.parameters() if p.requires_grad], **settings)
+    else:
+        owner = optimizer = zero.ZeroOptimizer(net.parameters(), make, stage, **settings)
+
+    def step(number, loss):
+        (loss / passes).backward()
+        if number % passes == 0:
+            owner.clip_grad_norm_(CLIP)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return mean_losses(options, net, step)
+
+
 dist.init_process_group("gloo")
-rank, all_losses, sharded, refused = dist.get_rank(), [], [], []
+rank, all_losses, solved, sharded, refused = dist.get_rank(), [], [], [], []
 for optimizer in ({"type": "AdamW"}, {"type": "adam", "params": {"torch_adam": False}}, {"type": "Lion"}):
     try:
         initialize_deepspeed(nn.Linear(2, 2), {"train_batch_size": 2, "optimizer": optimizer})
@@ -69,21 +103,18 @@ for options in RUNS:
     config = create_deepspeed_config(micro_batch_size=3, gradient_clipping=CLIP, learning_rate=0.1, **options)
     net = model(seed=rank)
     engine = initialize_deepspeed(net, config)
-    losses = []
-    for x, y in batches(2 * options.get("gradient_accumulation_steps", 1)):
-        x, y = x.view(2, 3, -1)[rank], y.view(2, 3, -1)[rank]
-        loss = nn.functional.mse_loss(engine(x), y)
+
+    def step(number, loss):
         engine.backward(loss)
         engine.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        losses.append(mean.item() / 2)
+
+    all_losses.append(mean_losses(options, engine, step))
     sharded.append(sum(p.numel() for p in net.parameters()))
-    all_losses.append(losses)
     engine.destroy()
+    solved.append(by_exercise(options))
 extensions = os.environ["TORCH_EXTENSIONS_DIR"]
 dist.destroy_process_group()
-[all_losses, sharded, refused, os.listdir(extensions)]
+[all_losses, solved, sharded, refused, os.listdir(extensions)]
 """
 
 
@@ -112,15 +143,18 @@ def one_process(
 
 
 @pytest.mark.parametrize("kind", [local, virtual])
-def test_deepspeed_trains_as_one_process_and_compiles_nothing(
+def test_deepspeed_trains_as_one_process_and_as_the_exercise_and_compiles_nothing(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {str(tmp_path)!r}\nRUNS, CLIP = {RUNS}, {CLIP}\n"
-    run = kind(nproc_per_node=2).run(Job(source=source + MODEL + TRAIN, timeout=300)).raise_if_failed()
+    modules = {"phase3_multi_node/zero": catalogue.find("zero").source("solution")[0]}
+    job = Job(source=source + MODEL + TRAIN, modules=modules, timeout=300)
+    run = kind(nproc_per_node=2).run(job).raise_if_failed()
     whole = sum(p.numel() for p in nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 7), nn.Linear(7, 3)).parameters())
-    for all_losses, held, refused, compiled in run.values:
-        for options, losses in zip(RUNS, all_losses, strict=True):
+    for all_losses, solved, held, refused, compiled in run.values:
+        for options, losses, by_exercise in zip(RUNS, all_losses, solved, strict=True):
             assert losses == pytest.approx(one_process(**options), rel=1e-5), options
+            assert losses == pytest.approx(by_exercise, rel=1e-5), options
         assert held == [0 if options["stage"] == 3 else whole for options in RUNS], "at stage 3 modules hold nothing"
         for name, message in zip(("AdamW", "adam", "Lion"), refused, strict=True):
             assert f"own {name!r}" in message and "torch_adam" in message
