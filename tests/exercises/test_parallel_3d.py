@@ -11,22 +11,28 @@ from labkit.models.gpt import GPTConfig
 from labkit.models.gpt_layers import gpt_layers, share
 
 EXERCISE = catalogue.find("parallel_3d")
-MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE)}
+MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE, catalogue.find("zero"))}
 SIZES = {"layers": 4, "heads": 4, "width": 16, "vocab": 23, "context": 6}
 
 # each rank trains with its part of the batch; returns its losses and its layers' whole parameters
 TRAINED = """
 from functools import partial
 import torch, torch.distributed as dist
-from labkit.exercises import parallel_3d
+from labkit.exercises import parallel_3d, zero
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.parallel_3d import whole_layer
 
+MAKE = {{
+    "ddp": lambda parameters, group: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
+    "optimizer": lambda parameters, group: zero.ZeroOptimizer(
+        parameters, torch.optim.SGD, 1, group, lr=0.3, momentum=0.9
+    ),
+}}
 dist.init_process_group({backend!r})
 mesh = parallel_3d.build_mesh(*{mesh})
 trainer = parallel_3d.Parallel3DTrainer(
-    GPTConfig(**{sizes}), mesh, lambda parameters, group: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
-    {microbatches}, {schedule!r}, {chunks}, seed=5, dtype=torch.{dtype},
+    GPTConfig(**{sizes}), mesh, MAKE[{data_parallel!r}], {microbatches}, {schedule!r}, {chunks},
+    data_parallel={data_parallel!r}, seed=5, dtype=torch.{dtype},
 )
 generator = torch.Generator().manual_seed(0)
 losses = []
@@ -56,7 +62,10 @@ def one_process(samples: int, dtype: torch.dtype) -> tuple[list[float], list[lis
 
 
 def equal(cluster: object, mesh: tuple[int, int, int], backend: str = "gloo", **how: object) -> None:
-    options = {"schedule": "1f1b", "chunks": 1, "microbatches": 4, "samples": 12, "dtype": "float64", **how}
+    options = {
+        "schedule": "1f1b", "chunks": 1, "microbatches": 4, "samples": 12, "dtype": "float64", "data_parallel": "ddp",
+        **how,
+    }  # fmt: skip
     cell = TRAINED.format(mesh=mesh, sizes=SIZES, backend=backend, **options)
     run = cluster.run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()  # type: ignore[attr-defined]
     dtype = getattr(torch, str(options["dtype"]))
@@ -82,6 +91,7 @@ def equal(cluster: object, mesh: tuple[int, int, int], backend: str = "gloo", **
         ((2, 2, 2), {"dtype": "float32", "schedule": "gpipe", "backend": "nccl"}),
         ((2, 2, 1), {"schedule": "interleaved", "chunks": 2}),
         ((1, 6, 2), {"microbatches": 2}),
+        ((3, 2, 1), {"data_parallel": "optimizer"}),
     ],
 )
 def test_the_solution_trains_like_one_process(mesh: tuple[int, int, int], how: dict[str, object]) -> None:
