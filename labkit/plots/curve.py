@@ -14,6 +14,9 @@ from labkit.plots import palette
 from labkit.plots.picture import Picture
 from labkit.units import size
 
+MOST_TICKS = 10
+"""With more values of x than that, ticks do not stand at each of them."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -56,8 +59,10 @@ def curves(
         axes.axhline(mark, color="black", linestyle=(0, (7, 3)), linewidth=1)
         across = axes.get_yaxis_transform()
         axes.text(0.01, mark, "your prediction", fontsize=9, verticalalignment="bottom", transform=across)
-    points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
-    if 0 < len(points) <= 10:
+    points = sorted({value for curve in series for value in curve.x})
+    if len(points) > MOST_TICKS:  # a formula may be drawn through many
+        points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
+    if 0 < len(points) <= MOST_TICKS:
         axes.set_xticks(points, [size(p) if nbytes else f"{p:g}" for p in points])
         axes.minorticks_off()
     if "y" not in log:

@@ -226,6 +226,14 @@ def test_curves_tell_modelled_from_measured() -> None:
     of_ring = Curve("ring", [2, 8], [1.0, 3.0], "formula")
     beside = curves([Curve("ring", [2, 8], [1.1, 3.1]), of_ring], x="ranks", y="s")
     assert [t.get_text() for t in beside.legends[0].get_texts()] == ["ring", "modelled", "formula"]
+    ticks = [tick.get_text() for tick in picture.axes[0].get_xticklabels()]
+    formula = Curve("bound", [16], [4.0], "formula")
+    assert ticks == ["2", "4", "8"]
+    assert [t.get_text() for t in curves([of_ring, formula], x="ranks", y="s").axes[0].get_xticklabels()] == [
+        "2",
+        "8",
+        "16",
+    ]
     with pytest.raises(ValueError, match="3 x and 1 y"):
         curves([Curve("ring", [1, 2, 3], [1])], x="ranks", y="s")
 
