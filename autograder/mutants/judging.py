@@ -13,15 +13,15 @@ from autograder.sandbox import Sandbox
 from labkit.catalogue import all_exercises
 from labkit.checks import NoRubric, Rubric
 
-KEPT_SHARE = 6
-"""Of the mutants that keep a check, one in this many is judged by it in tests."""
+LOST_SHARE, KEPT_SHARE = 3, 6
+"""Of the mutants that lose a check, and of those that keep it, one in this many is judged by it in tests."""
 
 HEAD = """# What wrong solutions earn
 
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
-`python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by the
-checks that it loses and by a sixth of those that it keeps.
+`python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by a
+third of the checks that it loses, at least by one, and by a sixth of those that it keeps.
 """
 
 
@@ -50,18 +50,23 @@ def stated(rubric: Rubric) -> list[Row]:
 
 
 def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
-    """Return the checks that a test judges a mutant by: all that it loses, and some of those that it keeps.
+    """Return the checks that a test judges a mutant by: at least one that it loses, and some that it keeps.
 
-    Each check is judged by every sixth of the mutants that keep it, at least by one, and not always by the same. Most
-    of a mutant's cost is in what it keeps; `main` judges by all checks.
+    Each check is judged by every third of the mutants that lose it and by every sixth of those that keep it, at least
+    by one of both, and not always by the same. `main` judges by all checks.
     """
     mutants = mutants_of(rubric)
-    telling = []
+    loses = mutants[mutant].loses
+    telling = set()
     for number, check in enumerate(rubric.checks):
-        keep = [name for name in sorted(mutants) if check.name not in mutants[name].loses]
-        if mutant not in keep or keep.index(mutant) % KEPT_SHARE == number % min(KEPT_SHARE, len(keep)):
-            telling.append(check.name)
-    return telling
+        lost = check.name in loses
+        alike = [name for name in sorted(mutants) if (check.name in mutants[name].loses) == lost]
+        share = LOST_SHARE if lost else KEPT_SHARE
+        if alike.index(mutant) % share == number % min(share, len(alike)):
+            telling.add(check.name)
+    if not loses & telling:
+        telling.add(min(loses))
+    return [check.name for check in rubric.checks if check.name in telling]
 
 
 def judged(rubric: Rubric, row: Row) -> Row:

@@ -97,8 +97,13 @@ def test_the_template_gets_nothing(name: str) -> None:
 @sandboxed
 @pytest.mark.parametrize(("name", "path"), VARIANTS, ids=[f"{name}-{path.stem}" for name, path in VARIANTS])
 def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
-    for report in (checked(name, path.read_text()), graded(name, path.read_text())):
-        assert report.passed, report.text()
+    report = checked(name, path.read_text())
+    assert report.passed, report.text()
+    for once in (True, False):  # the judge repeats what may fail by chance
+        report = graded(name, path.read_text(), once=once)
+        if report.passed:
+            return
+    pytest.fail(report.text())
 
 
 @sandboxed
@@ -122,12 +127,10 @@ def test_each_check_is_seen_to_fail_some_mutant_and_to_pass_others(name: str) ->
     rubric = HIDDEN[name]
     judged_by = {mutant: judging.telling_checks(rubric, mutant) for mutant in MUTANTS[name]}
     for check in rubric.checks:
-        passes = [
-            mutant
-            for mutant, checks in judged_by.items()
-            if check.name in checks and check.name not in MUTANTS[name][mutant].loses
-        ]
-        assert passes and any(check.name in mutant.loses for mutant in MUTANTS[name].values()), check.name
+        fails = {
+            check.name in MUTANTS[name][mutant].loses for mutant, checks in judged_by.items() if check.name in checks
+        }
+        assert fails == {True, False}, check.name
 
 
 @each
