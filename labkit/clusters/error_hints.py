@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
+
+NOT_WRITTEN = "this part is not written yet"
+"""Message for a gap in a template. Other NotImplementedErrors keep their own message."""
 
 _KNOWN = [
     (
@@ -56,6 +60,12 @@ def error_hint(kind: str, message: str, file: str = "") -> str:
     """
     if kind == "NameError" and _UNDEFINED.fullmatch(message):
         return _hint_for_a_name(file)
+    if (kind, message) == ("NotImplementedError", NOT_WRITTEN) and _in_exercise(file):
+        name = PurePath(file).stem
+        return (
+            f"write it in the notebook of {name}, or put there what %solution {name} shows: cells run your own modules, "
+            "only checks take the solution of an exercise that another builds on"
+        )
     text = f"{kind}: {message}"
     return next((said for pattern, said in _KNOWN if re.search(pattern, text)), "")
 
@@ -63,5 +73,9 @@ def error_hint(kind: str, message: str, file: str = "") -> str:
 def _hint_for_a_name(file: str) -> str:
     if not file.endswith(".py"):
         return _IN_CELL if file else ""
+    return f"define or import it in {file}, which sees no other names" if _in_exercise(file) else ""
+
+
+def _in_exercise(file: str) -> bool:
     # a module of the learner's own, and a function of the notebook, have files with absolute paths
-    return "" if file.startswith("/") else f"define or import it in {file}, which sees no other names"
+    return file.endswith(".py") and not file.startswith("/")

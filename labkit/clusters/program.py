@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import exercises
 from labkit.clusters.arguments import on_rank
+from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankError, RankResult
 
@@ -149,9 +150,6 @@ _WHERE_TORCH_WAS_BUILT = re.compile(r"\[/\S+/(?:gloo|pytorch)/\S+:\d+\] ")
 _GLOO_ADVISES = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
 _ANOTHER_PROCESS = re.compile(r"Caught \w+ in (.+?)\.\nOriginal Traceback \(most recent call last\):\n(.*)", re.DOTALL)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', re.MULTILINE)
-
-NOT_WRITTEN = "this part is not written yet"
-"""Message for a gap in a template. Other NotImplementedErrors keep their own message."""
 
 
 def _message(error: BaseException) -> str:

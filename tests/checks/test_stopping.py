@@ -11,7 +11,7 @@ from labkit import catalogue
 from labkit.checks import Submission
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import RankError, RankResult, Run
-from labkit.clusters.program import NOT_WRITTEN
+from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 
 pytestmark = pytest.mark.usefixtures("course")

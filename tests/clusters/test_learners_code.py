@@ -7,7 +7,7 @@ import sysconfig
 import pytest
 import torch
 
-from labkit import Job, virtual
+from labkit import Job, catalogue, virtual
 from labkit.clusters.program import is_learners
 
 HEAD = """\
@@ -94,3 +94,15 @@ def test_cells_and_files_of_their_own_are_the_learners(filename: str) -> None:
 )  # fmt: skip
 def test_generated_code_and_packages_are_not(filename: str) -> None:
     assert not is_learners(filename)
+
+
+def test_a_gap_in_a_module_that_a_cell_uses_says_where_to_write_it() -> None:
+    exercise = catalogue.find("ring_allreduce")
+    cell = "import torch, torch.distributed as dist\nfrom labkit.exercises import ring_allreduce\n"
+    cell += "dist.init_process_group('gloo')\nring_allreduce.ring_all_reduce(torch.ones(4))"
+    job = Job(source=cell, modules={exercise.name: exercise.source("template")[0]})
+    run = virtual(nproc_per_node=2).run(job)
+    (hint,) = run.what_to_try()
+    assert hint.startswith(
+        "try: write it in the notebook of ring_allreduce, or put there what %solution ring_allreduce"
+    )
