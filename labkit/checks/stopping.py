@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
-from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.error_hints import NOT_WRITTEN
+from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import RankError, ranges
 from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
