@@ -63,7 +63,7 @@ def error_hint(kind: str, message: str, file: str = "") -> str:
     if (kind, message) == ("NotImplementedError", NOT_WRITTEN) and _in_exercise(file):
         name = PurePath(file).stem
         return (
-            f"write it in the notebook of {name}, or put there what %solution {name} shows: cells run your own modules, "
+            f"write it in the notebook of {name}, or put there what %solution {name} shows: cells run your modules, "
             "only checks take the solution of an exercise that another builds on"
         )
     text = f"{kind}: {message}"
