@@ -1,0 +1,30 @@
+"""What goes wrong with checkpoints."""
+
+from __future__ import annotations
+
+import errno
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the message names the rank, the file and the cause."""
+
+
+_CAUSES = {
+    errno.ENOSPC: "the disk is full: free some space, or keep fewer checkpoints",
+    errno.EDQUOT: "the disk quota is used up: free some space, or keep fewer checkpoints",
+    errno.EROFS: "the file system is read-only: choose another checkpoint_dir",
+    errno.EACCES: "no permission to write there: choose another checkpoint_dir",
+    errno.EPERM: "no permission to write there: choose another checkpoint_dir",
+    errno.EIO: "the device reports an I/O error",
+    errno.ENOENT: "no such file or folder",
+}
+
+
+def describe(error: BaseException) -> str:
+    """Return what happened, where, and what to do."""
+    if isinstance(error, CheckpointError):
+        return str(error)
+    if isinstance(error, OSError):
+        cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
+        return f"{error.filename}: {cause}" if error.filename else cause
+    return f"{type(error).__name__}: {error}"
