@@ -1,7 +1,7 @@
 """Checkpoints that survive a crash at any moment, written behind training, and loaded on any number of ranks.
 
 A checkpoint is written under another name, synced to the disk, and only then renamed: whatever happens, a folder of its
-name is complete (Pillai et al. 2014 show what else file systems may leave). Each rank writes its part. The copy of the
+name is complete (Pillai et al. 2014 show what else file systems may leave). Each rank writes its part. A copy of the
 state is all that training waits for; a thread writes it (CheckFreq, Mohan et al. 2021).
 """
 
@@ -10,11 +10,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from torch.distributed import ProcessGroup
 
 from labkit.parallel import checkpointing as given
 from labkit.parallel.checkpointing import CheckpointError, Storage
@@ -22,59 +20,41 @@ from labkit.parallel.checkpointing import CheckpointError, Storage
 __all__ = ["CheckpointError", "DistributedCheckpointer"]
 
 
-class DistributedCheckpointer:
+class DistributedCheckpointer(given.CheckpointerBase):
     """Saves and loads what a training consists of, in folders `step_00000120` of `checkpoint_dir`.
 
+    DistributedCheckpointer(checkpoint_dir, keep_last_n=3, checkpoint_interval_minutes=30.0, *, group=None,
+    format="sharded", metric=None, mode="min", storage=None)
+
     checkpoint_dir: a folder that all ranks share, or an address of fsspec, `memory://run1`. keep_last_n: how many
-    checkpoints are kept; the best one stays beside them. checkpoint_interval_minutes: see `should_checkpoint`. group:
-    the ranks that train together, None: all; each calls every method, with the same arguments. format: "sharded", each
-    rank writes its part, or "full", the first rank writes all. metric: which of `metrics` decides what is the best
-    checkpoint; mode: "min" or "max". storage: where the files are, in place of `checkpoint_dir`. Raises ValueError
-    before any communication, and so do all methods.
+    checkpoints are kept; the best one stays beside them. group: the ranks that train together, None: all; each calls
+    every method, with the same arguments. format: "sharded", each rank writes its part, or "full", the first rank
+    writes all. metric: which of the `metrics` decides what is the best checkpoint; mode: "min" or "max". storage: where
+    the files are, in place of `checkpoint_dir`. All methods raise ValueError before any communication.
 
     Components, by name, are modules, optimizers, schedulers, samplers, loss scales, whatever has `state_dict` and
-    `load_state_dict`, and tensors. All ranks have them alike, but for shards of exercise 15.
+    `load_state_dict`, and tensors. All ranks have them alike, but for shards of exercise 15. `load_latest_checkpoint`,
+    `load_best_checkpoint`, both of components, and `cleanup_old_checkpoints` are given; they call methods below.
     """
-
-    def __init__(
-        self,
-        checkpoint_dir: str | Path,
-        keep_last_n: int = 3,
-        checkpoint_interval_minutes: float = 30.0,
-        *,
-        group: ProcessGroup | None = None,
-        format: str = "sharded",
-        metric: str | None = None,
-        mode: str = "min",
-        storage: Storage | None = None,
-    ) -> None:
-        given.check_options(keep_last_n, checkpoint_interval_minutes, format, metric, mode, storage)
-        self.checkpoint_dir, self.keep_last_n, self.format = checkpoint_dir, keep_last_n, format
-        self.interval_seconds = 60 * checkpoint_interval_minutes
-        self.metric, self.mode = metric, mode
-        self.storage = given.storage_at(checkpoint_dir, format, group) if storage is None else storage
-        self.group = given.own_group(group)  # training communicates in another one while a thread writes
-        self.rank, self.ranks = given.rank_and_size(self.group)
-        self._last_save = time.monotonic()
-        self._newest = ""  # folder that this job has written or loaded: known to be good
-        self._writing: Future[Path] | None = None
 
     def should_checkpoint(self, step: int) -> bool:
         """Return whether the interval is over, counted from the last save or the start: the same answer on all ranks.
 
         Never for the step that is saved already. Clocks of ranks differ: the first rank's counts. One small message.
         """
-        # TODO 1. `time.monotonic()`, `self._last_save`, `given.exchange(value, self.group)`, `given.folder_name(step)`
+        # TODO 1. `time.monotonic()`, `self.last_save_seconds`, `self.interval_seconds`, `self.last_step`.
+        # `given.exchange(value, self.decision_group)` returns the values of all ranks, in their order.
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def _together(self, action: Callable[[], Any]) -> list[Any]:
+    def together(self, action: Callable[[], Any]) -> list[Any]:
         """Call `action` on each rank, and return what it returns on all of them, plain data, in the ranks' order.
 
         If it raises on any rank, all raise `CheckpointError`, which names the rank and says what happened there. So no
         rank waits for one that has failed.
         """
-        # This belongs to TODO 1, too. `given.describe(error)` is a text.
+        # This belongs to TODO 1, too; here it is `self.group`. `given.describe(error)` is a text, and `given.failure`
+        # makes the error out of those of all ranks, None for those without one.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -88,84 +68,57 @@ class DistributedCheckpointer:
         """
         given.check_save(step, components, metrics, self.metric)
         self.wait()
-        return self._write(step, self._snapshot(components, copy=False), metrics)
+        return self.write(step, self.snapshot(step, components, copy=False), metrics)
 
-    def _snapshot(self, components: Mapping[str, Any], copy: bool) -> given.Snapshot:
-        self._last_save = time.monotonic()
-        components = {**components, "random_states": given.RandomStates()}
-        return given.Snapshot(components, self.rank, self.ranks, self.format, copy)
+    def write(self, step: int, snapshot: given.Snapshot, metrics: Mapping[str, float] | None) -> Path:
+        """Write the snapshots of all ranks as the checkpoint of a step."""
 
-    def _write(self, step: int, snapshot: given.Snapshot, metrics: Mapping[str, float] | None) -> Path:
-        """Write a snapshot of all ranks as the checkpoint of a step."""
-        folder = given.folder_name(step)
-        temporary = f"{folder}.tmp"
-
-        # TODO 2. The first rank makes the temporary folder. Each rank writes `snapshot.file` there, from
-        # `snapshot.parts()`, and returns `snapshot.describe()`. When all have, the first rank writes `given.MANIFEST`,
-        # [given.manifest_text(step, metrics, descriptions)], and renames the folder. A name or a content that is not
-        # synced may be lost in a power failure, but the rename may survive it: what must be synced before, what after?
+        # TODO 2. The first rank makes the folder `given.new_folder(self.storage, step)` with ".tmp" behind its name.
+        # Each rank writes `snapshot.file` there, from `snapshot.parts()`, and returns `snapshot.describe()`. When all
+        # have, the first rank writes `given.MANIFEST`, [given.manifest_text(step, metrics, descriptions)], and renames
+        # the folder. In a power failure the rename may survive while what was written before is lost, unless it was
+        # synced. Names are lost, too, as long as their folder is not synced.
         # YOUR CODE HERE
         raise NotImplementedError()
-        self._newest = folder
-        self.cleanup_old_checkpoints()
+        self.newest = folder
+        self.clean()
         return Path(self.checkpoint_dir) / folder
 
-    def save_async(
-        self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None
-    ) -> None:
+    def save_async(self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """As `save_checkpoint`, but return when the state is copied; a thread writes it. At the end, `wait()`.
 
-        At most one is being written: this waits for the one before, and raises its error, as all other methods do.
+        At most one is being written: this waits for the one before, and raises its error, as saving and loading do.
         """
         given.check_save(step, components, metrics, self.metric)
-        # TODO 3. `given.start(function, *arguments)` calls it in a thread.
+        # TODO 3. `self.snapshot(...)`; `given.start(function, *arguments)` calls it in a thread; `self.writing` is that.
         # YOUR CODE HERE
         raise NotImplementedError()
 
     def wait(self) -> None:
         """Wait for what `save_async` has begun, if anything. Raises its error, once."""
-        # This belongs to TODO 3, too.
+        # This belongs to TODO 3, too. `self.writing.result()` waits; afterwards there is nothing to wait for.
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def load_latest_checkpoint(self, components: Mapping[str, Any]) -> int | None:
-        """Load the newest checkpoint that all ranks can read; return its step, or None if there is no checkpoint.
+    def load_first(self, components: Mapping[str, Any], order: Callable[[Storage], list[str]]) -> int | None:
+        """Load the first checkpoint of `order(self.storage)`, folders, that all ranks can read; return its step.
 
-        Saved on any number of ranks; random states are those of the rank of this number, if there was one. A checkpoint
-        that is torn or corrupt is skipped with a warning that names it. Nothing changes in the components before one
-        is read and verified on all ranks. Raises `CheckpointError` if there are checkpoints, but none can be loaded.
+        Warns of each one that is skipped, by its name. Nothing changes in the components before all ranks can read it.
+        None if there is no checkpoint. Raises `CheckpointError` if there are some, but none can be loaded.
         """
-        given.check_components(components)
-        self.wait()
-        return self._load(components, given.checkpoint_folders)
-
-    def load_best_checkpoint(self, components: Mapping[str, Any]) -> int | None:
-        """As `load_latest_checkpoint`, of the checkpoints with the best value of the metric first."""
-        given.check_components(components)
-        given.check_metric(self.metric)
-        self.wait()
-        return self._load(components, self._best_first)
-
-    def _best_first(self, storage: Storage) -> list[str]:
-        """Return the folders that have the metric, the best first; of equal ones the newest first."""
-        values = {one: given.metric_of(storage, one, self.metric or "") for one in given.checkpoint_folders(storage)}
-        found = {folder: value for folder, value in values.items() if value is not None}
-        return sorted(found, key=lambda folder: found[folder], reverse=self.mode == "max")
-
-    def _load(self, components: Mapping[str, Any], order: Callable[[Storage], list[str]]) -> int | None:
-        """Load the first checkpoint of `order(self.storage)`, folders, that all ranks can read."""
-        components = {**components, "random_states": given.RandomStates()}
-        # TODO 4. Ranks may see different folders for a while: whose list counts? All must load the same checkpoint, and
-        # `given.LoadedState(self.storage, folder, components, self.rank)` may raise on one of them only.
+        # TODO 4. Ranks may see different folders for a while: whose list counts? `self.read(folder, components)` may
+        # fail on one rank only; `self.loaded.apply()` puts what it has read into the components and returns the step.
         # YOUR CODE HERE
         raise NotImplementedError()
 
-    def cleanup_old_checkpoints(self) -> None:
+    def clean(self) -> None:
         """Remove checkpoints but the `keep_last_n` newest and the best one, and what a crash has left unfinished.
 
         Those that are torn do not count, and go, too. If none that would stay can be loaded, all stay.
         """
 
-        # TODO 5. `given.is_complete` looks at the manifest and at sizes; `given.is_loadable` reads all that there is.
+        # TODO 5. The first rank does. `given.checkpoint_folders`, the newest first, `given.unfinished_folders`, and
+        # `self.best_first`, of `self.storage`. `given.is_complete(self.storage, folder)` compares sizes;
+        # `given.is_loadable` reads all that there is: do without it where you know better, by `self.newest`.
         # YOUR CODE HERE
         raise NotImplementedError()

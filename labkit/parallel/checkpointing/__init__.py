@@ -10,28 +10,21 @@ LoadedState(storage, folder, components, rank)       # read and verified; .apply
 checkpoint_folders(storage), unfinished_folders(storage), is_complete(storage, folder), is_loadable(storage, folder)
 """
 
-from labkit.parallel.checkpointing.agreement import exchange, own_group
+from labkit.parallel.checkpointing.agreement import exchange
 from labkit.parallel.checkpointing.arguments import (
-    check_components,
-    check_metric,
-    check_options,
     check_save,
-    is_better,
-    rank_and_size,
-    storage_at,
 )
 from labkit.parallel.checkpointing.background import start
-from labkit.parallel.checkpointing.errors import CheckpointError, describe
+from labkit.parallel.checkpointing.checkpointer import CheckpointerBase
+from labkit.parallel.checkpointing.errors import CheckpointError, describe, failure
 from labkit.parallel.checkpointing.loading import LoadedState
 from labkit.parallel.checkpointing.manifest import (
     MANIFEST,
     checkpoint_folders,
-    folder_name,
     is_complete,
     is_loadable,
     manifest_text,
-    metric_of,
-    step_of,
+    new_folder,
     unfinished_folders,
 )
 from labkit.parallel.checkpointing.object_storage import FsspecStorage
@@ -42,6 +35,7 @@ from labkit.parallel.checkpointing.storage import Hole, LocalStorage, Storage
 __all__ = [
     "MANIFEST",
     "CheckpointError",
+    "CheckpointerBase",
     "FsspecStorage",
     "Hole",
     "LoadedState",
@@ -49,23 +43,15 @@ __all__ = [
     "RandomStates",
     "Snapshot",
     "Storage",
-    "check_components",
-    "check_metric",
-    "check_options",
     "check_save",
     "checkpoint_folders",
     "describe",
     "exchange",
-    "folder_name",
-    "is_better",
+    "failure",
     "is_complete",
     "is_loadable",
     "manifest_text",
-    "metric_of",
-    "own_group",
-    "rank_and_size",
+    "new_folder",
     "start",
-    "step_of",
-    "storage_at",
     "unfinished_folders",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,10 +78,3 @@ def check_metric(metric: str | None) -> str:
 def rank_and_size(group: ProcessGroup | None) -> tuple[int, int]:
     """Return this rank in the group, and its size."""
     return dist.get_rank(group), dist.get_world_size(group)
-
-
-def is_better(value: float | None, than: float | None, mode: str) -> bool:
-    """Return whether a metric is better than another one; none, and not a number, are worse than any."""
-    if value is None or math.isnan(value):
-        return False
-    return than is None or (value < than if mode == "min" else value > than)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class CheckpointError(RuntimeError):
@@ -18,6 +19,18 @@ _CAUSES = {
     errno.EIO: "the device reports an I/O error",
     errno.ENOENT: "no such file or folder",
 }
+
+
+def failure(problems: Sequence[str | None]) -> CheckpointError:
+    """Return the error of a step that failed on some ranks. problems: of each rank in order, None where all went well.
+
+    Ranks with the same problem are named together.
+    """
+    ranks: dict[str, list[str]] = {}
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            ranks.setdefault(problem, []).append(str(rank))
+    return CheckpointError("; ".join(f"rank {', '.join(found)}: {problem}" for problem, found in ranks.items()))
 
 
 def describe(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,8 +87,8 @@ class Reader:
 
 def _loading(component: Any, state: Any) -> Callable[[], Any]:
     if isinstance(component, Tensor):
-        return lambda: component.detach().copy_(state)
-    return lambda: component.load_state_dict(state)
+        return partial(component.detach().copy_, state)
+    return partial(component.load_state_dict, state)
 
 
 def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader, rank: int) -> list[Callable[[], Any]]:
@@ -105,9 +106,9 @@ def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader, rank: in
                 _fill(value, flat, values, reader, rank)
             else:
                 value = reader.whole(first) if isinstance(first, TensorEntry) else first
-            changes.append(lambda flat=flat, name=name, value=value: _set_state(optimizer, flat, name, value))
+            changes.append(partial(_set_state, optimizer, flat, name, value))
     for group, saved in zip(component.param_groups, state["param_groups"], strict=True):
-        changes.append(lambda group=group, saved=saved: group.update(group_options(saved)))
+        changes.append(partial(group.update, group_options(saved)))
     return changes
 
 
@@ -120,10 +121,10 @@ def _into_module(module: ShardedModule, state: Any, reader: Reader, rank: int) -
     for flat in module.flats:
         value = torch.zeros(flat.shard.shape, dtype=flat.shard.dtype)
         _fill(value, flat, [state[name_of[id(parameter)]] for parameter in flat.parameters], reader, rank)
-        changes.append(lambda flat=flat, value=value: flat.shard.detach().copy_(value))
+        changes.append(partial(flat.shard.detach().copy_, value))
     for name, buffer in module.module.named_buffers():
         if name in own:
-            changes.append(lambda buffer=buffer, value=reader.whole(state[name]): buffer.copy_(value))
+            changes.append(partial(buffer.copy_, reader.whole(state[name])))
     return changes
 
 

@@ -12,27 +12,32 @@ from labkit.parallel.checkpointing.errors import CheckpointError
 from labkit.parallel.checkpointing.storage import Storage
 
 MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"step_(\d{8,})")
+_FOLDER = re.compile(r"step_(\d{8,})(?:\.(\d+))?")
 
 
-def folder_name(step: int) -> str:
-    """Return the name of a checkpoint's folder: `step_00000120`."""
-    return f"step_{step:08}"
+def new_folder(storage: Storage, step: int) -> str:
+    """Return the name for a new checkpoint's folder: `step_00000120`, or `step_00000120.2` if that is taken.
+
+    So a step that is trained again never replaces a checkpoint before there is another one.
+    """
+    taken = [_order(folder)[1] for folder in checkpoint_folders(storage) if _order(folder)[0] == step]
+    return f"step_{step:08}" + (f".{max(taken) + 1}" if taken else "")
 
 
-def step_of(folder: str) -> int:
-    """Return the step of a checkpoint's folder."""
-    return int(folder.removeprefix("step_"))
+def _order(folder: str) -> tuple[int, int]:
+    found = _FOLDER.fullmatch(folder)
+    assert found is not None
+    return int(found[1]), int(found[2] or 1)
 
 
 def checkpoint_folders(storage: Storage) -> list[str]:
     """Return the names of all checkpoints' folders, also of torn ones, the newest first."""
-    return sorted((name for name in storage.list("") if _FOLDER.fullmatch(name)), key=step_of, reverse=True)
+    return sorted((name for name in storage.list("") if _FOLDER.fullmatch(name)), key=_order, reverse=True)
 
 
 def unfinished_folders(storage: Storage) -> list[str]:
     """Return the names of folders that were being written, `step_00000120.tmp`."""
-    return [name for name in storage.list("") if name.startswith("step_") and not _FOLDER.fullmatch(name)]
+    return [name for name in storage.list("") if _FOLDER.fullmatch(name.removesuffix(".tmp")) and ".tmp" in name]
 
 
 def manifest_text(step: int, metrics: Mapping[str, float] | None, descriptions: Sequence[Mapping[str, Any]]) -> bytes:

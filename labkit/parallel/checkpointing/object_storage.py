@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-import fsspec
+import fsspec  # type: ignore[import-untyped]  # it has no types
 
 from labkit.parallel.checkpointing.storage import Hole, Part, Storage
 

@@ -19,24 +19,23 @@ class RandomStates:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states."""
-        generator, *_, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002  # the one that programs use
-        keys = np.random.get_state()[1]  # noqa: NPY002
+        numpy_state: Any = np.random.get_state()
+        generator, keys, position, has_gauss, gauss = numpy_state
         with no_modes():
             states = {"torch": torch.get_rng_state().clone()}
             if torch.cuda.is_available():
                 states["cuda"] = torch.cuda.get_rng_state().clone()
-            keys_tensor = torch.from_numpy(keys.astype(np.int64))
         return {
             **{name: bytes(state.tolist()).hex() for name, state in states.items()},
             "python": random.getstate(),
-            "numpy": [str(generator), keys_tensor.tolist(), int(position), int(has_gauss), float(gauss)],
+            "numpy": [str(generator), keys.tolist(), int(position), int(has_gauss), float(gauss)],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there."""
         random.setstate(state["python"])
         generator, keys, *rest = state["numpy"]
-        np.random.set_state((generator, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+        np.random.set_state((generator, np.array(keys, dtype=np.uint32), *rest))
         with no_modes():
             torch.set_rng_state(torch.tensor([*bytes.fromhex(state["torch"])], dtype=torch.uint8))
             if "cuda" in state and torch.cuda.is_available():

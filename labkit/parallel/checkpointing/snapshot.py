@@ -40,9 +40,11 @@ class Snapshot:
         self._copy = copy or node_storage() is not None
         self._whole: list[tuple[str, Tensor]] = []
         self.pieces: list[Piece] = []
-        self._tree, self._own = {}, {}
+        self._tree: dict[str, Any] = {}
+        self._own: dict[str, Any] = {}
         sharded = ShardedState(components)
         for name, component in components.items():
+            state: Any
             if sharded.flats(component):
                 state = sharded.state(component)
             else:
@@ -107,4 +109,5 @@ def _bytes(values: Tensor) -> memoryview | Hole:
     if isinstance(values, FakeTensor):
         return Hole(values.nbytes)
     with no_modes():
-        return memoryview(values.view(torch.uint8).numpy())
+        content: Any = values.view(torch.uint8).numpy()
+        return memoryview(content)

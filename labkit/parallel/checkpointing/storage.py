@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -85,7 +86,7 @@ class LocalStorage(Storage):
     def _lock_out_others(self) -> None:
         """The lock is of this process, and ends with it however it ends."""
         if self._lock is None:
-            lock = open(self.root / LOCK, "a")
+            lock = open(self.root / LOCK, "a")  # noqa: SIM115  # open as long as this job writes
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -118,9 +119,13 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
+        self._lock_out_others()
+        if (self.root / new).exists():
+            raise FileExistsError(errno.EEXIST, "another job has written it", str(self.root / new))
         os.rename(self.root / old, self.root / new)
 
     def remove(self, path: str) -> None:
+        self._lock_out_others()
         shutil.rmtree(self.root / path)
 
     def list(self, path: str) -> dict[str, int]:
