@@ -112,7 +112,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
             self.storage.rename(f"{folder}.tmp", folder)
             self.storage.sync("")
 
-        folder = self.together(begin)[0]
+        folder: str = self.together(begin)[0]
         descriptions = self.together(write_own)
         self.together(commit)
         ### END SOLUTION
@@ -126,7 +126,8 @@ class DistributedCheckpointer(given.CheckpointerBase):
         At most one is being written: this waits for the one before, and raises its error, as saving and loading do.
         """
         given.check_save(step, components, metrics, self.metric)
-        # TODO 3. `self.snapshot(...)`; `given.start(function, *arguments)` calls it in a thread; `self.writing` is that.
+        # TODO 3. `self.snapshot(...)`, and `given.start(function, *arguments)`, which calls it in a thread, is
+        # `self.writing`.
         ### BEGIN SOLUTION
         self.wait()
         self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
