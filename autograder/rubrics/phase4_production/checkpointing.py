@@ -271,8 +271,7 @@ def torn(files: Mapping[str, str], folder: str, pattern: str, draw: Draw) -> dic
 def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, before, after = draw.choice([2, 3]), draw.choice([3, 7]), 6
-    save = draw.choice(["save_checkpoint", "save_async"])
-    actions = [["new", {}], ["train", before], [save, before], ["train", after], ["wait"]]
+    actions = [["new", {}], ["train", before], ["save_checkpoint", before], ["train", after]]
     run = session.run(world_size, actions)
     wanted = session.trained(world_size, before + after)
     for number, part in ((1, wanted[:before]), (3, wanted[before:])):
@@ -469,7 +468,7 @@ def decisions(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=2, todo=5, title="the newest and the best stay, and one that loads always", look_at="clean")
 def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, keep, mode = draw.choice([1, 2]), draw.choice([1, 2]), draw.choice(["min", "max"])
+    world_size, keep, mode = 2, draw.choice([1, 2]), draw.choice(["min", "max"])
     best, count = draw.choice([1, 2]), 5
     losses = {step: float(step) if step == best else 10.0 + step for step in range(1, count + 1)}
     options = {"keep_last_n": keep, "metric": "score", "mode": mode}
@@ -508,7 +507,7 @@ def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def behind(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, step, disk = draw.choice([1, 2]), draw.choice([2, 3]), draw.choice([0.5, 1.0])
+    world_size, step, disk = 2, draw.choice([2, 3]), draw.choice([0.5, 1.0])
     actions: list[list[Any]] = [["new", {}], ["train", step], ["mark"], ["save_async", step], ["mark"]]
     actions += [["train", 2], ["busy", 50], ["mark"], ["wait"], ["mark"], ["load_latest_checkpoint"], ["weights"]]
     run = session.run(world_size, actions, disk=disk)
