@@ -89,14 +89,9 @@ MUTANTS = {
         The generators are not in the checkpoint.
 
         - return self.write(step, self.snapshot(step, components, copy=False), metrics)
-        + return self.write(step, self._bare(step, components, copy=False), metrics)
-        +
-        + def _bare(self, step: int, components: Mapping[str, Any], copy: bool) -> given.Snapshot:
-        +     self.snapshot(step, components, copy)
-        +     return given.Snapshot(components, self.rank, self.ranks, self.format, copy)
-
-        - self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
-        + self.writing = given.start(self.write, step, self._bare(step, components, copy=True), metrics)
+        + self.snapshot(step, components, copy=False)
+        + snapshot = given.Snapshot(components, self.rank, self.ranks, self.format, copy=False)
+        + return self.write(step, snapshot, metrics)
     """),
     "epoch_start": Mutant(19, loses={"resumes", "other_world_size"}).edited("""
         Training resumes at the start of the epoch: only what has tensors is loaded.
