@@ -338,15 +338,17 @@ def crashes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     log = log_of(run)
     returned = {int(one["path"].split()[1]): number for number, one in enumerate(log, 1) if one["op"] == "note"}
     expect(sorted(returned), "steps after which save_checkpoint returned").equals(saves)
-    states = list(crash_states(log))
+    states = {}
+    for state in crash_states(log):
+        least = max((step for step, after in returned.items() if after <= state.after), default=None)
+        states.setdefault((least, *sorted(state.files.items())), state)
     expect(len(states), "states that a crash can leave").at_least(10)
     actions = [["new", {}]]
     for number in range(len(states)):
         actions += [["scene", number], ["corrupted"], ["load_latest_checkpoint"], ["weights"]]
     ranks.renew()
-    again = session.run(world_size, actions, scenes=[state.files for state in states])
-    for number, state in enumerate(states):
-        least = max((step for step, after in returned.items() if after <= state.after), default=None)
+    again = session.run(world_size, actions, scenes=[state.files for state in states.values()])
+    for number, ((least, *_), state) in enumerate(states.items()):
         where = f"after a power failure behind operation {state.after}, {state.operation}"
         seen = results(again, 4 * number + 3)
         for rank, step in enumerate(seen):

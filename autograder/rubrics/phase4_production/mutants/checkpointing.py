@@ -33,7 +33,7 @@ MUTANTS = {
         - self.storage.sync("")
         + pass
     """),
-    "writes_in_place": Mutant(19, loses={"crashes", "complete_names"}).edited("""
+    "writes_in_place": Mutant(20, loses={"complete_names", "failing_rank", "one_at_a_time"}).edited("""
         Files are written under the checkpoint's own name from the start.
 
         - self.storage.make_folder(f"{folder}.tmp")
@@ -143,7 +143,7 @@ MUTANTS = {
         - keep = complete[: self.keep_last_n] + self.best_first(self.storage)[:1]
         + keep = complete[: self.keep_last_n]
     """),
-    "believes_the_newest": Mutant(23, loses={"skips"}).edited("""
+    "believes_the_newest": Mutant(21, loses={"skips", "cleaning"}).edited("""
         Only the newest checkpoint is tried.
 
         - for folder in self.together(lambda: order(self.storage) if self.rank == 0 else None)[0]:
