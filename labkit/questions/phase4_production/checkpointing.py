@@ -23,8 +23,8 @@ QUESTIONS = [
     ),
     Number(
         name="rate_needed",
-        text="**a** How many GB/s must each node's storage write at least, so that the 156 GB are written in two minutes "
-        "by 8 nodes?",
+        text="**a** How many GB/s must each node's storage write at least, so that the 156 GB are written in two "
+        "minutes by 8 nodes?",
         answer=lambda: 156 / 8 / 120,
         solution="156 / 8 / 120",
         unit="GB/s",
