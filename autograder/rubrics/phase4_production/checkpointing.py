@@ -87,7 +87,8 @@ def train_step(components: dict[str, Any], data: Tensor, noisy: bool, group: Any
     components["optimizer"].step()
     components["scheduler"].step()
     components["steps"] += 1
-    return weight.detach()[0].clone()
+    found: Tensor = weight.detach()[0].clone()
+    return found
 
 
 def driven(
@@ -100,7 +101,7 @@ def driven(
     mark: Any = None,
     disk: Any = None,
     noisy: bool = True,
-) -> list[Any]:
+) -> Any:
     """On a rank: do the actions one after another; return what comes of each, or the error that it raises.
 
     server: arguments of `serve`, on the last rank, which does that instead.
@@ -271,7 +272,7 @@ def torn(files: Mapping[str, str], folder: str, pattern: str, draw: Draw) -> dic
 def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, before, after = draw.choice([2, 3]), draw.choice([3, 7]), 6
-    actions = [["new", {}], ["train", before], ["save_checkpoint", before], ["train", after]]
+    actions: list[list[Any]] = [["new", {}], ["train", before], ["save_checkpoint", before], ["train", after]]
     run = session.run(world_size, actions)
     wanted = session.trained(world_size, before + after)
     for number, part in ((1, wanted[:before]), (3, wanted[before:])):
@@ -292,7 +293,7 @@ def other_world_size(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     first, *others = draw.choice([[2, 3, 1], [3, 2, 4], [4, 2, 3]])
     wanted = session.trained(1, before + after, noisy=False)
     for form, second in zip(draw.sample(["sharded", "full"], 2), others, strict=True):
-        actions = [["new", {"format": form}], ["train", before], ["save_checkpoint", before]]
+        actions: list[list[Any]] = [["new", {"format": form}], ["train", before], ["save_checkpoint", before]]
         run = session.run(first, actions, noisy=False)
         ranks.renew()
         actions = [["new", {}], ["load_latest_checkpoint"], ["train", after]]
@@ -338,7 +339,7 @@ def crashes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     log = log_of(run)
     returned = {int(one["path"].split()[1]): number for number, one in enumerate(log, 1) if one["op"] == "note"}
     expect(sorted(returned), "steps after which save_checkpoint returned").equals(saves)
-    states = {}
+    states: dict[Any, Any] = {}
     for state in crash_states(log):
         least = max((step for step, after in returned.items() if after <= state.after), default=None)
         states.setdefault((least, *sorted(state.files.items())), state)
@@ -368,7 +369,7 @@ def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([1, 2, 3])
     save = draw.choice(["save_checkpoint", "save_async"])
-    actions = [["new", {}], ["train", 1], [save, 1], ["train", 1], [save, 2], ["wait"]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], [save, 1], ["train", 1], [save, 2], ["wait"]]
     run = session.run(world_size, actions)
     expect(folders_in(files_of(run)), "folders at the end").equals(["step_00000001", "step_00000002"])
     for state in crash_states(log_of(run)):
@@ -380,7 +381,7 @@ def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
     run = session.run(world_size, actions)
     files, newest = files_of(run), "step_00000002"
     data, manifest = "rank_", "manifest"
@@ -415,7 +416,7 @@ def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def failing_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
     actions += [["load_latest_checkpoint"], ["train", 1], ["save_checkpoint", 2], ["load_latest_checkpoint"]]
     one = draw.randrange(1, world_size)
     # the first save writes one file on this rank, which works
@@ -533,7 +534,15 @@ def _is_mark(event: Any, rank: int) -> bool:
 def one_at_a_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_async", 1], ["train", 1], ["save_async", 2], ["wait"], ["wait"]]
+    actions: list[list[Any]] = [
+        ["new", {}],
+        ["train", 1],
+        ["save_async", 1],
+        ["train", 1],
+        ["save_async", 2],
+        ["wait"],
+        ["wait"],
+    ]
     run = session.run(world_size, actions, disk=0.5)
     for number in (2, 4, 5, 6):
         expect(results(run, number), f"results of {actions[number][0]}").equals([None] * world_size)

@@ -24,7 +24,7 @@ def driven(
     server: Any = None,
     group: Any = None,
     disk: Any = None,
-) -> list[Any]:
+) -> Any:
     """On a rank: do the actions one after another; return what comes of each, or the error that it raises.
 
     server: arguments of `serve`, on the last rank, which does that instead. All weights are the number of the step.
