@@ -64,13 +64,16 @@ MISTAKES = {
         "def write_own() -> dict[str, Any]:",
         "def write_own() -> dict[str, Any]:\n            if self.rank:\n                return snapshot.describe()",
     ),
-    "checkpointing: what is written changes": ("behind", "copy=True", "copy=False"),
     "checkpointing: save_async writes at once": (
         "behind",
         "given.start(self.write, ",
         "given.start(int, 0) and self.write(",
     ),
-    "checkpointing: an error is swallowed": ("late_error", "writing.result()", "writing.exception()"),
+    "checkpointing: an error is swallowed": (
+        "late_error",
+        "None:\n            writing.result()",
+        "None:\n            writing.exception()",
+    ),
     "checkpointing: an error comes again": (
         "late_error",
         "writing, self.writing = self.writing, None",
