@@ -43,7 +43,9 @@ class DistributedCheckpointer:
         """Return whether the interval since the last save, or the start, is over: one answer for all ranks."""
         raise NotImplementedError
 
-    def save_checkpoint(self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> Path:
+    def save_checkpoint(
+        self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> Path:
         """Save; return the folder when it will survive a power failure. Random states of all ranks are in it, too.
 
         Raises `CheckpointError` on all ranks if any cannot write; earlier checkpoints are then as before.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ PARTS = ("communication", "input")
 """Parts of a step that are timed; the rest is compute."""
 
 
-def check_monitor(rank: Any, world_size: Any, interval: Any, stride: Any, group: ProcessGroup | None) -> None:
+def check_monitor(
+    rank: Any, world_size: Any, interval: Any, stride: Any, probe_nbytes: Any, group: ProcessGroup | None
+) -> None:
     """Check that rank and world_size are those of the group; a world of 1 needs no process group."""
     require_integer("world_size", world_size, at_least=1)
     require_integer("rank", rank, at_least=0, below=world_size)
     require_integer("interval", interval, at_least=1)
     require_integer("stride", stride, at_least=1, below=max(2, world_size))
+    require_integer("probe_nbytes", probe_nbytes, at_least=1)
     joined = dist.is_available() and dist.is_initialized()
     if not joined and world_size > 1:
         raise ValueError(f"world_size must be 1 without a process group, got {world_size}")
@@ -34,9 +38,11 @@ def check_part(part: Any) -> None:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
 
 
-def check_step(step: Any, loss: Any, samples: Any) -> None:
+def check_step(step: Any, loss: Any, samples: Any, memory_bytes: Any = None) -> None:
     require_integer("step", step, at_least=0)
     require_integer("samples", samples, at_least=0)
+    if memory_bytes is not None:
+        require_integer("memory_bytes", memory_bytes, at_least=0)
     if isinstance(loss, bool) or not isinstance(loss, (int, float, Tensor)) or torch.numel(torch.as_tensor(loss)) != 1:
         raise ValueError(f"loss must be a number, or a tensor of one, got {loss!r}")
 
@@ -45,7 +51,7 @@ def check_nbytes(nbytes: Any) -> None:
     require_integer("nbytes", nbytes, at_least=1)
 
 
-def check_baseline(samples_per_second: Any, intervals: int) -> None:
+def check_baseline(samples_per_second: Any, intervals: Sized) -> None:
     require_positive("samples_per_second", samples_per_second)
     if not intervals:
         raise RuntimeError("there is no throughput yet: the first interval of steps has not ended")

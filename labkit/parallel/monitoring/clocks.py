@@ -46,6 +46,13 @@ def clock_of(device: torch.device) -> Clock:
     return GpuClock() if device.type == "cuda" else HostClock()
 
 
+def now(device: torch.device) -> float:
+    """Return the time in seconds when all that was given to the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def memory_allocated() -> int:
     """Return the bytes of this rank's tensors on its GPU; of its process, where it has none."""
     return devices.memory_allocated()

@@ -28,13 +28,10 @@ def gather_summaries(summary: Summary, device: torch.device, group: ProcessGroup
     return [Summary(*row) for row in table.tolist()]
 
 
-def receive_from(
+def pass_around(
     source: int, destination: int, nbytes: int, device: torch.device, group: ProcessGroup | None = None
 ) -> None:
-    """Send `nbytes` to the rank `destination` of the group and receive as many from `source`; return when they are here.
-
-    The buffer that is sent stays as it is: it need not have left.
-    """
+    """Send `nbytes` to the rank `destination` and receive as many from `source`, both of the group."""
     buffers = torch.zeros(2, nbytes, dtype=torch.uint8, device=device)
     ranks = dist.get_process_group_ranks(group) if group else list(range(dist.get_world_size()))
     sending = dist.isend(buffers[0], ranks[destination], group=group)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.parallel.monitoring.records import Alarm, StepRecord, now
+from labkit.parallel.monitoring.records import Alarm, StepRecord
 
 FORMAT = 1
 
@@ -30,13 +31,13 @@ class JsonLines:
         path = file_of(Path(folder), rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
-        self._write({"kind": "run", "format": FORMAT, "rank": rank, "world_size": world_size, "time": now()})
+        self._write({"kind": "run", "format": FORMAT, "rank": rank, "world_size": world_size, "time": time.time()})
 
     def step(self, record: StepRecord) -> None:
         self._write({"kind": "step", **record._asdict()})
 
     def alarm(self, alarm: Alarm) -> None:
-        self._write({"kind": "alarm", "time": now(), **alarm._asdict()})
+        self._write({"kind": "alarm", "time": time.time(), **alarm._asdict()})
 
     def close(self) -> None:
         self._file.close()

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor
-
-
-class Pending(NamedTuple):
-    """A step whose figures may still be on the GPU."""
-
-    step: int
-    loss: float | Tensor
-    samples: int
-    memory_bytes: int
-    began: Any
-    """Mark of the clock at which the step began."""
-    ended: Any
-    parts: list[tuple[str, Any, Any]]
-    """Timed parts of the step: "communication" or "input", mark at the beginning, mark at the end."""
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 
 class StepRecord(NamedTuple):
@@ -72,7 +55,7 @@ class Alarm(NamedTuple):
     step: int
     """The step of the loss; else the last step before the alarm."""
     detail: str = ""
-    """The parameter's name, or figures."""
+    """Name of the tensor that differs."""
 
 
 class Sink(Protocol):
@@ -85,26 +68,15 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class Alarms:
-    """Passes on each alarm once, when it begins: the first rank writes it to its sinks."""
-
-    def __init__(self, rank: int, sinks: Iterable[Sink]) -> None:
-        self.sinks = list(sinks) if rank == 0 else []
-        self.active: set[tuple[str, int]] = set()
-
-    def new(self, found: list[Alarm]) -> list[Alarm]:
-        """Return those that were not there at the last call, and write them."""
-        fresh = [alarm for alarm in found if (alarm.cause, alarm.rank) not in self.active]
-        self.active = {(alarm.cause, alarm.rank) for alarm in found}
-        self.write(fresh)
-        return fresh
-
-    def write(self, alarms: list[Alarm]) -> None:
-        for alarm in alarms:
-            for sink in self.sinks:
-                sink.alarm(alarm)
+def first_steps(verdicts: Mapping[int, str]) -> tuple[float, float]:
+    """Return the first step whose loss is not finite, and the first one with a spike; -1: none."""
+    kinds = ("loss not finite", "loss spike")
+    bad, spike = (next((step for step, found in verdicts.items() if found == kind), -1) for kind in kinds)
+    return bad, spike
 
 
-def now() -> float:
-    """Return the time for records: seconds since the epoch; on virtual ranks, since the job began."""
-    return time.time()
+def loss_alarms(summaries: list[Summary]) -> list[Alarm]:
+    """Return the alarms about losses of one interval, by the summaries of all ranks."""
+    bad = [Alarm("loss not finite", rank, int(own.bad_step)) for rank, own in enumerate(summaries)]
+    spikes = [Alarm("loss spike", rank, int(own.spike_step)) for rank, own in enumerate(summaries)]
+    return [alarm for alarm in bad + spikes if alarm.step >= 0]

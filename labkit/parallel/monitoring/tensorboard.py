@@ -18,7 +18,7 @@ class TensorBoardSink:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ImportError("TensorBoardSink needs the package: pip install tensorboard") from None
-        self._writer = SummaryWriter(str(Path(folder) / f"rank-{rank}"))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(Path(folder) / f"rank-{rank}"))
 
     def step(self, record: StepRecord) -> None:
         scalars = {
@@ -31,11 +31,11 @@ class TensorBoardSink:
             "memory/allocated_bytes": record.memory_bytes,
         }
         for name, value in scalars.items():
-            self._writer.add_scalar(name, value, record.step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, record.step)
 
     def alarm(self, alarm: Alarm) -> None:
         text = f"{alarm.cause} on rank {alarm.rank}: {alarm.detail}"
-        self._writer.add_text("alarms", text, alarm.step)  # type: ignore[no-untyped-call]
+        self._writer.add_text("alarms", text, alarm.step)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
