@@ -166,20 +166,20 @@ class DistributedTrainingMonitor(given.Monitor):
         return [Alarm(cause, rank, self.recorder.last_step) for rank, cause in found]
 
     def detect_leaks(self) -> list[Alarm]:
-        """Return the ranks whose memory rose by more than 1 % from each of the last 4 intervals to the next."""
+        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
         # TODO 4. The summary has the least memory of an interval.
         ### BEGIN SOLUTION
         if len(self.history) < 4:
             return []
         memory = [[own.memory_bytes for own in summaries] for summaries in zip(*self.history, strict=True)]
-        leaks = [all(after > 1.01 * before for before, after in pairwise(own)) for own in memory]
+        leaks = [all(after > 1.03 * before for before, after in pairwise(own)) for own in memory]
         return [Alarm("memory leak", rank, self.recorder.last_step) for rank, found in enumerate(leaks) if found]
         ### END SOLUTION
 
     def judge_loss(self, loss: float) -> str:
         """Return "loss not finite", "loss spike" or "", and remember a finite loss.
 
-        A spike is 8 robust deviations above the median of the last 50 losses, of 16 at least. The deviation is not less
+        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
         than 5 % of the median, since losses may be all alike.
         """
         # This belongs to TODO 4, too.
@@ -187,7 +187,7 @@ class DistributedTrainingMonitor(given.Monitor):
         if not isfinite(loss):
             return "loss not finite"
         spike = False
-        if len(self.losses) >= 16:
+        if len(self.losses) >= 10:
             usual = median(self.losses)
             deviation = 1.4826 * median(abs(one - usual) for one in self.losses)
             spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from labkit.parallel.monitoring.records import Summary
+from labkit.torch_versions.collectives import all_gather_single
 
 
 def gather_rows(row: Tensor, group: ProcessGroup | None = None) -> Tensor:
@@ -18,7 +19,7 @@ def gather_rows(row: Tensor, group: ProcessGroup | None = None) -> Tensor:
     if not dist.is_initialized():
         return row[None]
     table = row.new_empty(dist.get_world_size(group) * row.numel())
-    dist.all_gather_into_tensor(table, row.contiguous(), group=group)
+    all_gather_single(table, row.contiguous(), group=group)
     return table.view(-1, row.numel())
 
 

@@ -41,7 +41,7 @@ class Monitor:
         self.probe_nbytes, self.device, self.group = probe_nbytes, torch.device(device), group
         self.history: deque[list[Summary]] = deque(maxlen=4)
         """The last intervals, each with the summaries of all ranks."""
-        self.losses: deque[float] = deque(maxlen=50)
+        self.losses: deque[float] = deque(maxlen=20)
         """This rank's last losses, without those that are not finite."""
         self.link_seconds = 0.0
         """Of this rank's last probe."""
