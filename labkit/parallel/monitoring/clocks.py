@@ -47,9 +47,9 @@ def clock_of(device: torch.device) -> Clock:
 
 
 def now(device: torch.device) -> float:
-    """Return the time in seconds when all that was given to the device is done."""
+    """Return the time in seconds when all that is in the device's current stream is done."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
     return time.perf_counter()
 
 

@@ -31,12 +31,21 @@ def gather_summaries(summary: Summary, device: torch.device, group: ProcessGroup
 
 def pass_around(
     source: int, destination: int, nbytes: int, device: torch.device, group: ProcessGroup | None = None
-) -> None:
-    """Send `nbytes` to the rank `destination` and receive as many from `source`, both of the group."""
-    buffers = torch.zeros(2, nbytes, dtype=torch.uint8, device=device)
-    ranks = dist.get_process_group_ranks(group) if group else list(range(dist.get_world_size()))
-    sending = dist.isend(buffers[0], ranks[destination], group=group)
-    receiving = dist.irecv(buffers[1], ranks[source], group=group)
+) -> dist.Work:
+    """Send `nbytes` to the rank `destination` and receive as many from `source`, both of the group.
+
+    Returns when they are received; wait for the work that it returns, the sending, after reading the clock.
+    """
+    buffers = torch.empty(2, nbytes, dtype=torch.uint8, device=device)
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+
+    def receive() -> dist.Work | None:
+        return dist.irecv(buffers[0], ranks[source], group=group)
+
+    # NCCL runs the messages of two ranks in the order of the calls: one of the two must send first
+    earlier = receive() if dist.get_rank(group) > destination else None
+    sending = dist.isend(buffers[1], ranks[destination], group=group)
+    receiving = earlier or receive()
     assert sending is not None and receiving is not None
     receiving.wait()
-    sending.wait()
+    return sending
