@@ -40,16 +40,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
     def should_checkpoint(self, step: int) -> bool:
         """Return whether the interval is over, counted from the last save or the start: the same answer on all ranks.
 
-<<<<<<< HEAD
-    def save_checkpoint(
-        self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None
-    ) -> Path:
-        """Save; return the folder when it will survive a power failure. Random states of all ranks are in it, too.
-
-        Raises `CheckpointError` on all ranks if any cannot write; earlier checkpoints are then as before.
-=======
         Never for the step that is saved already. Clocks of ranks differ: the first rank's counts. One small message.
->>>>>>> wt-ex20
         """
         # TODO 1. `time.monotonic()`, `self.last_save_seconds`, `self.interval_seconds`, `self.last_step`.
         # `given.exchange(value, self.decision_group)` returns the values of all ranks, in their order.
