@@ -7,13 +7,14 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="slow_step_ms",
-        text="**Predict**: if one of the eight ranks computes 1.3 times as long, how many milliseconds does a step take?",
+        text="**Predict**: if one of the eight ranks computes 1.3 times as long, how many milliseconds does a step "
+        "take?",
         answer=lambda step_ms: step_ms["rank 5 is slow"],
         solution="1.3 * 16 + 2 + 0.2",
         unit="ms",
         tolerance=0.03,
         near={
-            "16 * 8.3 / 8 + 2.2": "the mean of the ranks does not matter: an all-reduce ends when the last one has come.",
+            "16 * 8.3 / 8 + 2.2": "the mean does not matter: an all-reduce ends when the last rank has come.",
             "1.3 * 18.2": "the 2 ms of input are as long as before.",
         },
         otherwise="The all-reduce waits for the slow rank: its 16 ms of computing become 1.3 times as long.",
@@ -50,8 +51,8 @@ QUESTIONS = [
     ),
     Number(
         name="limit_ms",
-        text="**b** Five ranks compute 10, 10, 11, 12 and 40 ms. Above how many milliseconds is a rank an outlier by the "
-        "deviation, 5 times 1.4826 times the median absolute deviation?",
+        text="**b** Five ranks compute 10, 10, 11, 12 and 40 ms. Above how many milliseconds is a rank an outlier by "
+        "the deviation, 5 times 1.4826 times the median absolute deviation?",
         answer=lambda: 11 + 5 * 1.4826,
         solution="11 + 5 * 1.4826 * 1",
         unit="ms",
