@@ -2,7 +2,7 @@
 
 `rank-00003.jsonl` has an object in each line, with a field `kind`:
 
-    {"kind": "run", "format": 1, "rank": 3, "world_size": 8, "time": 0.0}    first, and again after each restart
+    {"kind": "run", "format": 1, "rank": 3, "world_size": 8, "time": ...}    first, and again after each restart
     {"kind": "step", "time": ..., "rank": 3, "step": 17, "loss": 2.1, ...}   the fields of `StepRecord`
     {"kind": "alarm", "time": ..., "cause": "slow compute", "rank": 5, "step": 40, "detail": "..."}   first rank's file
 

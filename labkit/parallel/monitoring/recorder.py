@@ -27,7 +27,7 @@ class Step(NamedTuple):
     parts: list[tuple[str, float]]
     """Timed parts with their seconds, in order: "communication" or "input"."""
     time: float
-    """When it ended: seconds since the epoch; on virtual ranks since the job began."""
+    """When it ended: seconds since the epoch, on virtual ranks by the virtual clock."""
 
 
 class _Marked(NamedTuple):

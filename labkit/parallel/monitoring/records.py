@@ -10,7 +10,7 @@ class StepRecord(NamedTuple):
     """A step of one rank."""
 
     time: float
-    """Seconds since the epoch; on virtual ranks, since the job began."""
+    """Seconds since the epoch, on virtual ranks by the virtual clock."""
     rank: int
     step: int
     loss: float
