@@ -264,11 +264,13 @@ def stragglers(submission: Submission, ranks: Ranks) -> None:
     run = ranks(3).call(submission.used_by(named), [Args([case for _, case, _ in cases])] * 3)
     for number, (text, _, wanted) in enumerate(cases):
         expect([value[number] for value in run.values], f"stragglers: {text}").equals([wanted] * 3)
-    # the same with two ranks on each of two nodes
-    pairs = [[{}, {}, {"link_seconds": 0.003}, {"compute_seconds": 0.03}] for _ in range(3)]
-    four = ranks(4).call(submission.used_by(named), [Args([pairs], 2)] * 4)
-    what = "stragglers: stride 2, of the two probes between ranks 0 and 2 one is slow; rank 3 computes 30 ms, others 16"
-    expect([value[0] for value in four.values], what).equals([[["slow compute", 3]]] * 4)
+    # three nodes with two ranks each: probes into and out of the second node, ranks 2 and 3, are slow
+    slow: dict[str, float] = {"link_seconds": 0.003}
+    pairs = [[{}, {}, slow, slow, slow, slow] for _ in range(3)]
+    six = ranks(6).call(submission.used_by(named), [Args([pairs], 2)] * 6)
+    what = "stragglers: stride 2, probes to ranks 2, 3, 4 and 5 take 3 ms, others 1 ms"
+    hint = "rank r is at the sending end of the probe of rank r + stride"
+    expect([value[0] for value in six.values], what, look_at=hint).equals([[["slow link", 2], ["slow link", 3]]] * 6)
 
 
 @check(points=2, todo=4, title="detect_leaks: memory that rises again and again", look_at="detect_leaks")
