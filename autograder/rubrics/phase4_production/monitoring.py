@@ -196,7 +196,7 @@ def calm(steps: int) -> list[Any]:
 
 def healthy(draw: Draw, steps: int) -> list[Any]:
     """Return losses that fall, with noise, and memory that varies, and rises once when a cache is filled."""
-    fall, spread = draw.uniform(5, 20), draw.uniform(0.05, 0.1)
+    fall, spread = draw.uniform(2, 4), draw.uniform(0.05, 0.1)
     losses = [(1 + 3 * math.exp(-step / fall)) * draw.lognormvariate(0, spread) for step in range(steps)]
     size, cache = draw.uniform(1e9, 1e10), draw.randrange(5, 30)
     memory = [size * (1 + 0.3 * (step >= cache)) * draw.uniform(1, 1.08) for step in range(steps)]

@@ -24,6 +24,7 @@ class Step(NamedTuple):
     samples: int
     memory_bytes: int
     seconds: float
+    """All of it, at least a nanosecond."""
     parts: list[tuple[str, float]]
     """Timed parts with their seconds, in order: "communication" or "input"."""
     time: float
@@ -86,7 +87,7 @@ class Recorder:
                 float(step.loss),
                 step.samples,
                 step.memory_bytes,
-                seconds(step.began, step.ended),
+                max(seconds(step.began, step.ended), 1e-9),
                 [(part, seconds(began, ended)) for part, began, ended in step.parts],
                 step.time,
             )
@@ -99,7 +100,7 @@ class Recorder:
         """Write steps to the sinks, each with its seconds of compute, communication and input."""
         percent = gpu_percent(self._device) if self._sinks else None
         for step, split in zip(steps, splits, strict=True):
-            rate = step.samples / step.seconds if step.seconds > 0 else 0.0
+            rate = step.samples / step.seconds
             record = StepRecord(
                 step.time, self._rank, step.number, step.loss, rate, step.seconds, *split, step.memory_bytes, percent
             )

@@ -62,7 +62,7 @@ MUTANTS = {
         - compute, communication, wait = (median(column) for column in zip(*parts, strict=True))
         + compute, communication, wait = (sum(column) / len(column) for column in zip(*parts, strict=True))
     """),
-    "waits_every_step": Mutant(21, loses={"traffic", "cost"}).edited("""
+    "waits_every_step": Mutant(18, loses={"parts_of_steps", "traffic", "cost"}).edited("""
         Ranks meet in a barrier after each step, so that all measure the same one.
 
           self.recorder.end_step(step, loss, samples, memory_bytes)
