@@ -136,7 +136,7 @@ MUTANTS = {
         + if loss in (float("inf"), float("-inf")):
         +     return "loss not finite"
     """),
-    "spike_by_spread_alone": Mutant(22, loses={"healthy_runs"}).edited("""
+    "spike_by_spread_alone": Mutant(23, loses={"healthy_runs"}).edited("""
         Any loss above the last ones by two deviations is a spike.
 
         - spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))
