@@ -97,7 +97,6 @@ def driven(
     data: Any = None,
     seed: int = 0,
     group: Any = None,
-    busy: Any = None,
     mark: Any = None,
     disk: Any = None,
     noisy: bool = True,
@@ -149,7 +148,7 @@ def driven(
                     time.sleep(more[0][rank])
                 elif name == "busy":
                     for _ in range(more[0]):
-                        busy()
+                        time.sleep(0.1)  # a step, in which threads go on
                 elif name == "mark":
                     mark()
                 elif name == "corrupted":
@@ -189,14 +188,13 @@ class Session:
         noisy: bool = True,
         scenes: Sequence[Any] = ({},),
         faults: Sequence[Mapping[str, Any]] = (),
-        busy: float = 0.0,
         disk: float = 0.0,
     ) -> Run:
-        """Do the actions on `world_size` ranks. busy, disk: seconds of a step, and of each write."""
+        """Do the actions on `world_size` ranks. disk: seconds of each write."""
         server = {"scenes": list(scenes), "faults": list(faults)}
         group = group_of(range(world_size))
         common = {"group": group, "seed": self.seed, "noisy": noisy}
-        common |= {"busy": work("busy", busy), "mark": work("mark", 0.0)}
+        common |= {"mark": work("mark", 0.0)}
         given = [
             Args(list(actions), None, self.weights.clone(), self.data.clone(), **common) for _ in range(world_size)
         ]
@@ -269,12 +267,11 @@ def torn(files: Mapping[str, str], folder: str, pattern: str, draw: Draw) -> dic
 # What comes back ------------------------------------------------------------------------------------------------------
 
 
-@check(points=3, todo=4, title="a resumed run equals the uninterrupted one, to the last bit", look_at="load_first")
+@check(points=3, todo=5, title="a resumed run equals the uninterrupted one, to the last bit", look_at="load_first")
 def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, before, after = draw.choice([2, 3]), draw.choice([3, 7]), 6
-    save = draw.choice(["save_checkpoint", "save_async"])
-    actions = [["new", {}], ["train", before], [save, before], ["train", after], ["wait"]]
+    actions = [["new", {}], ["train", before], ["save_checkpoint", before], ["train", after]]
     run = session.run(world_size, actions)
     wanted = session.trained(world_size, before + after)
     for number, part in ((1, wanted[:before]), (3, wanted[before:])):
@@ -288,7 +285,7 @@ def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(mine, f"weights of rank {rank}, {step + 1} steps after resuming at {before}").equals(other)
 
 
-@check(points=3, todo=4, title="another number of ranks goes on, in both formats", look_at="write: snapshot.file")
+@check(points=3, todo=5, title="another number of ranks goes on, in both formats", look_at="write: snapshot.file")
 def other_world_size(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     before, after = draw.choice([2, 6]), 3
@@ -306,7 +303,7 @@ def other_world_size(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(seen, f"weights {after} steps later: {what}").close_to([wanted[-1]] * second, rel=1e-9)
 
 
-@check(points=2, todo=2, title="each rank writes its part of the bytes", look_at="write: every rank writes its file")
+@check(points=2, todo=3, title="each rank writes its part of the bytes", look_at="write: every rank writes its file")
 def bytes_of_each_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3, 4])
@@ -329,7 +326,7 @@ def bytes_of_each_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None
 # Crashes --------------------------------------------------------------------------------------------------------------
 
 
-@check(points=4, todo=2, title="a crash after any operation leaves a checkpoint that loads", look_at="write and clean")
+@check(points=4, todo=5, title="a crash after any operation leaves a checkpoint that loads", look_at="write and clean")
 def crashes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, saves = 2, [2, 5]
@@ -363,7 +360,7 @@ def crashes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=2, todo=2, title="only what is complete ever has a checkpoint's name", look_at="write: the order of syncs"
+    points=2, todo=4, title="only what is complete ever has a checkpoint's name", look_at="write: the order of syncs"
 )
 def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
@@ -377,7 +374,7 @@ def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(list(state.incomplete), f"incomplete checkpoints {where}").equals([])
 
 
-@check(points=2, todo=4, title="a torn or corrupt checkpoint is skipped by all ranks, and named", look_at="load_first")
+@check(points=2, todo=5, title="a torn or corrupt checkpoint is skipped by all ranks, and named", look_at="load_first")
 def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
@@ -412,7 +409,7 @@ def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(texts, f"warnings {told}").contains(newest)
 
 
-@check(points=2, todo=1, title="if one rank cannot write, all raise, and nothing is lost", look_at="together")
+@check(points=2, todo=5, title="if one rank cannot write, all raise, and nothing is lost", look_at="together")
 def failing_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
@@ -420,8 +417,8 @@ def failing_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     actions += [["load_latest_checkpoint"], ["train", 1], ["save_checkpoint", 2], ["load_latest_checkpoint"]]
     one = draw.randrange(1, world_size)
     # the first save writes one file on this rank, which works
-    cases = [("write", one, ENOSPC, "disk is full"), ("rename", 0, EROFS, "read-only"), ("sync", one, EIO, "I/O")]
-    for op, rank, number, text in draw.sample(cases, 2):
+    cases = [("write", one, ENOSPC, "disk is full"), ("rename", 0, EROFS, "read-only")]
+    for op, rank, number, text in cases:
         before = session.run(world_size, actions[:3])
         ranks.renew()
         fault = {"op": op, "rank": rank, "errno": number, "times": 1}
@@ -439,7 +436,7 @@ def failing_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 # Decisions and old checkpoints ----------------------------------------------------------------------------------------
 
 
-@check(points=2, todo=1, title="one decision for all ranks, by the interval", look_at="should_checkpoint")
+@check(points=2, todo=4, title="one decision for all ranks, by the interval", look_at="should_checkpoint")
 def decisions(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, minutes = draw.choice([2, 3]), draw.choice([1.0, 2.5, 30.0])
@@ -471,7 +468,7 @@ def decisions(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=2, todo=5, title="the newest and the best stay, and one that loads always", look_at="clean")
 def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, keep, mode = draw.choice([1, 2]), draw.choice([1, 2]), draw.choice(["min", "max"])
+    world_size, keep, mode = 2, draw.choice([1, 2]), draw.choice(["min", "max"])
     best, count = draw.choice([1, 2]), 5
     losses = {step: float(step) if step == best else 10.0 + step for step in range(1, count + 1)}
     options = {"keep_last_n": keep, "metric": "score", "mode": mode}
@@ -504,16 +501,16 @@ def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=3,
+    todo=5,
     title="save_async saves that moment, while training goes on",
     look_at="save_async: the copy, the thread",
 )
 def behind(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, step, disk = draw.choice([1, 2]), draw.choice([2, 3]), draw.choice([0.5, 1.0])
+    world_size, step, disk = 2, draw.choice([2, 3]), draw.choice([0.5, 1.0])
     actions: list[list[Any]] = [["new", {}], ["train", step], ["mark"], ["save_async", step], ["mark"]]
-    actions += [["train", 2], ["busy", 40], ["mark"], ["wait"], ["mark"], ["load_latest_checkpoint"], ["weights"]]
-    run = session.run(world_size, actions, disk=disk, busy=0.1)
+    actions += [["train", 2], ["busy", 50], ["mark"], ["wait"], ["mark"], ["load_latest_checkpoint"], ["weights"]]
+    run = session.run(world_size, actions, disk=disk)
     expect(results(run, 10), "step that was saved").equals([step] * world_size)
     wanted = session.trained(world_size, step)[-1]
     seen = [values[0] for values in results(run, 11)]
@@ -521,8 +518,8 @@ def behind(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for rank in range(world_size):
         before, after, done, waited = (event.start for event in run.trace.events if _is_mark(event, rank))
         expect(after - before, f"seconds that rank {rank} stands still in save_async", unit="seconds").at_most(0.1)
-        told = f"seconds of 40 steps of 0.1 on rank {rank}, while writing takes {disk} for each file"
-        expect(done - after, told, unit="seconds").at_most(4.3)
+        told = f"seconds of 50 steps of 0.1 on rank {rank}, while writing takes {disk} for each file"
+        expect(done - after, told, unit="seconds").at_most(5.1)
         expect(waited - done, f"seconds that rank {rank} waits at the end", unit="seconds").at_most(0.1)
 
 
@@ -530,7 +527,7 @@ def _is_mark(event: Any, rank: int) -> bool:
     return bool(event.rank == rank and event.operation == "mark")
 
 
-@check(points=1, todo=3, title="one is written at a time, and its error comes with the next call", look_at="wait")
+@check(points=1, todo=5, title="one is written at a time, and its error comes with the next call", look_at="wait")
 def one_at_a_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
@@ -547,7 +544,7 @@ def one_at_a_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     more = [2] if following.startswith("save") else []
     actions = [["new", {}], ["train", 1], ["save_async", 1], ["busy", 20], [following, *more], ["wait"]]
     actions += [["save_checkpoint", 3]]
-    run = session.run(world_size, actions, faults=[fault], busy=0.1)
+    run = session.run(world_size, actions, faults=[fault])
     expect(results(run, 2), "results of save_async whose write fails later").equals([None] * world_size)
     for seen in results(run, 4):
         expect(str(seen), f"error of {following}, called after a save_async that could not write").contains(

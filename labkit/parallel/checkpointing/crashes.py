@@ -69,10 +69,10 @@ def crash_states(log: Iterable[Mapping[str, Any]]) -> Iterator[CrashState]:
         removed = {n: one for n, one in synced.items() if any(one is other for other in root.values())}
         for folders, all_names in ((synced, False), (root, True), (root, False), (removed, False)):
             files = _left(folders, all_names)
-            if (key := frozenset(files.items())) not in seen:
+            broken = tuple(n for n, one in folders.items() if not n.endswith(".tmp") and _is_broken(n, one, files))
+            if (key := (frozenset(files.items()), broken)) not in seen:
                 seen.add(key)
-                broken = [n for n, one in folders.items() if not n.endswith(".tmp") and _is_broken(n, one, files)]
-                yield CrashState(after, f"{op} {path or 'the root folder'}", files, tuple(broken))
+                yield CrashState(after, f"{op} {path or 'the root folder'}", files, broken)
 
 
 def _left(folders: Mapping[str, _Folder], all_names: bool) -> dict[str, str]:
