@@ -3,7 +3,7 @@
     labkit dashboard LOGDIR        # at the shell: serves one page
     %monitor LOGDIR                # in a notebook: the same view, labkit/notebook/monitoring.py
 
-`view.py` summarizes the log in a bounded number of numbers, however long the job runs; `static/dashboard.js` draws them.
+`view.py` summarizes the log in a bounded number of figures, however long it is; `static/dashboard.js` draws them.
 """
 
 from labkit.dashboard.view import DashboardView

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from labkit.dashboard.view import DashboardView
+from labkit.dashboard.view import REFRESH_SECONDS, DashboardView
 
 STATIC = Path(__file__).parent / "static"
 _FILES = {
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/data":
             with self.server.reading:
-                data = self.server.view.refresh()
+                data = self.server.view.refresh(REFRESH_SECONDS)
             self._answer(json.dumps(data, allow_nan=False).encode(), "application/json")
         elif path in _FILES:
             name, kind = _FILES[path]

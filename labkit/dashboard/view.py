@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,9 @@ from labkit.parallel.monitoring.json_lines import LineReader
 MOST_BINS = 120
 """Columns of the page's pictures."""
 MOST_ALARMS = 50
+REFRESH_SECONDS = 0.3
+"""Time in which a page's or a notebook's refresh reads, so that both stay responsive."""
+_PIECE_NBYTES = 1 << 16
 _FIELDS = (
     "samples_per_second",
     "step_seconds",
@@ -56,13 +60,25 @@ class DashboardView:
         self._last_time = math.nan
         self._alarms: list[dict[str, Any]] = []
 
-    def refresh(self) -> dict[str, Any]:
-        """Read what is new, and return the page's data: plain numbers, texts and lists."""
+    def refresh(self, seconds: float = math.inf) -> dict[str, Any]:
+        """Read what is new, and return the page's data: plain numbers, texts and lists.
+
+        seconds: after so long reading stops, and `data["reading"]` is true: a long log appears step by step.
+        """
+        until = time.monotonic() + seconds
         for path in sorted(self.folder.glob("rank-*.jsonl")):
-            reader = self._readers.setdefault(path, LineReader(path))
-            for line in reader.new_lines():
-                self._take(line)
-        return self.data()
+            self._readers.setdefault(path, LineReader(path))
+        unread = list(self._readers.values())
+        while unread and time.monotonic() < until:  # all ranks a piece each, then all of them the next one
+            unread = [reader for reader in unread if self._read(reader)]
+        return {**self.data(), "reading": bool(unread)}
+
+    def _read(self, reader: LineReader) -> bool:
+        """Read a piece of a file; return whether there was something new."""
+        lines = list(reader.new_lines(_PIECE_NBYTES))
+        for line in lines:
+            self._take(line)
+        return bool(lines)
 
     def data(self) -> dict[str, Any]:
         """Return the page's data, of the lines read so far.

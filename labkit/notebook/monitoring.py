@@ -12,12 +12,14 @@ import traitlets
 
 from labkit.dashboard import DashboardView
 from labkit.dashboard.server import STATIC
+from labkit.dashboard.view import REFRESH_SECONDS
 from labkit.notebook.magics import Magic
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-REFRESH_SECONDS = 1.0
+WAIT_SECONDS = 1.0
+"""Between two refreshes."""
 QUIET_SECONDS = 600.0
 """After so long without a new line the log is read no more."""
 
@@ -41,7 +43,7 @@ class LiveDashboard(anywidget.AnyWidget):
 
     def __init__(self, folder: str | Path) -> None:
         self._view = DashboardView(folder)
-        super().__init__(data=self._view.refresh())
+        super().__init__(data=self._view.refresh(REFRESH_SECONDS))
         self._closed = threading.Event()
         threading.Thread(target=self._follow, daemon=True, name="labkit dashboard").start()
 
@@ -51,9 +53,9 @@ class LiveDashboard(anywidget.AnyWidget):
 
     def _follow(self) -> None:
         quiet = 0.0
-        while quiet < QUIET_SECONDS and not self._closed.wait(REFRESH_SECONDS):
-            quiet += REFRESH_SECONDS
-            new = self._view.refresh()
+        while quiet < QUIET_SECONDS and not self._closed.wait(WAIT_SECONDS):
+            quiet += WAIT_SECONDS
+            new = self._view.refresh(REFRESH_SECONDS)
             if new != self.data and not self._closed.is_set():
                 self.data, quiet = new, 0.0
 

@@ -71,6 +71,15 @@ def test_the_page_of_many_ranks_and_steps_has_bounded_data(tmp_path: Path) -> No
     assert len(text) < 100_000
 
 
+def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
+    write(tmp_path, 2, range(3000))
+    view = DashboardView(tmp_path)
+    assert view.refresh(seconds=0)["reading"]
+    data = view.refresh()
+    assert (data["reading"], data["last_step"]) == (False, 2999)
+    assert view.refresh(seconds=60)["reading"] is False
+
+
 def test_nan_and_foreign_lines_do_no_harm(tmp_path: Path) -> None:
     (sink,) = write(tmp_path, 1, range(1))
     sink.step(StepRecord(1.0, 0, 1, math.nan, 1.0, 1.0, 1.0, 0.0, 0.0, 5))
