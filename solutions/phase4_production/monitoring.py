@@ -36,22 +36,6 @@ def fingerprint(tensor: Tensor) -> Tensor:
     ### END SOLUTION
 
 
-def outliers(values: list[float], factor: float) -> list[int]:
-    """Return the ranks with too high a value: above `factor` times the median, and 5 robust deviations above it.
-
-    The robust deviation is 1.4826 times the median absolute deviation. The median of an even number of values is the
-    lower one in the middle: of two ranks the slower one is found.
-    """
-    # TODO 3. `torch.median` is the lower one.
-    ### BEGIN SOLUTION
-    of_all = torch.tensor(values, dtype=torch.float64)
-    usual = of_all.median()
-    deviation = 1.4826 * (of_all - usual).abs().median()
-    high = (of_all > factor * usual) & (of_all > usual + 5 * deviation)
-    return [rank for rank, found in enumerate(high.tolist()) if found]
-    ### END SOLUTION
-
-
 class DistributedTrainingMonitor(given.Monitor):
     """Watches training on the ranks of a group, and raises alarms that name rank and cause, the same on all ranks.
 
@@ -59,6 +43,26 @@ class DistributedTrainingMonitor(given.Monitor):
     arguments. `with monitor.timed("input"):`, or "communication", times a part of a step; the rest is compute.
     `history` has the summaries of all ranks of the last 4 intervals.
     """
+
+    def check_gradient_sync(self, model: nn.Module) -> list[Alarm]:
+        """Compare parameters and gradients, to the bit: one all-gather of 8 bytes for each. All ranks call it.
+
+        Returns an alarm for each tensor and rank that differs from more than half of the ranks; without such a
+        majority, for all ranks. A missing gradient is not one of zeros. Buffers are not compared.
+        """
+        tensors = given.named_tensors(model)
+        # This belongs to TODO 1, too. `given.gather_rows(row, self.group)` is a tensor [ranks, tensors].
+        ### BEGIN SOLUTION
+        missing = torch.tensor(-1, device=self.device)
+        row = torch.stack([missing if one is None else fingerprint(one) for one in tensors.values()])
+        alarms = []
+        for name, column in zip(tensors, given.gather_rows(row, self.group).T.tolist(), strict=True):
+            usual, count = Counter(column).most_common(1)[0]
+            for rank, value in enumerate(column):
+                if value != usual or 2 * count <= self.world_size:
+                    alarms.append(Alarm("desynchronized", rank, self.recorder.last_step, name))
+        ### END SOLUTION
+        return self.recorder.report(alarms)
 
     def log_step_metrics(
         self, step: int, loss: float | Tensor, samples: int = 0, memory_bytes: int | None = None
@@ -125,50 +129,9 @@ class DistributedTrainingMonitor(given.Monitor):
         given.check_baseline(samples_per_second, self.history)
         return sum(own.samples_per_second for own in self.history[-1]) / (self.world_size * samples_per_second)
 
-    def check_gradient_sync(self, model: nn.Module) -> list[Alarm]:
-        """Compare parameters and gradients, to the bit: one all-gather of 8 bytes for each. All ranks call it.
-
-        Returns an alarm for each tensor and rank that differs from more than half of the ranks; without such a
-        majority, for all ranks. A missing gradient is not one of zeros. Buffers are not compared.
-        """
-        tensors = given.named_tensors(model)
-        # This belongs to TODO 1, too. `given.gather_rows(row, self.group)` is a tensor [ranks, tensors].
-        ### BEGIN SOLUTION
-        missing = torch.tensor(-1, device=self.device)
-        row = torch.stack([missing if one is None else fingerprint(one) for one in tensors.values()])
-        alarms = []
-        for name, column in zip(tensors, given.gather_rows(row, self.group).T.tolist(), strict=True):
-            usual, count = Counter(column).most_common(1)[0]
-            for rank, value in enumerate(column):
-                if value != usual or 2 * count <= self.world_size:
-                    alarms.append(Alarm("desynchronized", rank, self.recorder.last_step, name))
-        ### END SOLUTION
-        return self.recorder.report(alarms)
-
-    def detect_stragglers(self) -> list[Alarm]:
-        """Return who is slow in the last 3 intervals: "slow compute", "slow input", "slow link". Sends nothing.
-
-        A rank whose own time, compute and input, is an outlier by a factor of 1.15: the cause is the part that exceeds
-        its median by more seconds. A link is an outlier by a factor of 1.5. Its rank is at the end of two probes.
-        """
-        if len(self.history) < 3:
-            return []
-        compute, wait, probe = map(self.recent, ("compute_seconds", "input_seconds", "link_seconds"))
-        # This belongs to TODO 3, too. Who is slow waits for nobody, all others wait in communication: leave that out.
-        # A probe is slow if the link at either end is. Rank r is at the end of two: its own, and that of which rank?
-        ### BEGIN SOLUTION
-        found = []
-        for rank in outliers([sum(own) for own in zip(compute, wait, strict=True)], 1.15):
-            excess = [part[rank] - torch.tensor(part).median().item() for part in (compute, wait)]
-            found.append((rank, "slow compute" if excess[0] >= excess[1] else "slow input"))
-        links = [min(probe[rank], probe[(rank + self.stride) % self.world_size]) for rank in range(self.world_size)]
-        found += [(rank, "slow link") for rank in outliers(links, 1.5)]
-        ### END SOLUTION
-        return [Alarm(cause, rank, self.recorder.last_step) for rank, cause in found]
-
     def detect_leaks(self) -> list[Alarm]:
         """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
-        # TODO 4. The summary has the least memory of an interval.
+        # TODO 3. The summary has the least memory of an interval.
         ### BEGIN SOLUTION
         if len(self.history) < 4:
             return []
@@ -183,7 +146,7 @@ class DistributedTrainingMonitor(given.Monitor):
         A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
         than 5 % of the median, since losses may be all alike.
         """
-        # This belongs to TODO 4, too.
+        # This belongs to TODO 3, too.
         ### BEGIN SOLUTION
         if not isfinite(loss):
             return "loss not finite"
@@ -195,3 +158,40 @@ class DistributedTrainingMonitor(given.Monitor):
         self.losses.append(loss)
         return "loss spike" if spike else ""
         ### END SOLUTION
+
+    def detect_stragglers(self) -> list[Alarm]:
+        """Return who is slow in the last 3 intervals: "slow compute", "slow input", "slow link". Sends nothing.
+
+        A rank whose own time, compute and input, is an outlier by a factor of 1.15: the cause is the part that exceeds
+        its median by more seconds. A link is an outlier by a factor of 1.5. Its rank is at the end of two probes.
+        """
+        if len(self.history) < 3:
+            return []
+        compute, wait, probe = map(self.recent, ("compute_seconds", "input_seconds", "link_seconds"))
+        # TODO 4. Who is slow waits for nobody, all others wait in communication: leave that out.
+        # A probe is slow if the link at either end is. Rank r is at the end of two: its own, and that of which rank?
+        ### BEGIN SOLUTION
+        found = []
+        for rank in outliers([sum(own) for own in zip(compute, wait, strict=True)], 1.15):
+            excess = [part[rank] - torch.tensor(part).median().item() for part in (compute, wait)]
+            found.append((rank, "slow compute" if excess[0] >= excess[1] else "slow input"))
+        links = [min(probe[rank], probe[(rank + self.stride) % self.world_size]) for rank in range(self.world_size)]
+        found += [(rank, "slow link") for rank in outliers(links, 1.5)]
+        ### END SOLUTION
+        return [Alarm(cause, rank, self.recorder.last_step) for rank, cause in found]
+
+
+def outliers(values: list[float], factor: float) -> list[int]:
+    """Return the ranks with too high a value: above `factor` times the median, and 5 robust deviations above it.
+
+    The robust deviation is 1.4826 times the median absolute deviation. The median of an even number of values is the
+    lower one in the middle: of two ranks the slower one is found.
+    """
+    # This belongs to TODO 4, too. `torch.median` is the lower one.
+    ### BEGIN SOLUTION
+    of_all = torch.tensor(values, dtype=torch.float64)
+    usual = of_all.median()
+    deviation = 1.4826 * (of_all - usual).abs().median()
+    high = (of_all > factor * usual) & (of_all > usual + 5 * deviation)
+    return [rank for rank, found in enumerate(high.tolist()) if found]
+    ### END SOLUTION

@@ -33,17 +33,6 @@ def fingerprint(tensor: Tensor) -> Tensor:
     raise NotImplementedError()
 
 
-def outliers(values: list[float], factor: float) -> list[int]:
-    """Return the ranks with too high a value: above `factor` times the median, and 5 robust deviations above it.
-
-    The robust deviation is 1.4826 times the median absolute deviation. The median of an even number of values is the
-    lower one in the middle: of two ranks the slower one is found.
-    """
-    # TODO 3. `torch.median` is the lower one.
-    # YOUR CODE HERE
-    raise NotImplementedError()
-
-
 class DistributedTrainingMonitor(given.Monitor):
     """Watches training on the ranks of a group, and raises alarms that name rank and cause, the same on all ranks.
 
@@ -51,6 +40,18 @@ class DistributedTrainingMonitor(given.Monitor):
     arguments. `with monitor.timed("input"):`, or "communication", times a part of a step; the rest is compute.
     `history` has the summaries of all ranks of the last 4 intervals.
     """
+
+    def check_gradient_sync(self, model: nn.Module) -> list[Alarm]:
+        """Compare parameters and gradients, to the bit: one all-gather of 8 bytes for each. All ranks call it.
+
+        Returns an alarm for each tensor and rank that differs from more than half of the ranks; without such a
+        majority, for all ranks. A missing gradient is not one of zeros. Buffers are not compared.
+        """
+        tensors = given.named_tensors(model)
+        # This belongs to TODO 1, too. `given.gather_rows(row, self.group)` is a tensor [ranks, tensors].
+        # YOUR CODE HERE
+        raise NotImplementedError()
+        return self.recorder.report(alarms)
 
     def log_step_metrics(
         self, step: int, loss: float | Tensor, samples: int = 0, memory_bytes: int | None = None
@@ -104,17 +105,21 @@ class DistributedTrainingMonitor(given.Monitor):
         given.check_baseline(samples_per_second, self.history)
         return sum(own.samples_per_second for own in self.history[-1]) / (self.world_size * samples_per_second)
 
-    def check_gradient_sync(self, model: nn.Module) -> list[Alarm]:
-        """Compare parameters and gradients, to the bit: one all-gather of 8 bytes for each. All ranks call it.
-
-        Returns an alarm for each tensor and rank that differs from more than half of the ranks; without such a
-        majority, for all ranks. A missing gradient is not one of zeros. Buffers are not compared.
-        """
-        tensors = given.named_tensors(model)
-        # This belongs to TODO 1, too. `given.gather_rows(row, self.group)` is a tensor [ranks, tensors].
+    def detect_leaks(self) -> list[Alarm]:
+        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
+        # TODO 3. The summary has the least memory of an interval.
         # YOUR CODE HERE
         raise NotImplementedError()
-        return self.recorder.report(alarms)
+
+    def judge_loss(self, loss: float) -> str:
+        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
+
+        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
+        than 5 % of the median, since losses may be all alike.
+        """
+        # This belongs to TODO 3, too.
+        # YOUR CODE HERE
+        raise NotImplementedError()
 
     def detect_stragglers(self) -> list[Alarm]:
         """Return who is slow in the last 3 intervals: "slow compute", "slow input", "slow link". Sends nothing.
@@ -125,24 +130,19 @@ class DistributedTrainingMonitor(given.Monitor):
         if len(self.history) < 3:
             return []
         compute, wait, probe = map(self.recent, ("compute_seconds", "input_seconds", "link_seconds"))
-        # This belongs to TODO 3, too. Who is slow waits for nobody, all others wait in communication: leave that out.
+        # TODO 4. Who is slow waits for nobody, all others wait in communication: leave that out.
         # A probe is slow if the link at either end is. Rank r is at the end of two: its own, and that of which rank?
         # YOUR CODE HERE
         raise NotImplementedError()
         return [Alarm(cause, rank, self.recorder.last_step) for rank, cause in found]
 
-    def detect_leaks(self) -> list[Alarm]:
-        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
-        # TODO 4. The summary has the least memory of an interval.
-        # YOUR CODE HERE
-        raise NotImplementedError()
 
-    def judge_loss(self, loss: float) -> str:
-        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
+def outliers(values: list[float], factor: float) -> list[int]:
+    """Return the ranks with too high a value: above `factor` times the median, and 5 robust deviations above it.
 
-        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
-        than 5 % of the median, since losses may be all alike.
-        """
-        # This belongs to TODO 4, too.
-        # YOUR CODE HERE
-        raise NotImplementedError()
+    The robust deviation is 1.4826 times the median absolute deviation. The median of an even number of values is the
+    lower one in the middle: of two ranks the slower one is found.
+    """
+    # This belongs to TODO 4, too. `torch.median` is the lower one.
+    # YOUR CODE HERE
+    raise NotImplementedError()

@@ -440,7 +440,7 @@ def cost(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 # Stragglers -----------------------------------------------------------------------------------------------------------
 
 
-@check(points=2, todo=3, title="outliers by median and deviation", look_at="outliers")
+@check(points=2, todo=4, title="outliers by median and deviation", look_at="outliers")
 def deviations(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cases: list[Any] = [
         [[1.0, 1.3], 1.15],
@@ -472,7 +472,7 @@ def deviations(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=4,
-    todo=3,
+    todo=4,
     title="slow compute, slow input and a slow link are told apart, within 50 steps, among noise",
     look_at="detect_stragglers: which times are compared, and whose link it is",
 )
@@ -547,7 +547,7 @@ def healthy_runs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=3,
     title="memory that grows by 1 % in a step is found, memory that varies is not",
     look_at="detect_leaks: the least memory of each interval",
 )
@@ -574,7 +574,7 @@ def leaks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=3,
     title="losses that are NaN, infinite or far too high, with rank and step",
     look_at="judge_loss: comparisons with NaN are false; which losses are remembered",
 )

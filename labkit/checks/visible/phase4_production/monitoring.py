@@ -215,7 +215,7 @@ def probes(submission: Submission, ranks: Ranks) -> None:
                 expect([seen], "seconds until it is here").close_to([wanted], rel=0.02)
 
 
-@check(points=3, todo=3, title="outliers: median and deviation", look_at="outliers: both conditions must hold")
+@check(points=3, todo=4, title="outliers: median and deviation", look_at="outliers: both conditions must hold")
 def deviations(submission: Submission, ranks: Ranks) -> None:
     cases: list[tuple[list[float], float, list[int], str]] = [
         ([1.0, 1.0, 1.0, 1.3], 1.15, [3], "one slow rank"),
@@ -238,7 +238,7 @@ def history(length: int = 3, **of_rank_1: float) -> list[list[dict[str, float]]]
 
 @check(
     points=4,
-    todo=3,
+    todo=4,
     title="detect_stragglers: compute, input and links are told apart",
     look_at="detect_stragglers: own time is compute and input; the link of a rank is at the end of two probes",
 )
@@ -273,7 +273,7 @@ def stragglers(submission: Submission, ranks: Ranks) -> None:
     expect([value[0] for value in six.values], what, look_at=hint).equals([[["slow link", 2], ["slow link", 3]]] * 6)
 
 
-@check(points=2, todo=4, title="detect_leaks: memory that rises again and again", look_at="detect_leaks")
+@check(points=2, todo=3, title="detect_leaks: memory that rises again and again", look_at="detect_leaks")
 def leaks(submission: Submission, ranks: Ranks) -> None:
     def growing(*gigabytes: float) -> list[list[dict[str, float]]]:
         return [[{}, {"memory_bytes": 1e9 * amount}, {}] for amount in gigabytes]
@@ -292,7 +292,7 @@ def leaks(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
-    todo=4,
+    todo=3,
     title="judge_loss: NaN, infinity, spikes",
     look_at="judge_loss: `isfinite` first; what is compared with which losses; what is remembered",
 )
@@ -345,6 +345,15 @@ HINTS = {
         "nbytes, self.device, self.group)`; the difference of the clock; `sending.wait()`; return the difference.",
     ],
     3: [
+        "A cache that is filled makes memory rise once; a leak makes it rise in every interval. A loss of NaN: what "
+        "is `nan > limit`? What is the median of a list with a NaN in it?",
+        "A leak: each of the 4 intervals has more than 1.03 times the memory of the one before; `pairwise` gives "
+        "the neighbours. A loss: first `isfinite`; then compare with median and deviation of `self.losses`, if "
+        "there are 10; then append it, spike or not.",
+        "`all(after > 1.03 * before for before, after in pairwise(own))` for each rank's `own` memory, if there are "
+        "4 intervals. `spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))`, `self.losses.append(loss)`.",
+    ],
+    4: [
         "Ranks compute 16, 16 and 21 ms. How long does each wait in the all-reduce? So whose communication is "
         "longest, and is that the slow one? If the probes into ranks 1 and 2 are slow and the others fast, whose "
         "card is it?",
@@ -354,14 +363,5 @@ HINTS = {
         "`of_all > factor * usual` and `of_all > usual + 5 * deviation`, with `deviation = 1.4826 * (of_all - "
         "usual).abs().median()`. `links = [min(probe[rank], probe[(rank + self.stride) % self.world_size]) for rank "
         "in range(self.world_size)]`, and the outliers of these by 1.5.",
-    ],
-    4: [
-        "A cache that is filled makes memory rise once; a leak makes it rise in every interval. A loss of NaN: what "
-        "is `nan > limit`? What is the median of a list with a NaN in it?",
-        "A leak: each of the 4 intervals has more than 1.03 times the memory of the one before; `pairwise` gives "
-        "the neighbours. A loss: first `isfinite`; then compare with median and deviation of `self.losses`, if "
-        "there are 10; then append it, spike or not.",
-        "`all(after > 1.03 * before for before, after in pairwise(own))` for each rank's `own` memory, if there are "
-        "4 intervals. `spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))`, `self.losses.append(loss)`.",
     ],
 }
