@@ -64,6 +64,36 @@ class DistributedTrainingMonitor(given.Monitor):
         ### END SOLUTION
         return self.recorder.report(alarms)
 
+    def detect_leaks(self) -> list[Alarm]:
+        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
+        # TODO 2. The summary has the least memory of an interval.
+        ### BEGIN SOLUTION
+        if len(self.history) < 4:
+            return []
+        memory = [[own.memory_bytes for own in summaries] for summaries in zip(*self.history, strict=True)]
+        leaks = [all(after > 1.03 * before for before, after in pairwise(own)) for own in memory]
+        return [Alarm("memory leak", rank, self.recorder.last_step) for rank, found in enumerate(leaks) if found]
+        ### END SOLUTION
+
+    def judge_loss(self, loss: float) -> str:
+        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
+
+        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
+        than 5 % of the median, since losses may be all alike.
+        """
+        # This belongs to TODO 2, too.
+        ### BEGIN SOLUTION
+        if not isfinite(loss):
+            return "loss not finite"
+        spike = False
+        if len(self.losses) >= 10:
+            usual = median(self.losses)
+            deviation = 1.4826 * median(abs(one - usual) for one in self.losses)
+            spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))
+        self.losses.append(loss)
+        return "loss spike" if spike else ""
+        ### END SOLUTION
+
     def log_step_metrics(
         self, step: int, loss: float | Tensor, samples: int = 0, memory_bytes: int | None = None
     ) -> list[Alarm]:
@@ -82,7 +112,7 @@ class DistributedTrainingMonitor(given.Monitor):
 
     def split(self, step: Step) -> tuple[float, float, float]:
         """Return the step's seconds of compute, communication and input."""
-        # TODO 2. `step.seconds` is all of it, `step.parts` are the timed parts with their seconds, several of a kind.
+        # TODO 3. `step.seconds` is all of it, `step.parts` are the timed parts with their seconds, several of a kind.
         ### BEGIN SOLUTION
         spent = {"communication": 0.0, "input": 0.0}
         for part, seconds in step.parts:
@@ -96,7 +126,7 @@ class DistributedTrainingMonitor(given.Monitor):
         parts = [self.split(step) for step in steps]
         verdicts = {step.number: self.judge_loss(step.loss) for step in steps}
         self.recorder.write(steps, parts)
-        # This belongs to TODO 2, too. Times of a typical step: medians, which one long step does not move. Throughput:
+        # This belongs to TODO 3, too. Times of a typical step: medians, which one long step does not move. Throughput:
         # all samples over all seconds. Memory: the least, since it varies, and a leak lifts even the least.
         ### BEGIN SOLUTION
         compute, communication, wait = (median(column) for column in zip(*parts, strict=True))
@@ -114,7 +144,7 @@ class DistributedTrainingMonitor(given.Monitor):
         given.check_nbytes(nbytes)
         if self.world_size == 1:
             return 0.0
-        # This belongs to TODO 2, too. `given.pass_around(source, destination, ...)`, timed by `given.now`.
+        # This belongs to TODO 3, too. `given.pass_around(source, destination, ...)`, timed by `given.now`.
         ### BEGIN SOLUTION
         source, destination = ((self.rank + way) % self.world_size for way in (-self.stride, self.stride))
         began = given.now(self.device)
@@ -128,36 +158,6 @@ class DistributedTrainingMonitor(given.Monitor):
         """Return the ranks' samples per second in the last interval over those of as many single ranks."""
         given.check_baseline(samples_per_second, self.history)
         return sum(own.samples_per_second for own in self.history[-1]) / (self.world_size * samples_per_second)
-
-    def detect_leaks(self) -> list[Alarm]:
-        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
-        # TODO 3. The summary has the least memory of an interval.
-        ### BEGIN SOLUTION
-        if len(self.history) < 4:
-            return []
-        memory = [[own.memory_bytes for own in summaries] for summaries in zip(*self.history, strict=True)]
-        leaks = [all(after > 1.03 * before for before, after in pairwise(own)) for own in memory]
-        return [Alarm("memory leak", rank, self.recorder.last_step) for rank, found in enumerate(leaks) if found]
-        ### END SOLUTION
-
-    def judge_loss(self, loss: float) -> str:
-        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
-
-        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
-        than 5 % of the median, since losses may be all alike.
-        """
-        # This belongs to TODO 3, too.
-        ### BEGIN SOLUTION
-        if not isfinite(loss):
-            return "loss not finite"
-        spike = False
-        if len(self.losses) >= 10:
-            usual = median(self.losses)
-            deviation = 1.4826 * median(abs(one - usual) for one in self.losses)
-            spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))
-        self.losses.append(loss)
-        return "loss spike" if spike else ""
-        ### END SOLUTION
 
     def detect_stragglers(self) -> list[Alarm]:
         """Return who is slow in the last 3 intervals: "slow compute", "slow input", "slow link". Sends nothing.

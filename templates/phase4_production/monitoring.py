@@ -53,6 +53,22 @@ class DistributedTrainingMonitor(given.Monitor):
         raise NotImplementedError()
         return self.recorder.report(alarms)
 
+    def detect_leaks(self) -> list[Alarm]:
+        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
+        # TODO 2. The summary has the least memory of an interval.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    def judge_loss(self, loss: float) -> str:
+        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
+
+        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
+        than 5 % of the median, since losses may be all alike.
+        """
+        # This belongs to TODO 2, too.
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
     def log_step_metrics(
         self, step: int, loss: float | Tensor, samples: int = 0, memory_bytes: int | None = None
     ) -> list[Alarm]:
@@ -71,7 +87,7 @@ class DistributedTrainingMonitor(given.Monitor):
 
     def split(self, step: Step) -> tuple[float, float, float]:
         """Return the step's seconds of compute, communication and input."""
-        # TODO 2. `step.seconds` is all of it, `step.parts` are the timed parts with their seconds, several of a kind.
+        # TODO 3. `step.seconds` is all of it, `step.parts` are the timed parts with their seconds, several of a kind.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -81,7 +97,7 @@ class DistributedTrainingMonitor(given.Monitor):
         parts = [self.split(step) for step in steps]
         verdicts = {step.number: self.judge_loss(step.loss) for step in steps}
         self.recorder.write(steps, parts)
-        # This belongs to TODO 2, too. Times of a typical step: medians, which one long step does not move. Throughput:
+        # This belongs to TODO 3, too. Times of a typical step: medians, which one long step does not move. Throughput:
         # all samples over all seconds. Memory: the least, since it varies, and a leak lifts even the least.
         # YOUR CODE HERE
         raise NotImplementedError()
@@ -96,7 +112,7 @@ class DistributedTrainingMonitor(given.Monitor):
         given.check_nbytes(nbytes)
         if self.world_size == 1:
             return 0.0
-        # This belongs to TODO 2, too. `given.pass_around(source, destination, ...)`, timed by `given.now`.
+        # This belongs to TODO 3, too. `given.pass_around(source, destination, ...)`, timed by `given.now`.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -104,22 +120,6 @@ class DistributedTrainingMonitor(given.Monitor):
         """Return the ranks' samples per second in the last interval over those of as many single ranks."""
         given.check_baseline(samples_per_second, self.history)
         return sum(own.samples_per_second for own in self.history[-1]) / (self.world_size * samples_per_second)
-
-    def detect_leaks(self) -> list[Alarm]:
-        """Return the ranks whose memory rose by more than 3 % from each of the last 4 intervals to the next."""
-        # TODO 3. The summary has the least memory of an interval.
-        # YOUR CODE HERE
-        raise NotImplementedError()
-
-    def judge_loss(self, loss: float) -> str:
-        """Return "loss not finite", "loss spike" or "", and remember a finite loss.
-
-        A spike is 8 robust deviations above the median of the last 20 losses, of 10 at least. The deviation is not less
-        than 5 % of the median, since losses may be all alike.
-        """
-        # This belongs to TODO 3, too.
-        # YOUR CODE HERE
-        raise NotImplementedError()
 
     def detect_stragglers(self) -> list[Alarm]:
         """Return who is slow in the last 3 intervals: "slow compute", "slow input", "slow link". Sends nothing.

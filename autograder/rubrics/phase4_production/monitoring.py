@@ -332,7 +332,7 @@ def synchronized(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
-    todo=2,
+    todo=3,
     title="a step's compute, communication and input; an interval's medians, throughput and least memory",
     look_at="split and summarize",
 )
@@ -377,7 +377,7 @@ def parts_of_steps(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=2,
+    todo=3,
     title="one small gather and one probe for each interval, and nothing else",
     look_at="log_step_metrics: `given.gather_summaries`; measure_communication_time",
 )
@@ -407,7 +407,7 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=2,
+    todo=3,
     title="the monitor costs at most 1 % of a step of 20 ms, and no rank waits for another in between",
     look_at="log_step_metrics: what happens in a step that does not end an interval",
 )
@@ -547,7 +547,7 @@ def healthy_runs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=3,
+    todo=2,
     title="memory that grows by 1 % in a step is found, memory that varies is not",
     look_at="detect_leaks: the least memory of each interval",
 )
@@ -574,7 +574,7 @@ def leaks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=3,
+    todo=2,
     title="losses that are NaN, infinite or far too high, with rank and step",
     look_at="judge_loss: comparisons with NaN are false; which losses are remembered",
 )

@@ -167,7 +167,7 @@ def synchronized(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=4,
-    todo=2,
+    todo=3,
     title="split and summarize: what a typical step's time goes into",
     look_at="split: every timed part counts; summarize: medians, and samples over seconds",
 )
@@ -198,7 +198,7 @@ def parts_of_steps(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=2,
-    todo=2,
+    todo=3,
     title="measure_communication_time: a message around the ring",
     look_at="measure_communication_time: source and destination modulo the world size; the clock before and after",
 )
@@ -273,7 +273,7 @@ def stragglers(submission: Submission, ranks: Ranks) -> None:
     expect([value[0] for value in six.values], what, look_at=hint).equals([[["slow link", 2], ["slow link", 3]]] * 6)
 
 
-@check(points=2, todo=3, title="detect_leaks: memory that rises again and again", look_at="detect_leaks")
+@check(points=2, todo=2, title="detect_leaks: memory that rises again and again", look_at="detect_leaks")
 def leaks(submission: Submission, ranks: Ranks) -> None:
     def growing(*gigabytes: float) -> list[list[dict[str, float]]]:
         return [[{}, {"memory_bytes": 1e9 * amount}, {}] for amount in gigabytes]
@@ -292,7 +292,7 @@ def leaks(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
-    todo=3,
+    todo=2,
     title="judge_loss: NaN, infinity, spikes",
     look_at="judge_loss: `isfinite` first; what is compared with which losses; what is remembered",
 )
@@ -333,6 +333,15 @@ HINTS = {
         "alarm for each rank whose value is not the usual one; for all of them if `2 * count <= self.world_size`.",
     ],
     2: [
+        "A cache that is filled makes memory rise once; a leak makes it rise in every interval. A loss of NaN: what "
+        "is `nan > limit`? What is the median of a list with a NaN in it?",
+        "A leak: each of the 4 intervals has more than 1.03 times the memory of the one before; `pairwise` gives "
+        "the neighbours. A loss: first `isfinite`; then compare with median and deviation of `self.losses`, if "
+        "there are 10; then append it, spike or not.",
+        "`all(after > 1.03 * before for before, after in pairwise(own))` for each rank's `own` memory, if there are "
+        "4 intervals. `spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))`, `self.losses.append(loss)`.",
+    ],
+    3: [
         "A step of 20 ms has the parts `[('input', 0.002), ('communication', 0.003), ('input', 0.001)]`. How long "
         "did it compute? In the summary, one step of 200 ms among ten of 20 ms should not be seen in the times at "
         "all.",
@@ -343,15 +352,6 @@ HINTS = {
         "`sum(step.samples for step in steps) / sum(step.seconds for step in steps)`, memory the `min` of "
         "`step.memory_bytes`. `began = given.now(self.device)`; `sending = given.pass_around(source, destination, "
         "nbytes, self.device, self.group)`; the difference of the clock; `sending.wait()`; return the difference.",
-    ],
-    3: [
-        "A cache that is filled makes memory rise once; a leak makes it rise in every interval. A loss of NaN: what "
-        "is `nan > limit`? What is the median of a list with a NaN in it?",
-        "A leak: each of the 4 intervals has more than 1.03 times the memory of the one before; `pairwise` gives "
-        "the neighbours. A loss: first `isfinite`; then compare with median and deviation of `self.losses`, if "
-        "there are 10; then append it, spike or not.",
-        "`all(after > 1.03 * before for before, after in pairwise(own))` for each rank's `own` memory, if there are "
-        "4 intervals. `spike = loss > usual + 8 * max(deviation, 0.05 * abs(usual))`, `self.losses.append(loss)`.",
     ],
     4: [
         "Ranks compute 16, 16 and 21 ms. How long does each wait in the all-reduce? So whose communication is "
