@@ -88,8 +88,8 @@ def found_outliers(cases: list[Any]) -> list[list[int]]:
     return [[int(rank) for rank in monitoring.outliers(values, factor)] for values, factor in cases]
 
 
-def named(cases: list[Any], stride: int = 1) -> list[list[list[Any]]]:
-    """On a rank: return the stragglers and leaks of each case, a history: intervals, each with all ranks' figures."""
+def named(cases: list[Any], detect: str, stride: int = 1) -> list[list[list[Any]]]:
+    """On a rank: return what `detect` finds in each case, a history: intervals, each with all ranks' figures."""
     import torch.distributed as dist
 
     from labkit.exercises import monitoring
@@ -100,8 +100,7 @@ def named(cases: list[Any], stride: int = 1) -> list[list[list[Any]]]:
     for history in cases:
         monitor = monitoring.DistributedTrainingMonitor(dist.get_rank(), dist.get_world_size(), stride=stride)
         monitor.history.extend([usual._replace(**figures) for figures in interval] for interval in history)
-        alarms = [*monitor.detect_stragglers(), *monitor.detect_leaks()]
-        seen.append([[alarm.cause, int(alarm.rank)] for alarm in alarms])
+        seen.append([[alarm.cause, int(alarm.rank)] for alarm in getattr(monitor, detect)()])
     return seen
 
 
@@ -261,13 +260,14 @@ def stragglers(submission: Submission, ranks: Ranks) -> None:
         ("rank 1 was slow in one of three intervals", once, []),
         ("two intervals are not enough", history(2, compute_seconds=0.1), []),
     ]
-    run = ranks(3).call(submission.used_by(named), [Args([case for _, case, _ in cases])] * 3)
+    histories = [case for _, case, _ in cases]
+    run = ranks(3).call(submission.used_by(named), [Args(histories, "detect_stragglers")] * 3)
     for number, (text, _, wanted) in enumerate(cases):
         expect([value[number] for value in run.values], f"stragglers: {text}").equals([wanted] * 3)
     # three nodes with two ranks each: probes into and out of the second node, ranks 2 and 3, are slow
     slow: dict[str, float] = {"link_seconds": 0.003}
     pairs = [[{}, {}, slow, slow, slow, slow] for _ in range(3)]
-    six = ranks(6).call(submission.used_by(named), [Args([pairs], 2)] * 6)
+    six = ranks(6).call(submission.used_by(named), [Args([pairs], "detect_stragglers", 2)] * 6)
     what = "stragglers: stride 2, probes to ranks 2, 3, 4 and 5 take 3 ms, others 1 ms"
     hint = "rank r is at the sending end of the probe of rank r + stride"
     expect([value[0] for value in six.values], what, look_at=hint).equals([[["slow link", 2], ["slow link", 3]]] * 6)
@@ -285,7 +285,8 @@ def leaks(submission: Submission, ranks: Ranks) -> None:
         ("1, 1.01, 1.02, 1.03: less than 3 % each", growing(1, 1.01, 1.02, 1.03), []),
         ("1, 1.1, 1.2: three intervals are not enough", growing(1, 1.1, 1.2), []),
     ]
-    run = ranks(3).call(submission.used_by(named), [Args([case for _, case, _ in cases])] * 3)
+    histories = [case for _, case, _ in cases]
+    run = ranks(3).call(submission.used_by(named), [Args(histories, "detect_leaks")] * 3)
     for number, (text, _, wanted) in enumerate(cases):
         expect([value[number] for value in run.values], f"leaks: rank 1 has {text} GB").equals([wanted] * 3)
 
