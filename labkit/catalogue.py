@@ -201,6 +201,8 @@ def find(name: str) -> Exercise:
             return exercise
     names = [e.name for e in exercises] + [e.short_name for e in exercises]
     parts = [e.short_name for e in exercises if name and name in e.short_name]
+    # "ring" is a word of ring_allreduce, and in monitoring by chance
+    parts = [part for part in parts if any(word.startswith(name) for word in part.split("_"))] or parts
     near = parts[:3] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(e.name for e in exercises)}"
     raise UnknownExercise(f"no exercise is called {name!r}; {offer}")

@@ -70,6 +70,12 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     hint.add_argument("--all", action="store_true", help="show the hints that you have taken, and no new one")
     hint.set_defaults(run=_hint)
 
+    dashboard = commands.add_parser("dashboard", help="show a monitor's log in the browser, also while a job writes it")
+    dashboard.add_argument("logdir", type=Path, metavar="LOGDIR", help="log_dir of the monitor: rank-00000.jsonl, ...")
+    dashboard.add_argument("--port", type=int, default=0, help="of the page, on this machine (default: a free one)")
+    dashboard.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
+    dashboard.set_defaults(run=_dashboard)
+
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
     sync.add_argument("--check", action="store_true", help="write nothing; exit with 1 if files are out of date")
     sync.set_defaults(run=_sync)
@@ -152,6 +158,17 @@ def _hint(options: argparse.Namespace) -> int:
     from labkit.checks.guidance import hints
 
     return hints.main(options.name, options.todo, options.all)
+
+
+def _dashboard(options: argparse.Namespace) -> int:
+    if not options.logdir.is_dir():
+        raise CommandError(f"there is no folder {options.logdir}: give the log_dir of the monitor")
+    from labkit.dashboard.server import serve
+
+    try:
+        return serve(options.logdir, options.port, not options.no_browser)
+    except OSError as error:
+        raise CommandError(f"port {options.port}: {error.strerror}") from None
 
 
 def _sync(options: argparse.Namespace) -> int:

@@ -29,11 +29,22 @@ def __getattr__(name: str) -> Any:
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics in `shell`. May be called twice."""
     from labkit.clusters.forkserver import shared
-    from labkit.notebook import choosing, exercising, failures, helping, past_runs, progress, questions, ranks, running
+    from labkit.notebook import (
+        choosing,
+        exercising,
+        failures,
+        helping,
+        monitoring,
+        past_runs,
+        progress,
+        questions,
+        ranks,
+        running,
+    )
 
     failures.install()
     choice = choosing.Choice()
-    run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics())
+    run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics(), *monitoring.magics())
     exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())
     for magic in (*choosing.magics(choice), *run, *exercise):
         magic.register(shell)

@@ -612,6 +612,84 @@ MISTAKES = {
         "threading.Semaphore(self.prefetch_factor)",
         "threading.Semaphore(self.prefetch_factor + 1)",
     ),
+    "monitoring: the fingerprint is a sum": (
+        "hashes",
+        "(words * ((weight ^ (weight >> 29)) | 1)).sum()",
+        "words.sum()",
+    ),
+    "monitoring: weights are even": ("hashes", "(weight >> 29)) | 1)", "(weight >> 29)) & -2)"),
+    "monitoring: weights count up": (
+        "hashes",
+        "((weight ^ (weight >> 29)) | 1)",
+        "torch.arange(1, 2 * words.numel(), 2)",
+    ),
+    "monitoring: rank 0 is right": (
+        "synchronized",
+        "usual, count = Counter(column).most_common(1)[0]",
+        "usual, count = column[0], len(column)",
+    ),
+    "monitoring: the first of two ranks is right": ("synchronized", " or 2 * count <= self.world_size", ""),
+    "monitoring: a missing gradient is zeros": ("synchronized", "torch.tensor(-1, device", "torch.tensor(0, device"),
+    "monitoring: the last timed part counts": ("parts_of_steps", "spent[part] += seconds", "spent[part] = seconds"),
+    "monitoring: waiting is compute": (
+        "parts_of_steps",
+        "return step.seconds - sum(spent.values()),",
+        'return step.seconds - spent["input"],',
+    ),
+    "monitoring: a typical step is the mean": (
+        "parts_of_steps",
+        "(median(column) for",
+        "(sum(column) / len(column) for",
+    ),
+    "monitoring: the greatest memory": ("parts_of_steps", "memory = min(", "memory = max("),
+    "monitoring: throughput is that of a typical step": (
+        "parts_of_steps",
+        "sum(step.samples for step in steps) / sum(step.seconds for step in steps)",
+        "median(step.samples / step.seconds for step in steps)",
+    ),
+    "monitoring: probes go the other way round": (
+        "probes",
+        "(-self.stride, self.stride)",
+        "(self.stride, -self.stride)",
+    ),
+    "monitoring: probes go to the next rank": ("probes", "(-self.stride, self.stride)", "(-1, 1)"),
+    "monitoring: ranks are compared with the mean": ("deviations", "usual = of_all.median()", "usual = of_all.mean()"),
+    "monitoring: the median lies between two ranks": ("deviations", "of_all.median()", "of_all.quantile(0.5)"),
+    "monitoring: the deviation does not count": ("deviations", " & (of_all > usual + 5 * deviation)", ""),
+    "monitoring: the factor does not count": ("deviations", "(of_all > factor * usual) & ", ""),
+    "monitoring: a slow loader is slow compute": (
+        "stragglers",
+        '"slow compute" if excess[0] >= excess[1] else "slow input"',
+        '"slow compute"',
+    ),
+    "monitoring: waiting for others is slow": (
+        "stragglers",
+        "for own in zip(compute, wait, strict=True)",
+        'for own in zip(compute, wait, self.recent("communication_seconds"), strict=True)',
+    ),
+    "monitoring: who receives slowly has the slow link": (
+        "stragglers",
+        "links = [min(probe[rank], probe[(rank + self.stride) % self.world_size]) for rank in range(self.world_size)]",
+        "links = probe",
+    ),
+    "monitoring: the other probe is that of the next rank": ("stragglers", "(rank + self.stride) %", "(rank + 1) %"),
+    "monitoring: memory that rose once leaks": (
+        "leaks",
+        "all(after > 1.03 * before for before, after in pairwise(own))",
+        "own[-1] > 1.09 * own[0]",
+    ),
+    "monitoring: three intervals are enough for a leak": ("leaks", "len(self.history) < 4", "len(self.history) < 3"),
+    "monitoring: NaN is compared": ("losses", "if not isfinite(loss):", 'if loss in (float("inf"), -float("inf")):'),
+    "monitoring: a spike is never usual": (
+        "losses",
+        "        self.losses.append(loss)\n",
+        "        if not spike:\n            self.losses.append(loss)\n",
+    ),
+    "monitoring: losses that are alike make every other one a spike": (
+        "losses",
+        "max(deviation, 0.05 * abs(usual))",
+        "deviation",
+    ),
 }
 
 
