@@ -27,9 +27,9 @@ from labkit import catalogue
 from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 from labkit.cli import main
 
-LATER = "phase4_production"
+LATER = "phase5_research"
 assert Path(labkit.__file__).is_relative_to(Path.cwd())
-for words in (["phase3_multi_node/first"], [f"{LATER}/third", "--number", "90"], [f"{LATER}/second", "--number", "80"]):
+for words in (["phase4_production/first"], [f"{LATER}/third", "--number", "90"], [f"{LATER}/second", "--number", "80"]):
     assert main(["new-exercise", *words]) == 0, words
 assert main(["sync", "--check"]) == 0
 assert completeness.faults() == []
@@ -70,18 +70,18 @@ def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
     last = catalogue.entries()[-1]
     assert entries[-4:] == [
         [last.number, last.name],
-        [last.number + 1, "phase3_multi_node/first"],
-        [80, "phase4_production/second"],
-        [90, "phase4_production/third"],
+        [last.number + 1, "phase4_production/first"],
+        [80, "phase5_research/second"],
+        [90, "phase5_research/third"],
     ]
     assert marks == {"solution": [3, 3], "template": [0, 0], "gathers": [3, 3], "sends_twice": [3, 2]}
     places = "\n".join(unfilled)
     assert places in output.replace("\n  ", "\n")
-    for file in ("labkit/catalogue.toml", "solutions/phase3_multi_node/first.py", "README.md", "notebooks/phase4"):
+    for file in ("labkit/catalogue.toml", "solutions/phase4_production/first.py", "README.md", "notebooks/phase5"):
         assert file in places
     readme = (tree / "README.md").read_text()
     assert (
-        "\n| [phase 4](templates/phase4_production/README.md): TODO(author) | `second` | TODO(author) |\n| | `third` |"
+        "\n| [phase 5](templates/phase5_research/README.md): TODO(author) | `second` | TODO(author) |\n| | `third` |"
         in readme
     )
 
