@@ -16,8 +16,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
     """Indices of one rank's part of each global batch: the `batch_sampler` of a DataLoader.
 
     An epoch is one order of all samples, drawn from `seed` and the epoch's number. Each `global_batch_size` samples of
-    it are a global batch, whose sample i goes to rank i % num_replicas: shares differ by at most one sample, and batches
-    do not depend on the number of ranks. drop_last: leave out the last samples of the order that fill no global batch.
+    it are a global batch, whose sample i goes to rank i % num_replicas: shares differ by at most one sample, and the
+    batches do not depend on the number of ranks. drop_last: leave out the last samples that fill no global batch.
     Raises ValueError when an argument cannot be used, or when a rank would have no sample of some batch.
     """
 
@@ -46,6 +46,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.samples_per_epoch = dataset_size - dataset_size % global_batch_size if drop_last else dataset_size
         self.epoch, self.position = 0, 0
         """Where the next iteration begins: the epoch, and how many samples of its order are done."""
+        self.loaded_global_batch_size: int | None = None
+        """Global batch of the training whose state was loaded; None before."""
 
     def __len__(self) -> int:
         """Return the number of global batches that are left in this epoch."""
@@ -62,7 +64,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
             yield order[begin : begin + self.global_batch_size][self.rank :: self.num_replicas].tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Use that epoch's order, from its beginning; if the sampler is at that epoch already, it keeps its position."""
+        """Use that epoch's order from its beginning; the position is kept if that epoch is already under way."""
         require_integer("epoch", epoch, at_least=0)
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
@@ -85,7 +87,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
                 raise ValueError(f"state must have {name}={getattr(self, name)}, got {state.get(name)!r}")
         require_integer("epoch", state.get("epoch"), at_least=0)
         require_integer("position", state.get("position"), at_least=0, below=self.dataset_size + 1)
+        require_integer("global_batch_size", state.get("global_batch_size"), at_least=1)
         self.epoch, self.position = state["epoch"], state["position"]
+        self.loaded_global_batch_size = state["global_batch_size"]
 
     def _identity(self) -> dict[str, Any]:
         return {"dataset_size": self.dataset_size, "seed": self.seed, "global_batch_size": self.global_batch_size}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from typing import Any
 class Attempt:
     """One start of all ranks, until they finished or failed."""
 
-    run_id: str
-    """Which launch it belongs to: `TORCHELASTIC_RUN_ID`, the same for all its restarts."""
+    restarts: int
+    """How many restarts of this launch came before it: `TORCHELASTIC_RESTART_COUNT`."""
     world_size: int
     first_step: int
     """Steps that the checkpoint had from which it began; 0 without one."""
@@ -24,15 +25,20 @@ class Attempt:
     finished: bool
 
 
+def restart_count() -> int:
+    """Return how often the elastic agent has restarted this launch; 0 without an agent."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 class Journal:
     """Lines of JSON in the file `path`, written by rank 0 only; a line that a failure has cut is ignored."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def begin(self, run_id: str, world_size: int, step: int) -> None:
+    def begin(self, world_size: int, step: int) -> None:
         """Record a start of all ranks, which continue after `step` steps."""
-        self._append({"attempt": run_id, "world_size": world_size, "step": step})
+        self._append({"attempt": restart_count(), "world_size": world_size, "step": step})
 
     def record(self, step: int, epoch: int, loss: float) -> None:
         """Record that step number `step` is done, counted from 1, with the mean loss of its global batch."""
@@ -51,8 +57,15 @@ class Journal:
             elif found:
                 last = found[-1]
                 step = line.get("step", last.last_step)
-                found[-1] = Attempt(last.run_id, last.world_size, last.first_step, step, "finished" in line)
+                found[-1] = Attempt(last.restarts, last.world_size, last.first_step, step, "finished" in line)
         return found
+
+    def failures(self) -> list[Attempt]:
+        """Return the attempts of this launch that have failed, the latest one last; none if this is its first start."""
+        found: list[Attempt] = []
+        for attempt in self.attempts() if restart_count() else []:
+            found = [attempt] if attempt.restarts == 0 else [*found, attempt]
+        return [attempt for attempt in found if not attempt.finished]
 
     def losses(self) -> dict[int, float]:
         """Return the loss of each step of the surviving trajectory: what a restart has undone is not in it."""
@@ -67,7 +80,7 @@ class Journal:
     def steps_lost(self) -> list[int]:
         """Return for each restart the number of steps that were done, and done again."""
         attempts = self.attempts()
-        return [one.last_step - other.first_step for one, other in zip(attempts, attempts[1:], strict=False)]
+        return [one.last_step - other.first_step for one, other in itertools.pairwise(attempts)]
 
     def _append(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

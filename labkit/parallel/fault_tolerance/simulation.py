@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.parallel.fault_tolerance.arguments import check_goodput
 from labkit.parallel.number_arguments import require_integer
+
+
+class Intervals(NamedTuple):
+    """Seconds of training between two checkpoints, without the time of saving, by two formulas."""
+
+    young: float
+    daly: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ def simulated_goodput(
     checkpoint_seconds: float,
     restart_seconds: float,
     gpu_mtbf_seconds: float,
-    num_gpus: int = 1,
+    num_gpus: int,
     *,
     failures: int = 2_000,
     seed: int = 0,
