@@ -1,4 +1,4 @@
-"""A short training whose ranks fail on purpose, for checks of fault tolerance: launched again and again, as by an agent.
+"""A short training whose ranks fail on purpose, for checks of fault tolerance: launched again, as an agent would.
 
     training = FailingTraining(submission, ranks, draw, trained, epochs=2)
     run = training.launch(3, faults=[kill(1, at=0.055)])
