@@ -110,6 +110,28 @@ def read(path: str | Path) -> Any:
     return data
 
 
+class NodeStorage:
+    """The modelled storage of a virtual rank's node, for code that writes files by itself: its time, in any thread."""
+
+    def __init__(self, device: memory.Device) -> None:
+        self._endpoint, self._storage = device.endpoint, device.topology.storage
+        self.nproc_per_node = device.topology.nproc_per_node
+
+    def write(self, nbytes: float) -> None:
+        """Take the time of writing bytes; several ranks of a node that write at once count all of theirs."""
+        self._endpoint.sleep(self._storage.write_seconds(nbytes))
+
+    def read(self, nbytes: float) -> None:
+        """Take the time of reading bytes."""
+        self._endpoint.sleep(self._storage.read_seconds(nbytes))
+
+
+def node_storage() -> NodeStorage | None:
+    """Return the storage of this rank's node; None on real ranks, whose files take their own time."""
+    device = memory.device()
+    return None if device is None else NodeStorage(device)
+
+
 def _copy_seconds(topology: Topology, nbytes: int) -> float:
     """Seconds for a copy between GPU and host that is alone on its node."""
     link = topology.host_link
