@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -68,14 +67,13 @@ def goodput(
 class ElasticTraining:
     """Trains on all ranks so that a failure costs at most the steps since the last checkpoint, and changes no loss.
 
-    checkpointer: exercise 20's, or an object with its methods; its folder gets the journal of all attempts, too.
+    checkpointer: exercise 20's, whose folder gets the journal of all attempts, too; or that folder, to launch only.
     hang_timeout: seconds after which a rank that others wait for counts as dead: longer than a step and a checkpoint.
     """
 
     def __init__(self, checkpointer: Any, hang_timeout: float = 600.0) -> None:
-        given.check_elastic(checkpointer, hang_timeout)
+        self.journal = given.Journal(given.checkpoint_folder(checkpointer, hang_timeout) / "journal.jsonl")
         self.checkpointer, self.hang_timeout = checkpointer, hang_timeout
-        self.journal = given.Journal(Path(checkpointer.checkpoint_dir) / "journal.jsonl")
 
     def train_step(
         self, model: nn.Module, optimizer: Optimizer, criterion: Callable[..., Tensor], inputs: Tensor, targets: Tensor
@@ -148,13 +146,13 @@ class ElasticTraining:
         batch. criterion: the mean over samples. Errors of a step are raised: the agent then restarts all ranks.
         Raises ValueError before any communication, `given.RepeatedCrash` before any step.
         """
-        given.check_training(model, optimizer, criterion, loader, num_epochs)
+        given.check_training(self.checkpointer, model, optimizer, criterion, loader, num_epochs)
         sampler, losses = loader.batch_sampler, {}
         components = {"model": model, "optimizer": optimizer, "sampler": sampler}
         # TODO 4. `self.group` has all ranks, and a time-out: so a rank that hangs becomes an error of the others. Then
         # stop or resume. Train each epoch from `sampler.epoch` on (`set_epoch`), each of its `given.batches(loader)`.
-        # After a step: `sampler.advance()`, rank 0's `journal.record`, and `save_async` if `should_checkpoint`. The end
-        # is saved, too, and recorded by `journal.finish()`.
+        # After a step: `sampler.advance()`, rank 0's `journal.record`, `save_checkpoint` if `should_checkpoint`. (With
+        # `save_async` a failure also costs the steps since the copy.) The end is saved, too: `journal.finish()`.
         ### BEGIN SOLUTION
         self.group = dist.new_group(timeout=timedelta(seconds=self.hang_timeout))
         self.stop_repeated_crash()
@@ -168,9 +166,8 @@ class ElasticTraining:
                 if dist.get_rank() == 0:
                     self.journal.record(step, epoch, loss)
                 if self.checkpointer.should_checkpoint(step):
-                    self.checkpointer.save_async(step, components)
+                    self.checkpointer.save_checkpoint(step, components)
                     saved = step
-        self.checkpointer.wait()
         if saved < step:
             self.checkpointer.save_checkpoint(step, components)
         if dist.get_rank() == 0:

@@ -6,7 +6,7 @@ ElasticConfig(program, ...)            # of an elastic launch; ElasticRun: what 
 simulated_goodput(...), LLAMA_3        # failures one by one; published failure rates
 """
 
-from labkit.parallel.fault_tolerance.arguments import check_elastic, check_failures, check_goodput, check_training
+from labkit.parallel.fault_tolerance.arguments import check_failures, check_goodput, check_training, checkpoint_folder
 from labkit.parallel.fault_tolerance.config import ElasticConfig, ElasticRun
 from labkit.parallel.fault_tolerance.global_batches import GlobalBatchSampler
 from labkit.parallel.fault_tolerance.journal import Attempt, Journal, restart_count
@@ -26,10 +26,10 @@ __all__ = [
     "Message",
     "RepeatedCrash",
     "batches",
-    "check_elastic",
     "check_failures",
     "check_goodput",
     "check_training",
+    "checkpoint_folder",
     "gradients",
     "restart_count",
     "simulated_goodput",

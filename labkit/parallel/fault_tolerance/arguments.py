@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -16,14 +17,22 @@ from labkit.parallel.number_arguments import require_integer, require_positive
 _METHODS = ("should_checkpoint", "save_checkpoint", "save_async", "wait", "load_latest_checkpoint")
 
 
-def check_elastic(checkpointer: Any, hang_timeout: Any) -> None:
+def checkpoint_folder(checkpointer: Any, hang_timeout: Any) -> Path:
+    """Return the folder of the checkpoints: that of a checkpointer, or the argument itself, where jobs are launched."""
+    require_positive("hang_timeout", hang_timeout)
+    if isinstance(checkpointer, (str, Path)):
+        return Path(checkpointer)
     missing = [name for name in _METHODS if not callable(getattr(checkpointer, name, None))]
     if missing or not hasattr(checkpointer, "checkpoint_dir"):
-        raise ValueError(f"checkpointer must be a DistributedCheckpointer, or have its methods, got {checkpointer!r}")
-    require_positive("hang_timeout", hang_timeout)
+        raise ValueError(f"checkpointer must be a DistributedCheckpointer, or a folder, got {checkpointer!r}")
+    return Path(checkpointer.checkpoint_dir)
 
 
-def check_training(model: Any, optimizer: Any, criterion: Any, loader: Any, num_epochs: Any) -> None:
+def check_training(checkpointer: Any, model: Any, optimizer: Any, criterion: Any, loader: Any, num_epochs: Any) -> None:
+    if isinstance(checkpointer, (str, Path)):
+        raise ValueError(
+            f"checkpointer must be a DistributedCheckpointer to train, got the folder {str(checkpointer)!r}"
+        )
     if not dist.is_initialized():
         raise ValueError("call torch.distributed.init_process_group() before training")
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):

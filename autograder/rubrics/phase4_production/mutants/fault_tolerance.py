@@ -27,7 +27,7 @@ MUTANTS = {
           if dist.get_rank() == 0:
               self.journal.record(step, epoch, loss)
           if self.checkpointer.should_checkpoint(step):
-              self.checkpointer.save_async(step, components)
+              self.checkpointer.save_checkpoint(step, components)
               saved = step
         + sampler.advance()
     """),

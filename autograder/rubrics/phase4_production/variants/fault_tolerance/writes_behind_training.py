@@ -1,4 +1,4 @@
-"""Right: an all-reduce for each gradient, checkpoints that training waits for, one loop over all steps."""
+"""Right: an all-reduce for each gradient, checkpoints written behind training, one loop over all steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,14 +53,13 @@ def goodput(
 class ElasticTraining:
     """Trains on all ranks so that a failure costs at most the steps since the last checkpoint, and changes no loss.
 
-    checkpointer: exercise 20's, or an object with its methods; its folder gets the journal of all attempts, too.
+    checkpointer: exercise 20's, whose folder gets the journal of all attempts, too; or that folder, to launch only.
     hang_timeout: seconds after which a rank that others wait for counts as dead: longer than a step and a checkpoint.
     """
 
     def __init__(self, checkpointer: Any, hang_timeout: float = 600.0) -> None:
-        given.check_elastic(checkpointer, hang_timeout)
+        self.journal = given.Journal(given.checkpoint_folder(checkpointer, hang_timeout) / "journal.jsonl")
         self.checkpointer, self.hang_timeout = checkpointer, hang_timeout
-        self.journal = given.Journal(Path(checkpointer.checkpoint_dir) / "journal.jsonl")
 
     def train_step(
         self, model: nn.Module, optimizer: Optimizer, criterion: Callable[..., Tensor], inputs: Tensor, targets: Tensor
@@ -122,7 +120,7 @@ class ElasticTraining:
         batch. criterion: the mean over samples. Errors of a step are raised: the agent then restarts all ranks.
         Raises ValueError before any communication, `given.RepeatedCrash` before any step.
         """
-        given.check_training(model, optimizer, criterion, loader, num_epochs)
+        given.check_training(self.checkpointer, model, optimizer, criterion, loader, num_epochs)
         sampler, losses = loader.batch_sampler, {}
         components = {"model": model, "optimizer": optimizer, "sampler": sampler}
         self.group = dist.new_group(timeout=timedelta(seconds=self.hang_timeout))
@@ -137,10 +135,11 @@ class ElasticTraining:
                     self.journal.record(step, sampler.epoch, losses[step])
                 ends = sampler.epoch == num_epochs - 1 and sampler.position == sampler.samples_per_epoch
                 if self.checkpointer.should_checkpoint(step) or ends:
-                    self.checkpointer.save_checkpoint(step, components)
+                    self.checkpointer.save_async(step, components)
             if sampler.epoch == num_epochs - 1:
                 break
             sampler.set_epoch(sampler.epoch + 1)
+        self.checkpointer.wait()
         if dist.get_rank() == 0:
             self.journal.finish()
         return losses
