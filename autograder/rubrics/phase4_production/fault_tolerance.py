@@ -84,7 +84,7 @@ def misused(cases: list[str]) -> list[str]:
     return found
 
 
-def launched(nodes: list[int], ranks_per_node: int, restarts: int, fails: bool) -> dict[str, Any]:
+def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: bool) -> dict[str, Any]:
     """On a rank: launch a job on a cluster that only keeps it; return its fields, and the error, if it fails."""
     import tempfile
     from pathlib import Path
@@ -108,10 +108,8 @@ def launched(nodes: list[int], ranks_per_node: int, restarts: int, fails: bool) 
     folder = tempfile.mkdtemp()
     program = Path(folder) / "program.py"
     program.write_text("print('trains')\n")
-    cluster = Recorded(Run([RankResult(0, exit=-9 if fails else 0)]))
-    config = ElasticConfig(
-        program, ranks_per_node, *nodes, max_restarts=restarts, cluster=cluster, environment={"NAME": "value"}
-    )
+    cluster: Any = Recorded(Run([RankResult(0, exit=-9 if fails else 0)]))
+    config = ElasticConfig(program, ranks_per_node, least, most, restarts, cluster, {"NAME": "value"})
     failure = ""
     try:
         ft.ElasticTraining(MemoryCheckpoints(folder, 2, None, lambda: None)).launch_elastic_training(config)
@@ -339,7 +337,7 @@ def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = FailingTraining(submission, ranks, draw, trained, every=2)
     run = training.launch(2, at={1: {"dies_at": 4}})
     expect_failed(run, "after a kill")
-    training.options["batch"] = batch = draw.choice([4, 5, 9])
+    training.options["batch"] = batch = draw.choice([5, 9, 11])
     run = training.launch(2, restarts=1).raise_if_failed()
     said = " ".join(run.values[0]["warnings"])
     for number in (7, batch):
@@ -429,7 +427,7 @@ def recovery_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def launch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     nodes = [draw.randrange(1, 4), draw.randrange(4, 9)]
     per_node, restarts = draw.randrange(1, 5), draw.randrange(2, 9)
-    given = [nodes, per_node, restarts]
+    given = [*nodes, per_node, restarts]
     run = ranks(2).call(submission.used_by(launched), [Args(*given, False), Args(*given, True)])
     right = {
         "nodes": nodes,
