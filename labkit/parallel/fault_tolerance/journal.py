@@ -77,6 +77,16 @@ class Journal:
                 found[line["step"]] = line["loss"]
         return found
 
+    def losses_by_attempt(self) -> list[dict[int, float]]:
+        """Return for each start the losses of its own steps, also of those that a later start has undone."""
+        found: list[dict[int, float]] = []
+        for line in self._lines():
+            if "attempt" in line:
+                found.append({})
+            elif "loss" in line and found:
+                found[-1][line["step"]] = line["loss"]
+        return found
+
     def steps_lost(self) -> list[int]:
         """Return for each restart the number of steps that were done, and done again."""
         attempts = self.attempts()

@@ -1,44 +1,81 @@
-"""Questions of fault_tolerance. TODO(author): where the answers come from: a run, or a formula."""
+"""Questions of fault_tolerance. Predictions' answers come from the notebook's runs; the others from counting."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-
-from labkit import Job, virtual
+from labkit.hardware.storage import STORAGE
 from labkit.questions import Number
-
-
-def add_up() -> float:
-    """Add up a one from each rank."""
-    dist.init_process_group()
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    return one.item()
-
-
-def total_of_four() -> float:
-    """Return the sum on four virtual ranks."""
-    return float(virtual(nproc_per_node=4).run(Job.calling(add_up)).raise_if_failed().values[0])
-
 
 QUESTIONS = [
     Number(
-        name="fault_tolerance_largest",
-        text="**Predict**: TODO(author): what the next picture shows, asked before it is drawn.",
-        answer=lambda totals: max(totals),
-        solution="4",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="steps_again",
+        text="**Predict**: a checkpoint is saved after every third step, and rank 1 is killed in step 9, when eight are "
+        "done. How many steps are done again?",
+        answer=lambda killed: killed.steps_lost[0],
+        solution="8 % 3",
+        near={
+            "8": "so many are done; those of the last checkpoint are not done again.",
+            "9": "steps begin again after the last checkpoint, not from the start.",
+            "3": "the last checkpoint has six steps, and eight were done.",
+            "1": "step 9 was not done, so it is not done again.",
+        },
+        otherwise="Which step does the last checkpoint have? How many were done since?",
+        why="The last checkpoint has six steps; {answer:.0f} of the eight are done again, and step 9 for the first time.",
         shown_by="the picture below",
     ),
     Number(
-        name="fault_tolerance_total",
-        text="**a** TODO(author): a question that a number decides.",
-        answer=total_of_four,
-        solution="2 * 2",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        otherwise="TODO(author): what to think of.",
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="best_goodput",
+        text="**Predict**: with a failure every 3.1 hours, 60 seconds for a checkpoint and 3 minutes for a restart, in what "
+        "percentage of the time does the job make progress, if it saves as often as is best?",
+        answer=lambda shares: max(shares.values()),
+        solution="100 * (1 - (2 * 60 / 11150) ** 0.5 - 180 / 11150)",
+        unit="%",
+        tolerance=0.02,
+        near={
+            "100 * (1 - 180 / 11150)": "checkpoints, and the work since the last one, cost time, too.",
+            "100 * (1 - (2 * 60 / 11150) ** 0.5)": "each failure also costs its restart.",
+        },
+        otherwise="Young's interval is about 19 minutes. How much of it is a checkpoint? A failure costs half an interval on "
+        "average, and a restart.",
+        why="About 60 s of every 19 minutes for checkpoints, as much again for work done twice, 180 s of 3.1 hours for "
+        "restarts: {answer:.1f} %.",
+        shown_by="the picture below",
+    ),
+    Number(
+        name="uneven_share",
+        text="**a** Three ranks share a global batch of 128. How many samples does rank 0 have?",
+        answer=lambda: 43,
+        solution="-(-128 // 3)",
+        near={"128 / 3": "samples are whole.", "42": "126 samples are then dealt out; who gets the other two?"},
+        otherwise="Sample i goes to rank i % 3.",
+        why="Samples 0, 3, ..., 126: {answer:.0f}. Ranks 0 and 1 have 43, rank 2 has 42, so ranks count by their samples.",
+    ),
+    Number(
+        name="load_seconds",
+        text="**b** A model of 13 billion parameters has 16 bytes of state for each. Four machines read it, each a quarter, "
+        "from network disks of 0.5 GB/s a machine. How many seconds does that take?",
+        answer=lambda: STORAGE["cloud-disk"].read_seconds(13e9 * 16 / 4),
+        solution="13 * 16 / 4 / 0.5",
+        unit="s",
+        tolerance=0.02,
+        near={
+            "13 * 16 / 0.5": "each machine reads only its quarter.",
+            "13 * 2 / 4 / 0.5": "the optimizer's state and the float32 weights are read, too.",
+        },
+        otherwise="208 GB on four disks.",
+        why="52 GB at 0.5 GB/s: {answer:.0f} s.",
+    ),
+    Number(
+        name="gpu_hours",
+        text="**c** 16,384 GPUs save every 20 minutes. How many GPU-hours of work does a failure destroy on average?",
+        answer=lambda: 16_384 * 10 / 60,
+        solution="16384 * 10 / 60",
+        unit="GPU-hours",
+        tolerance=0.02,
+        near={
+            "16384 * 20 / 60": "a failure comes at any moment of the interval: on average in its middle.",
+            "10 / 60": "all GPUs lose it.",
+        },
+        otherwise="How many minutes have passed since the last checkpoint, on average?",
+        why="Half an interval of all GPUs: 16,384 · 10 minutes = {answer:,.0f} GPU-hours.",
     ),
 ]
