@@ -41,6 +41,7 @@ STORAGE: dict[str, Storage] = {
         Storage("nvme-a100", 8.2, 9.3, 1e-3, f"{_FIO}: ND A100 v4"),
         Storage("nvme-h100", 33.9, 55.3, 1e-3, f"{_FIO}: ND H100 v5"),
         Storage("nvme-1", 5.0, 7.0, 1e-3, "assumed: one PCIe 4 drive of a workstation"),
+        Storage("cloud-disk-1gb", 1.0, 1.0, 5e-3, "AWS EBS user guide: a gp3 volume provisioned with 1,000 MB/s"),
         Storage("cloud-disk", 0.5, 0.5, 5e-3, "assumed: one network disk of a cloud instance"),
     )
 }

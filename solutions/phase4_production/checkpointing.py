@@ -69,6 +69,31 @@ class DistributedCheckpointer(given.CheckpointerBase):
         return list(results)
         ### END SOLUTION
 
+    def clean(self) -> None:
+        """Remove checkpoints but the `keep_last_n` newest and the best one, and what a crash has left unfinished.
+
+        Those that are torn do not count, and go, too. If none that would stay can be loaded, all stay.
+        """
+
+        # TODO 2. The first rank does. `given.checkpoint_folders`, the newest first, `given.unfinished_folders`, and
+        # `self.best_first`, of `self.storage`. `given.is_complete(self.storage, folder)` compares sizes;
+        # `given.is_loadable` reads all that there is: do without it where you know better, by `self.newest`.
+        ### BEGIN SOLUTION
+        def remove() -> None:
+            if self.rank:
+                return
+            folders = given.checkpoint_folders(self.storage)
+            complete = [folder for folder in folders if given.is_complete(self.storage, folder)]
+            keep = complete[: self.keep_last_n] + self.best_first(self.storage)[:1]
+            old = [folder for folder in folders if folder not in keep]
+            if not any(one == self.newest or given.is_loadable(self.storage, one) for one in keep):
+                old = []
+            for folder in given.unfinished_folders(self.storage) + old:
+                self.storage.remove(folder)
+
+        self.together(remove)
+        ### END SOLUTION
+
     def save_checkpoint(
         self, step: int, components: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> Path:
@@ -84,7 +109,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
     def write(self, step: int, snapshot: given.Snapshot, metrics: Mapping[str, float] | None) -> Path:
         """Write the snapshots of all ranks as the checkpoint of a step."""
 
-        # TODO 2. The first rank makes the folder `given.new_folder(self.storage, step)` with ".tmp" behind its name.
+        # TODO 3. The first rank makes the folder `given.new_folder(self.storage, step)` with ".tmp" behind its name.
         # Each rank writes `snapshot.file` there, from `snapshot.parts()`, and returns `snapshot.describe()`. When all
         # have, the first rank writes `given.MANIFEST`, [given.manifest_text(step, metrics, descriptions)], and renames
         # the folder. In a power failure the rename may survive while what was written before is lost, unless it was
@@ -112,7 +137,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
             self.storage.rename(f"{folder}.tmp", folder)
             self.storage.sync("")
 
-        folder = self.together(begin)[0]
+        folder: str = self.together(begin)[0]
         descriptions = self.together(write_own)
         self.together(commit)
         ### END SOLUTION
@@ -126,7 +151,8 @@ class DistributedCheckpointer(given.CheckpointerBase):
         At most one is being written: this waits for the one before, and raises its error, as saving and loading do.
         """
         given.check_save(step, components, metrics, self.metric)
-        # TODO 3. `self.snapshot(...)`; `given.start(function, *arguments)` calls it in a thread; `self.writing` is that.
+        # TODO 4. `self.snapshot(...)`, and `given.start(function, *arguments)`, which calls it in a thread, is
+        # `self.writing`.
         ### BEGIN SOLUTION
         self.wait()
         self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
@@ -134,7 +160,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
 
     def wait(self) -> None:
         """Wait for what `save_async` has begun, if anything. Raises its error, once."""
-        # This belongs to TODO 3, too. `self.writing.result()` waits; afterwards there is nothing to wait for.
+        # This belongs to TODO 4, too. `self.writing.result()` waits; afterwards there is nothing to wait for.
         ### BEGIN SOLUTION
         writing, self.writing = self.writing, None
         if writing is not None:
@@ -147,7 +173,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
         Warns of each one that is skipped, by its name. Nothing changes in the components before all ranks can read it.
         None if there is no checkpoint. Raises `CheckpointError` if there are some, but none can be loaded.
         """
-        # TODO 4. Ranks may see different folders for a while: whose list counts? `self.read(folder, components)` may
+        # TODO 5. Ranks may see different folders for a while: whose list counts? `self.read(folder, components)` may
         # fail on one rank only; `self.loaded.apply()` puts what it has read into the components and returns the step.
         ### BEGIN SOLUTION
         problems = []
@@ -163,29 +189,4 @@ class DistributedCheckpointer(given.CheckpointerBase):
         if problems:
             raise CheckpointError(f"no checkpoint can be loaded: {'; '.join(problems)}")
         return None
-        ### END SOLUTION
-
-    def clean(self) -> None:
-        """Remove checkpoints but the `keep_last_n` newest and the best one, and what a crash has left unfinished.
-
-        Those that are torn do not count, and go, too. If none that would stay can be loaded, all stay.
-        """
-
-        # TODO 5. The first rank does. `given.checkpoint_folders`, the newest first, `given.unfinished_folders`, and
-        # `self.best_first`, of `self.storage`. `given.is_complete(self.storage, folder)` compares sizes;
-        # `given.is_loadable` reads all that there is: do without it where you know better, by `self.newest`.
-        ### BEGIN SOLUTION
-        def remove() -> None:
-            if self.rank:
-                return
-            folders = given.checkpoint_folders(self.storage)
-            complete = [folder for folder in folders if given.is_complete(self.storage, folder)]
-            keep = complete[: self.keep_last_n] + self.best_first(self.storage)[:1]
-            old = [folder for folder in folders if folder not in keep]
-            if not any(one == self.newest or given.is_loadable(self.storage, one) for one in keep):
-                old = []
-            for folder in given.unfinished_folders(self.storage) + old:
-                self.storage.remove(folder)
-
-        self.together(remove)
         ### END SOLUTION

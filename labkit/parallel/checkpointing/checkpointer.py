@@ -66,7 +66,7 @@ class CheckpointerBase:
         return Snapshot(self._all(components), self.rank, self.ranks, self.format, copy)
 
     def read(self, folder: str, components: Mapping[str, Any]) -> None:
-        """Read what this rank needs of a checkpoint into `self.loaded`; `self.loaded.apply()` changes the components."""
+        """Read what this rank needs of a checkpoint into `self.loaded`, whose `apply()` changes the components."""
         self.loaded = LoadedState(self.storage, folder, self._all(components), self.rank)
 
     @staticmethod

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from labkit import Job, Run, virtual
+from labkit import Job, Run, catalogue, virtual
+from labkit.checks import Args, Ranks, Submission, group_of, work
 
 HEAD = """\
 import queue, threading, time
@@ -149,3 +150,35 @@ last.start()
     assert [rank.output for rank in run.ranks] == ["", ""]
     assert {event.operation for event in run.trace.collectives()} == {"all_reduce"}
     assert all(event.start >= 1 for event in run.trace.collectives())
+
+
+def exchanged(busy: Any, group: Any) -> float:
+    """On a rank: a thread reduces a number, while the first thread works."""
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    found = torch.zeros(1)
+
+    def add() -> None:
+        for _ in range(20):
+            part = torch.ones(1)
+            dist.all_reduce(part, group=group)
+            found.add_(part)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    for _ in range(30):
+        busy()
+    thread.join()
+    return float(found)
+
+
+def test_a_thread_communicates_while_another_one_works(kind: str) -> None:
+    """`work` that a call is given is made before there are threads: it must wait for the rank's turn all the same."""
+    submission = Submission(catalogue.find("process_group"), "")
+    run = Ranks(lambda **options: virtual(**options, **KINDS[kind]))(2).call(
+        submission.used_by(exchanged), [Args(work("busy", 0.01), group_of([0, 1]))] * 2
+    )
+    assert run.values == [40.0, 40.0]

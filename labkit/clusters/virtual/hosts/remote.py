@@ -89,7 +89,8 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
         leave_uncompiled()
     rendezvous_with(lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file"))
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
-    arguments.charge_with(endpoint.work)
+    # looked up at each call: once the rank has several threads, it is another method, which waits for the rank's turn
+    arguments.charge_with(lambda name, seconds: endpoint.work(name, seconds))
     current.begin()
     clocks.begin()
     random_states.seed_process(index)
