@@ -36,7 +36,7 @@ FORWARD = 0.01
 """Virtual seconds of a step's forward pass."""
 WRITE = 0.004
 """Virtual seconds to write a checkpoint."""
-READ = 1e-5
+READ = 1e-4
 """Virtual seconds to read a sample."""
 HANG = 1000.0
 """Virtual seconds of a rank that hangs."""

@@ -5,10 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Step(NamedTuple):
+    """A step that was done."""
+
+    number: int
+    """From 1."""
+    loss: float
+    """Mean over the global batch."""
+    seconds: float
+    """Time at which it was done, since 1970."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Journal:
 
     def record(self, step: int, epoch: int, loss: float) -> None:
         """Record that step number `step` is done, counted from 1, with the mean loss of its global batch."""
-        self._append({"step": step, "epoch": epoch, "loss": loss})
+        self._append({"step": step, "epoch": epoch, "loss": loss, "seconds": time.time()})
 
     def finish(self) -> None:
         """Record that the training is complete."""
@@ -77,15 +89,20 @@ class Journal:
                 found[line["step"]] = line["loss"]
         return found
 
-    def losses_by_attempt(self) -> list[dict[int, float]]:
-        """Return for each start the losses of its own steps, also of those that a later start has undone."""
-        found: list[dict[int, float]] = []
+    def steps_by_attempt(self) -> list[list[Step]]:
+        """Return for each start its own steps, also those that a later start has undone."""
+        found: list[list[Step]] = []
         for line in self._lines():
             if "attempt" in line:
-                found.append({})
+                found.append([])
             elif "loss" in line and found:
-                found[-1][line["step"]] = line["loss"]
+                found[-1].append(Step(line["step"], line["loss"], line["seconds"]))
         return found
+
+    def recovery_seconds(self) -> list[float]:
+        """Return the seconds between the last step of each start and the first one of the next, if both have any."""
+        steps = [own for own in self.steps_by_attempt() if own]
+        return [after[0].seconds - before[-1].seconds for before, after in itertools.pairwise(steps)]
 
     def steps_lost(self) -> list[int]:
         """Return for each restart the number of steps that were done, and done again."""

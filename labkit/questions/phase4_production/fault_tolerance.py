@@ -51,18 +51,18 @@ QUESTIONS = [
     ),
     Number(
         name="load_seconds",
-        text="**b** A model of 13 billion parameters has 16 bytes of state for each. Four machines read it, each a quarter, "
-        "from network disks of 0.5 GB/s a machine. How many seconds does that take?",
-        answer=lambda: STORAGE["cloud-disk"].read_seconds(13e9 * 16 / 4),
-        solution="13 * 16 / 4 / 0.5",
+        text="**b** A model of 13 billion parameters has 14 bytes of state for each. Four machines read it, each a quarter, "
+        "from network disks of 1 GB/s a machine. How many seconds does that take?",
+        answer=lambda: STORAGE["cloud-disk-1gb"].read_seconds(13e9 * 14 / 4),
+        solution="13 * 14 / 4",
         unit="s",
         tolerance=0.02,
         near={
-            "13 * 16 / 0.5": "each machine reads only its quarter.",
-            "13 * 2 / 4 / 0.5": "the optimizer's state and the float32 weights are read, too.",
+            "13 * 14": "each machine reads only its quarter.",
+            "13 * 2 / 4": "the optimizer's state and the float32 weights are read, too.",
         },
-        otherwise="208 GB on four disks.",
-        why="52 GB at 0.5 GB/s: {answer:.0f} s.",
+        otherwise="182 GB on four disks.",
+        why="45.5 GB at 1 GB/s: {answer:.0f} s.",
     ),
     Number(
         name="gpu_hours",
