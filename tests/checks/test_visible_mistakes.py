@@ -31,6 +31,28 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "fault_tolerance: Daly's interval is below 0 for long checkpoints": ("numbers", " if ratio < 1 else mtbf", ""),
+    "fault_tolerance: a restart takes no time": ("numbers", "-(restart_seconds + period) / mtbf", "-period / mtbf"),
+    "fault_tolerance: ranks count alike": ("one_process", "message.flat *= len(targets)", "pass"),
+    "fault_tolerance: the end is not saved": ("one_process", "if saved < step:", "if not losses:"),
+    "fault_tolerance: a restart begins with epoch 0": (
+        "killed",
+        "range(sampler.epoch, num_epochs)",
+        "range(num_epochs)",
+    ),
+    "fault_tolerance: steps are counted anew": ("killed", "step = int(found)", "step = 0"),
+    "fault_tolerance: momentum is not saved": ("killed", '"optimizer": optimizer, ', ""),
+    "fault_tolerance: to iterate draws a random number": ("dropout", "in given.batches(loader):", "in loader:"),
+    "fault_tolerance: the same global batch is said": ("changed_batch", "before != now", "before == now"),
+    "fault_tolerance: a hang is waited for": ("hang", "timeout=timedelta(seconds=self.hang_timeout)", ""),
+    "fault_tolerance: any two failures are one": ("repeated", " and ends[0] == ends[1] else", " else"),
+    "fault_tolerance: rank 0 keeps it to itself": (
+        "repeated",
+        "dist.broadcast_object_list(crash, src=0, group=self.group)",
+        "pass",
+    ),
+    "fault_tolerance: the lab stops a job that hangs": ("launch", "hang_timeout=None,", "hang_timeout=20.0,"),
+    "fault_tolerance: a job that has failed returns": ("launch", ".run(job).raise_if_failed()", ".run(job)"),
     "zero: in stage 2 parameters are shards": ("estimate", "(3, 2, 1)", "(2, 2, 1)"),
     "zero: what is offloaded counts as a shard": ("estimate", "elif not offload:", "else:"),
     "zero: zeros where nothing is missing": (

@@ -8,8 +8,8 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="steps_again",
-        text="**Predict**: a checkpoint is saved after every third step, and rank 1 is killed in step 9, when eight are "
-        "done. How many steps are done again?",
+        text="**Predict**: a checkpoint is saved after every third step, and rank 1 is killed in step 9, when eight "
+        "are done. How many steps are done again?",
         answer=lambda killed: killed.steps_lost[0],
         solution="8 % 3",
         near={
@@ -19,13 +19,13 @@ QUESTIONS = [
             "1": "step 9 was not done, so it is not done again.",
         },
         otherwise="Which step does the last checkpoint have? How many were done since?",
-        why="The last checkpoint has six steps; {answer:.0f} of the eight are done again, and step 9 for the first time.",
+        why="The last checkpoint has six steps; {answer:.0f} of the eight are done again, then step 9.",
         shown_by="the picture below",
     ),
     Number(
         name="best_goodput",
-        text="**Predict**: with a failure every 3.1 hours, 60 seconds for a checkpoint and 3 minutes for a restart, in what "
-        "percentage of the time does the job make progress, if it saves as often as is best?",
+        text="**Predict**: with a failure every 3.1 hours, 60 seconds for a checkpoint and 3 minutes for a restart, in "
+        "what percentage of the time does the job make progress, if it saves as often as is best?",
         answer=lambda shares: max(shares.values()),
         solution="100 * (1 - (2 * 60 / 11150) ** 0.5 - 180 / 11150)",
         unit="%",
@@ -34,10 +34,10 @@ QUESTIONS = [
             "100 * (1 - 180 / 11150)": "checkpoints, and the work since the last one, cost time, too.",
             "100 * (1 - (2 * 60 / 11150) ** 0.5)": "each failure also costs its restart.",
         },
-        otherwise="Young's interval is about 19 minutes. How much of it is a checkpoint? A failure costs half an interval on "
-        "average, and a restart.",
-        why="About 60 s of every 19 minutes for checkpoints, as much again for work done twice, 180 s of 3.1 hours for "
-        "restarts: {answer:.1f} %.",
+        otherwise="Young's interval is about 19 minutes. How much of it is a checkpoint? A failure costs half an "
+        "interval on average, and a restart.",
+        why="About 60 s of every 19 minutes for checkpoints, as much for work done twice, 180 s of 3.1 hours "
+        "for restarts: {answer:.1f} %.",
         shown_by="the picture below",
     ),
     Number(
@@ -47,12 +47,12 @@ QUESTIONS = [
         solution="-(-128 // 3)",
         near={"128 / 3": "samples are whole.", "42": "126 samples are then dealt out; who gets the other two?"},
         otherwise="Sample i goes to rank i % 3.",
-        why="Samples 0, 3, ..., 126: {answer:.0f}. Ranks 0 and 1 have 43, rank 2 has 42, so ranks count by their samples.",
+        why="Samples 0, 3, ..., 126: {answer:.0f}. Ranks 0 and 1 have 43, rank 2 has 42: they count by their samples.",
     ),
     Number(
         name="load_seconds",
-        text="**b** A model of 13 billion parameters has 14 bytes of state for each. Four machines read it, each a quarter, "
-        "from network disks of 1 GB/s a machine. How many seconds does that take?",
+        text="**b** A model of 13 billion parameters has 14 bytes of state for each. Four machines read it, each a "
+        "quarter, from network disks of 1 GB/s a machine. How many seconds does that take?",
         answer=lambda: STORAGE["cloud-disk-1gb"].read_seconds(13e9 * 14 / 4),
         solution="13 * 14 / 4",
         unit="s",

@@ -139,7 +139,7 @@ def one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(again.values[0]["steps"], "steps of a restart after the end", look_at=hint).equals(0)
 
 
-@check(points=6, todo=4, title="a rank is killed: the losses go on, on any number of ranks", look_at="resume")
+@check(points=4, todo=4, title="a rank is killed: the losses go on, on any number of ranks", look_at="resume")
 def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = FailingTraining(submission, ranks, draw, trained)
     what = "rank 1 of 3 killed in step 5"
