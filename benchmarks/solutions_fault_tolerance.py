@@ -1,4 +1,4 @@
-"""Part of solutions.py: exercise 21's training, which may fail at any step, compared with torch's DDP, on 4 local ranks.
+"""Part of solutions.py: exercise 21's training, which may fail at any step, beside torch's DDP, on 4 local ranks.
 
 Both train one epoch of the same global batches, without failures and without checkpoints (those are in exercise 20's
 part): what is compared is the price of being ready for failures, which is a journal, a sampler that knows its place,

@@ -7,19 +7,19 @@ from labkit.questions import Number
 
 QUESTIONS = [
     Number(
-        name="steps_again",
+        name="first_again",
         text="**Predict**: a checkpoint is saved after every third step, and rank 1 is killed in step 9, when eight "
-        "are done. How many steps are done again?",
-        answer=lambda killed: killed.steps_lost[0],
-        solution="8 % 3",
+        "are done. With which step does the second attempt begin?",
+        answer=lambda killed: killed.attempts[1].first_step + 1,
+        solution="8 // 3 * 3 + 1",
         near={
-            "8": "so many are done; those of the last checkpoint are not done again.",
-            "9": "steps begin again after the last checkpoint, not from the start.",
-            "3": "the last checkpoint has six steps, and eight were done.",
-            "1": "step 9 was not done, so it is not done again.",
+            "9": "what steps 7 and 8 did is in no checkpoint: it died with the ranks.",
+            "6": "step 6 is in the checkpoint.",
+            "8": "which step does the last checkpoint have?",
+            "1": "the last checkpoint has six steps.",
         },
-        otherwise="Which step does the last checkpoint have? How many were done since?",
-        why="The last checkpoint has six steps; {answer:.0f} of the eight are done again, then step 9.",
+        otherwise="Which step does the last checkpoint have?",
+        why="The last checkpoint has six steps, so step {answer:.0f} is next; two steps are done again.",
         shown_by="the picture below",
     ),
     Number(
@@ -29,7 +29,7 @@ QUESTIONS = [
         answer=lambda shares: max(shares.values()),
         solution="100 * (1 - (2 * 60 / 11150) ** 0.5 - 180 / 11150)",
         unit="%",
-        tolerance=0.02,
+        tolerance=0.01,
         near={
             "100 * (1 - 180 / 11150)": "checkpoints, and the work since the last one, cost time, too.",
             "100 * (1 - (2 * 60 / 11150) ** 0.5)": "each failure also costs its restart.",
