@@ -31,6 +31,74 @@ OWN_Q_KEPT = """((mean,),) = yield (own,)
 """
 
 MISTAKES = {
+    "checkpointing: each rank has its own clock": (
+        "decision",
+        "bool(given.exchange(due, self.decision_group)[0])",
+        "due",
+    ),
+    "checkpointing: any rank's clock counts": (
+        "decision",
+        "bool(given.exchange(due, self.decision_group)[0])",
+        "any(given.exchange(due, self.decision_group))",
+    ),
+    "checkpointing: an error stays on its rank": ("failure", "if any(problems):", "if problem:"),
+    "checkpointing: results of this rank alone": ("failure", "return list(results)", "return [result]"),
+    "checkpointing: torn ones count": ("cleaning", "if given.is_complete(self.storage, folder)]", "]"),
+    "checkpointing: the best one goes": ("cleaning", " + self.best_first(self.storage)[:1]", ""),
+    "checkpointing: the last one that loads goes": (
+        "cleaning",
+        "one == self.newest or given.is_loadable(self.storage, one)",
+        "True",
+    ),
+    "checkpointing: unfinished ones stay": ("cleaning", "given.unfinished_folders(self.storage) + old", "old"),
+    "checkpointing: contents are not synced": (
+        "order",
+        'self.storage.sync(f"{folder}.tmp/{snapshot.file}")',
+        "pass",
+    ),
+    "checkpointing: the manifest is not synced": ("order", "self.storage.sync(manifest)", "pass"),
+    "checkpointing: names are not synced": ("order", 'self.storage.sync(f"{folder}.tmp")', "pass"),
+    "checkpointing: the rename is not synced": ("order", 'self.storage.sync("")', "pass"),
+    "checkpointing: the first rank writes alone": (
+        "order",
+        "def write_own() -> dict[str, Any]:",
+        "def write_own() -> dict[str, Any]:\n            if self.rank:\n                return snapshot.describe()",
+    ),
+    "checkpointing: save_async writes at once": (
+        "behind",
+        "given.start(self.write, ",
+        "given.start(int, 0) and self.write(",
+    ),
+    "checkpointing: an error is swallowed": (
+        "late_error",
+        "None:\n            writing.result()",
+        "None:\n            writing.exception()",
+    ),
+    "checkpointing: an error comes again": (
+        "late_error",
+        "writing, self.writing = self.writing, None",
+        "writing = self.writing",
+    ),
+    "checkpointing: only the newest is tried": (
+        "loading",
+        "else None)[0]:",
+        "else None)[0][:1]:",
+    ),
+    "checkpointing: nothing is said of those that are skipped": (
+        "loading",
+        'warnings.warn(f"skipped checkpoint {problems[-1]}", stacklevel=3)',
+        "pass",
+    ),
+    "checkpointing: each rank loads what it can read": (
+        "loading",
+        "self.together(partial(self.read, folder, components))",
+        "self.read(folder, components)",
+    ),
+    "checkpointing: what cannot be loaded is as if it were not there": (
+        "loading",
+        "        if problems:\n            raise",
+        "        if False:\n            raise",
+    ),
     "fault_tolerance: Daly's interval is below 0 for long checkpoints": ("numbers", " if ratio < 1 else mtbf", ""),
     "fault_tolerance: a restart takes no time": ("numbers", "-(restart_seconds + period) / mtbf", "-period / mtbf"),
     "fault_tolerance: ranks count alike": ("one_process", "message.flat *= len(targets)", "pass"),

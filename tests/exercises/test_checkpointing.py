@@ -1,4 +1,4 @@
-"""The solution of checkpointing: resumed runs equal uninterrupted ones, on any number of ranks, with shards, and faults."""
+"""The solution of checkpointing: resumed runs equal uninterrupted ones, on any number of ranks, and nothing is lost."""
 
 from __future__ import annotations
 

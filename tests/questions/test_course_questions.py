@@ -104,6 +104,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
     "parallel_3d": {"steps": {(1, 1, 64): 0.462}},
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
     "expert_parallel": {"times": [24.6, 64.4, 116.2], "once": [0.875, 1.75, 3.48, 4.65]},
+    "checkpointing": {"measured": {"cloud-disk-1gb": [0.15, 39.2, 39.2]}},
     "fault_tolerance": {
         "killed": SimpleNamespace(attempts=[SimpleNamespace(first_step=0), SimpleNamespace(first_step=6)]),
         "shares": {16: 88.4, 18.6: 88.48, 19.3: 88.48},

@@ -87,7 +87,8 @@ def train_step(components: dict[str, Any], data: Tensor, noisy: bool, group: Any
     components["optimizer"].step()
     components["scheduler"].step()
     components["steps"] += 1
-    return weight.detach()[0].clone()
+    found: Tensor = weight.detach()[0].clone()
+    return found
 
 
 def driven(
@@ -100,7 +101,7 @@ def driven(
     mark: Any = None,
     disk: Any = None,
     noisy: bool = True,
-) -> list[Any]:
+) -> Any:
     """On a rank: do the actions one after another; return what comes of each, or the error that it raises.
 
     server: arguments of `serve`, on the last rank, which does that instead.
@@ -271,8 +272,7 @@ def torn(files: Mapping[str, str], folder: str, pattern: str, draw: Draw) -> dic
 def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size, before, after = draw.choice([2, 3]), draw.choice([3, 7]), 6
-    save = draw.choice(["save_checkpoint", "save_async"])
-    actions = [["new", {}], ["train", before], [save, before], ["train", after], ["wait"]]
+    actions: list[list[Any]] = [["new", {}], ["train", before], ["save_checkpoint", before], ["train", after]]
     run = session.run(world_size, actions)
     wanted = session.trained(world_size, before + after)
     for number, part in ((1, wanted[:before]), (3, wanted[before:])):
@@ -293,7 +293,7 @@ def other_world_size(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     first, *others = draw.choice([[2, 3, 1], [3, 2, 4], [4, 2, 3]])
     wanted = session.trained(1, before + after, noisy=False)
     for form, second in zip(draw.sample(["sharded", "full"], 2), others, strict=True):
-        actions = [["new", {"format": form}], ["train", before], ["save_checkpoint", before]]
+        actions: list[list[Any]] = [["new", {"format": form}], ["train", before], ["save_checkpoint", before]]
         run = session.run(first, actions, noisy=False)
         ranks.renew()
         actions = [["new", {}], ["load_latest_checkpoint"], ["train", after]]
@@ -339,15 +339,17 @@ def crashes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     log = log_of(run)
     returned = {int(one["path"].split()[1]): number for number, one in enumerate(log, 1) if one["op"] == "note"}
     expect(sorted(returned), "steps after which save_checkpoint returned").equals(saves)
-    states = list(crash_states(log))
+    states: dict[Any, Any] = {}
+    for state in crash_states(log):
+        least = max((step for step, after in returned.items() if after <= state.after), default=None)
+        states.setdefault((least, *sorted(state.files.items())), state)
     expect(len(states), "states that a crash can leave").at_least(10)
     actions = [["new", {}]]
     for number in range(len(states)):
         actions += [["scene", number], ["corrupted"], ["load_latest_checkpoint"], ["weights"]]
     ranks.renew()
-    again = session.run(world_size, actions, scenes=[state.files for state in states])
-    for number, state in enumerate(states):
-        least = max((step for step, after in returned.items() if after <= state.after), default=None)
+    again = session.run(world_size, actions, scenes=[state.files for state in states.values()])
+    for number, ((least, *_), state) in enumerate(states.items()):
         where = f"after a power failure behind operation {state.after}, {state.operation}"
         seen = results(again, 4 * number + 3)
         for rank, step in enumerate(seen):
@@ -367,7 +369,7 @@ def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([1, 2, 3])
     save = draw.choice(["save_checkpoint", "save_async"])
-    actions = [["new", {}], ["train", 1], [save, 1], ["train", 1], [save, 2], ["wait"]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], [save, 1], ["train", 1], [save, 2], ["wait"]]
     run = session.run(world_size, actions)
     expect(folders_in(files_of(run)), "folders at the end").equals(["step_00000001", "step_00000002"])
     for state in crash_states(log_of(run)):
@@ -379,7 +381,7 @@ def complete_names(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
     run = session.run(world_size, actions)
     files, newest = files_of(run), "step_00000002"
     data, manifest = "rank_", "manifest"
@@ -414,12 +416,12 @@ def skips(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def failing_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
+    actions: list[list[Any]] = [["new", {}], ["train", 1], ["save_checkpoint", 1], ["train", 1], ["save_checkpoint", 2]]
     actions += [["load_latest_checkpoint"], ["train", 1], ["save_checkpoint", 2], ["load_latest_checkpoint"]]
     one = draw.randrange(1, world_size)
     # the first save writes one file on this rank, which works
-    cases = [("write", one, ENOSPC, "disk is full"), ("rename", 0, EROFS, "read-only"), ("sync", one, EIO, "I/O")]
-    for op, rank, number, text in draw.sample(cases, 2):
+    cases = [("write", one, ENOSPC, "disk is full"), ("rename", 0, EROFS, "read-only")]
+    for op, rank, number, text in cases:
         before = session.run(world_size, actions[:3])
         ranks.renew()
         fault = {"op": op, "rank": rank, "errno": number, "times": 1}
@@ -469,7 +471,7 @@ def decisions(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=2, todo=5, title="the newest and the best stay, and one that loads always", look_at="clean")
 def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, keep, mode = draw.choice([1, 2]), draw.choice([1, 2]), draw.choice(["min", "max"])
+    world_size, keep, mode = 2, draw.choice([1, 2]), draw.choice(["min", "max"])
     best, count = draw.choice([1, 2]), 5
     losses = {step: float(step) if step == best else 10.0 + step for step in range(1, count + 1)}
     options = {"keep_last_n": keep, "metric": "score", "mode": mode}
@@ -508,7 +510,7 @@ def cleaning(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def behind(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
-    world_size, step, disk = draw.choice([1, 2]), draw.choice([2, 3]), draw.choice([0.5, 1.0])
+    world_size, step, disk = 2, draw.choice([2, 3]), draw.choice([0.5, 1.0])
     actions: list[list[Any]] = [["new", {}], ["train", step], ["mark"], ["save_async", step], ["mark"]]
     actions += [["train", 2], ["busy", 50], ["mark"], ["wait"], ["mark"], ["load_latest_checkpoint"], ["weights"]]
     run = session.run(world_size, actions, disk=disk)
@@ -532,7 +534,15 @@ def _is_mark(event: Any, rank: int) -> bool:
 def one_at_a_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     session = Session(submission, ranks, draw)
     world_size = draw.choice([2, 3])
-    actions = [["new", {}], ["train", 1], ["save_async", 1], ["train", 1], ["save_async", 2], ["wait"], ["wait"]]
+    actions: list[list[Any]] = [
+        ["new", {}],
+        ["train", 1],
+        ["save_async", 1],
+        ["train", 1],
+        ["save_async", 2],
+        ["wait"],
+        ["wait"],
+    ]
     run = session.run(world_size, actions, disk=0.5)
     for number in (2, 4, 5, 6):
         expect(results(run, number), f"results of {actions[number][0]}").equals([None] * world_size)

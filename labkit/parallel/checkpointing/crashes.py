@@ -38,14 +38,13 @@ class CrashState(NamedTuple):
 
 
 def crash_states(log: Iterable[Mapping[str, Any]]) -> Iterator[CrashState]:
-    """Yield the states after each operation that changes something, each once.
+    """Yield the different states after each operation that changes something.
 
     Four of them: nothing that is not synced is left; all names are, but contents are torn; names in the root are, but
     not those of files; what was removed is gone, but what was renamed is not.
     """
     root: dict[str, _Folder] = {}
     synced: dict[str, _Folder] = {}
-    seen = set()
     for after, entry in enumerate(log, 1):
         op, path = entry["op"], entry["path"]
         if entry.get("failed") or op not in ("make_folder", "write", "sync", "rename", "remove"):
@@ -66,13 +65,14 @@ def crash_states(log: Iterable[Mapping[str, Any]]) -> Iterator[CrashState]:
             root[entry["new"]] = root.pop(path)
         else:
             del root[path]
+        seen = set()
         removed = {n: one for n, one in synced.items() if any(one is other for other in root.values())}
         for folders, all_names in ((synced, False), (root, True), (root, False), (removed, False)):
             files = _left(folders, all_names)
-            if (key := frozenset(files.items())) not in seen:
+            broken = tuple(n for n, one in folders.items() if not n.endswith(".tmp") and _is_broken(n, one, files))
+            if (key := (frozenset(files.items()), broken)) not in seen:
                 seen.add(key)
-                broken = [n for n, one in folders.items() if not n.endswith(".tmp") and _is_broken(n, one, files)]
-                yield CrashState(after, f"{op} {path or 'the root folder'}", files, tuple(broken))
+                yield CrashState(after, f"{op} {path or 'the root folder'}", files, broken)
 
 
 def _left(folders: Mapping[str, _Folder], all_names: bool) -> dict[str, str]:

@@ -57,7 +57,7 @@ class FsspecStorage(Storage):
         self.files.invalidate_cache()
         if not self.files.isdir(self._path(path)):
             return {}
-        found = self.files.ls(self._path(path), detail=True)
+        found = sorted(self.files.ls(self._path(path), detail=True), key=lambda one: str(one["name"]))
         return {PurePosixPath(one["name"]).name: one["size"] or 0 for one in found}
 
     def read(self, path: str, start: int = 0, nbytes: int | None = None) -> bytearray:

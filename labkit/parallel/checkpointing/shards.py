@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -14,7 +15,8 @@ from labkit.parallel.zero.sharded_module import ShardedModule
 from labkit.parallel.zero.sharded_optimizer import ShardedOptimizer
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """One parameter's tensor, such as its values or a moment of Adam, of which each rank has a range."""
 
     flat: FlatParameters

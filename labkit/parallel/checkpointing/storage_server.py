@@ -78,8 +78,8 @@ def serve(
     """Do what the clients ask for until all have left; return the log, an entry for each operation, and the files.
 
     scenes: files at the start, and those that `scene` changes to. faults: operations that fail, such as {"op": "write",
-    "rank": 1, "errno": 28, "times": 2}, `times` of them; without a rank for all. disk: is called for each write, and
-    takes its time.
+    "rank": 1, "errno": 28, "times": 2}, `times` of them; without a rank for all. disk: is called for each file and
+    folder that is made, and takes its time.
     """
     folders = _folders(scenes[0])
     left = [dict(fault) for fault in faults]
@@ -94,7 +94,7 @@ def serve(
             log[-1]["failed"] = True
             _send(rank, {"errno": fault["errno"]})
             continue
-        if op == "write" and disk is not None:
+        if op in ("make_folder", "write") and disk is not None:
             disk()
         if op == "scene":
             folders = _folders(scenes[request["number"]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 MUTANTS = {
-    "renames_first": Mutant(19, loses={"crashes", "complete_names"}).edited("""
+    "renames_first": Mutant(23, loses={"complete_names"}).edited("""
         The folder gets its name before its content is synced.
 
         - self.storage.sync(manifest)
@@ -33,7 +33,7 @@ MUTANTS = {
         - self.storage.sync("")
         + pass
     """),
-    "writes_in_place": Mutant(19, loses={"crashes", "complete_names"}).edited("""
+    "writes_in_place": Mutant(20, loses={"complete_names", "failing_rank", "one_at_a_time"}).edited("""
         Files are written under the checkpoint's own name from the start.
 
         - self.storage.make_folder(f"{folder}.tmp")
@@ -65,17 +65,17 @@ MUTANTS = {
         + folder: str = self.together(begin)[0]
     """),
     "first_rank_only": Mutant(
-        3,
+        4,
         loses={
             "resumes",
             "other_world_size",
             "bytes_of_each_rank",
             "crashes",
-            "complete_names",
             "skips",
             "failing_rank",
             "cleaning",
             "behind",
+            "one_at_a_time",
         },
     ).edited("""
         Only the first rank writes, as if it had everything.
@@ -85,18 +85,13 @@ MUTANTS = {
         +     if self.rank:
         +         return snapshot.describe()
     """),
-    "forgets_random_states": Mutant(17, loses={"resumes", "crashes"}).edited("""
+    "forgets_random_states": Mutant(22, loses={"resumes"}).edited("""
         The generators are not in the checkpoint.
 
         - return self.write(step, self.snapshot(step, components, copy=False), metrics)
-        + return self.write(step, self._bare(step, components, copy=False), metrics)
-        +
-        + def _bare(self, step: int, components: Mapping[str, Any], copy: bool) -> given.Snapshot:
-        +     self.snapshot(step, components, copy)
-        +     return given.Snapshot(components, self.rank, self.ranks, self.format, copy)
-
-        - self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
-        + self.writing = given.start(self.write, step, self._bare(step, components, copy=True), metrics)
+        + self.snapshot(step, components, copy=False)
+        + snapshot = given.Snapshot(components, self.rank, self.ranks, self.format, copy=False)
+        + return self.write(step, snapshot, metrics)
     """),
     "epoch_start": Mutant(19, loses={"resumes", "other_world_size"}).edited("""
         Training resumes at the start of the epoch: only what has tensors is loaded.
@@ -117,13 +112,11 @@ MUTANTS = {
         - writing.result()
         + writing.exception()
     """),
-    "no_copy": Mutant(20, loses={"behind", "resumes"}).edited("""
-        The thread makes the snapshot, when training has gone on.
+    "no_copy": Mutant(23, loses={"behind"}).edited("""
+        The thread writes from the memory that training changes.
 
         - self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
-        + self.writing = given.start(
-        +     lambda: self.write(step, self.snapshot(step, components, copy=True), metrics)
-        + )
+        + self.writing = given.start(self.write, step, self.snapshot(step, components, copy=False), metrics)
     """),
     "waits_for_the_write": Mutant(22, loses={"behind", "one_at_a_time"}).edited("""
         `save_async` saves at once.
@@ -131,7 +124,7 @@ MUTANTS = {
         - self.writing = given.start(self.write, step, self.snapshot(step, components, copy=True), metrics)
         + self.write(step, self.snapshot(step, components, copy=True), metrics)
     """),
-    "raises_alone": Mutant(21, loses={"skips", "failing_rank"}).edited("""
+    "raises_alone": Mutant(20, loses={"skips", "failing_rank", "one_at_a_time"}).edited("""
         A rank that fails raises its error, and the others wait for it.
 
         - problem = given.describe(error)
@@ -150,7 +143,7 @@ MUTANTS = {
         - keep = complete[: self.keep_last_n] + self.best_first(self.storage)[:1]
         + keep = complete[: self.keep_last_n]
     """),
-    "believes_the_newest": Mutant(23, loses={"skips"}).edited("""
+    "believes_the_newest": Mutant(21, loses={"skips", "cleaning"}).edited("""
         Only the newest checkpoint is tried.
 
         - for folder in self.together(lambda: order(self.storage) if self.rank == 0 else None)[0]:
