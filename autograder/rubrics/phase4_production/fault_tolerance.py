@@ -68,6 +68,7 @@ def misused(cases: list[str]) -> list[str]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = ft.ElasticTraining(checkpoints, 5.0).train_with_fault_tolerance
     tried = {
+        "": lambda: ft.young_daly_interval(60.0, 1e6, 100),
         "checkpoint_seconds": lambda: ft.young_daly_interval(0.0, 10.0, 1),
         "restart_seconds": lambda: ft.goodput(1.0, 1.0, -1.0, 1.0, 1),
         "checkpointer": lambda: ft.ElasticTraining(object(), 5.0),
@@ -443,13 +444,16 @@ def launch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(value["error"], f"error of a launch whose job {'fails' if error else 'succeeds'}").equals(error)
 
 
-@check(points=1, todo=4, title="bad arguments raise ValueError before any message", look_at="checks at the start")
+@check(points=1, todo=1, title="bad arguments raise ValueError before any message", look_at="checks at the start")
 def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    cases = ["checkpoint_seconds", "restart_seconds", "checkpointer", "hang_timeout", "loader"]
+    cases = ["", "checkpoint_seconds", "restart_seconds", "checkpointer", "hang_timeout", "loader"]
     draw.shuffle(cases)
     (found,) = ranks(1).call(submission.used_by(misused), [Args(cases)]).values
     for case, seen in zip(cases, found, strict=True):
-        expect(seen, f"error for a wrong {case}").contains("ValueError: " + case)
+        if case:
+            expect(seen, f"error for a wrong {case}").contains("ValueError: " + case)
+        else:
+            expect(seen, "error for right arguments of young_daly_interval").equals("nothing")
 
 
 @check(points=1, todo=4, title="real processes: SIGKILL, and on", look_at="what may be different with gloo")
