@@ -62,7 +62,7 @@ def with_torchrun(folder: Path, ranks: int, restarts: int) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
     command += [f"--max-restarts={restarts}", str(PROGRAM)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
 
 
 def kill_some(folder: Path, ranks: int, kills: int, draw: random.Random, ended: Callable[[], bool]) -> int:
