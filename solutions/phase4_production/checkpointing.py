@@ -24,7 +24,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
     """Saves and loads what a training consists of, in folders `step_00000120` of `checkpoint_dir`.
 
     DistributedCheckpointer(checkpoint_dir, keep_last_n=3, checkpoint_interval_minutes=30.0, *, group=None,
-    format="sharded", metric=None, mode="min", storage=None)
+    format="sharded", metric=None, mode="min", storage=None, timeout_seconds=1800.0)
 
     checkpoint_dir: a folder that all ranks share, or an address of fsspec, `memory://run1`. keep_last_n: how many
     checkpoints are kept; the best one stays beside them. group: the ranks that train together, None: all; each calls

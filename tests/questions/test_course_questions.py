@@ -8,6 +8,7 @@ import inspect
 import random
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -104,6 +105,10 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
     "context_parallel": {"ideal_ms": 677.8, "fullest": {"contiguous": [1.53, 1.77, 1.88, 1.94, 1.97]}},
     "expert_parallel": {"times": [24.6, 64.4, 116.2], "once": [0.875, 1.75, 3.48, 4.65]},
     "checkpointing": {"measured": {"cloud-disk-1gb": [0.15, 39.2, 39.2]}},
+    "fault_tolerance": {
+        "killed": SimpleNamespace(attempts=[SimpleNamespace(first_step=0), SimpleNamespace(first_step=6)]),
+        "shares": {16: 88.4, 18.6: 88.48, 19.3: 88.48},
+    },
     "monitoring": {"step_ms": {1.3: 25.4}, "cost": {1: 2.22}},
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""

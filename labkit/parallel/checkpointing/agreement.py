@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -13,9 +14,11 @@ from labkit.parallel.collective_arguments import group_ranks
 from labkit.torch_versions.dispatch import no_modes
 
 
-def own_group(group: ProcessGroup | None) -> ProcessGroup:
+def own_group(group: ProcessGroup | None, timeout_seconds: float) -> ProcessGroup:
     """Return a new group of the same ranks, on CPUs: a thread communicates there while training does elsewhere."""
-    made: ProcessGroup = dist.new_group(group_ranks(group), backend="gloo", use_local_synchronization=True)
+    made: ProcessGroup = dist.new_group(
+        group_ranks(group), timedelta(seconds=timeout_seconds), "gloo", use_local_synchronization=True
+    )
     return made
 
 

@@ -39,15 +39,16 @@ class CheckpointerBase:
         metric: str | None = None,
         mode: str = "min",
         storage: Storage | None = None,
+        timeout_seconds: float = 1800.0,
     ) -> None:
         check_options(keep_last_n, checkpoint_interval_minutes, format, metric, mode, storage)
         self.checkpoint_dir, self.keep_last_n, self.format = checkpoint_dir, keep_last_n, format
         self.interval_seconds = 60 * checkpoint_interval_minutes
         self.metric, self.mode = metric, mode
         self.storage = storage_at(checkpoint_dir, format, group) if storage is None else storage
-        self.group = own_group(group)
+        self.group = own_group(group, timeout_seconds)
         """For saving and loading, apart from that of training: a thread may be writing meanwhile."""
-        self.decision_group = own_group(group)
+        self.decision_group = own_group(group, timeout_seconds)
         """For decisions, which training makes meanwhile, too."""
         self.rank, self.ranks = rank_and_size(self.group)
         self.last_save_seconds = time.monotonic()
