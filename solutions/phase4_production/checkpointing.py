@@ -103,7 +103,7 @@ class DistributedCheckpointer(given.CheckpointerBase):
         raise `CheckpointError`, and earlier checkpoints are as before.
         """
         given.check_save(step, components, metrics, self.metric)
-        self.wait()
+        self.finish_writing()
         return self.write(step, self.snapshot(step, components, copy=False), metrics)
 
     def write(self, step: int, snapshot: given.Snapshot, metrics: Mapping[str, float] | None) -> Path:

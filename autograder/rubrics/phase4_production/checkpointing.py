@@ -162,6 +162,8 @@ def driven(
                     dist.barrier(group)
                 elif name == "note" and rank == 0:
                     storage.note(more[0])
+            except NotImplementedError:
+                raise  # a part that is not written yet is no answer
             except Exception as error:
                 result = f"{type(error).__name__}: {error}"
         found.append([result, [str(one.message) for one in caught]])

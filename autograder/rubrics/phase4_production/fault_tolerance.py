@@ -80,6 +80,8 @@ def misused(cases: list[str]) -> list[str]:
         try:
             tried[case]()
             found.append("nothing")
+        except NotImplementedError:
+            raise  # a part that is not written yet is no answer
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
     return found
@@ -114,6 +116,8 @@ def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: b
     failure = ""
     try:
         ft.ElasticTraining(MemoryCheckpoints(folder, 2, None, lambda: None)).launch_elastic_training(config)
+    except NotImplementedError:
+        raise  # a part that is not written yet is no answer
     except Exception as error:
         failure = type(error).__name__
     (job,) = cluster.jobs
@@ -333,7 +337,7 @@ def other_world_sizes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(said, "warnings about the global batch, which is the same").equals(0)
 
 
-@check(points=1, todo=3, title="another global batch is said", look_at="resume: when is it another one?")
+@check(points=1, todo=4, title="another global batch is said", look_at="resume: when is it another one?")
 def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = FailingTraining(submission, ranks, draw, trained, every=2)
     run = training.launch(2, at={1: {"dies_at": 4}})

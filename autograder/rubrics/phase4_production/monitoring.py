@@ -173,6 +173,8 @@ def misused(cases: list[str]) -> list[str]:
         try:
             tried[case]()
             found.append("nothing")
+        except NotImplementedError:
+            raise  # a part that is not written yet is no answer
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
     return found

@@ -81,15 +81,20 @@ class CheckpointerBase:
         is read and verified on all ranks. Raises `CheckpointError` if there are checkpoints, but none can be loaded.
         """
         check_components(components)
-        self.wait()
+        self.finish_writing()
         return self.load_first(components, checkpoint_folders)
 
     def load_best_checkpoint(self, components: Mapping[str, Any]) -> int | None:
         """As `load_latest_checkpoint`, with the best value of the metric first."""
         check_components(components)
         check_metric(self.metric)
-        self.wait()
+        self.finish_writing()
         return self.load_first(components, self.best_first)
+
+    def finish_writing(self) -> None:
+        """Wait for what `save_async` has begun, if it has begun anything."""
+        if self.writing is not None:
+            self.wait()
 
     def best_first(self, storage: Storage) -> list[str]:
         """Return the folders whose checkpoints have the metric, the best first; of equal ones the newest first."""
@@ -104,7 +109,7 @@ class CheckpointerBase:
 
         Those that are torn do not count, and go, too. If none that would stay can be loaded, all stay.
         """
-        self.wait()
+        self.finish_writing()
         self.clean()
 
     # What the exercise writes -----------------------------------------------------------------------------------------

@@ -5,6 +5,11 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 MUTANTS = {
+    "believes_every_number": Mutant(24, loses={"arguments"}).edited("""
+        Goodput of impossible numbers is a number, too.
+
+        - given.check_goodput(interval_seconds, checkpoint_seconds, restart_seconds, gpu_mtbf_seconds, num_gpus)
+    """),
     "resumes_at_epochs_start": Mutant(
         12,
         loses={

@@ -80,6 +80,8 @@ def driven(
                     dist.barrier(group)
                 else:
                     result = getattr(checkpointer, name)(*more)
+            except NotImplementedError:
+                raise  # a part that is not written yet is no answer
             except Exception as error:
                 result = f"{type(error).__name__}: {error}"
         found.append([result, " ".join(str(one.message) for one in caught)])

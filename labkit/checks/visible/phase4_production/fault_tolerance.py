@@ -73,6 +73,8 @@ def launched() -> dict[str, Any]:
     try:
         training.launch_elastic_training(config)
         found["error"] = "none"
+    except NotImplementedError:
+        raise  # a part that is not written yet is no answer
     except Exception as error:
         found["error"] = type(error).__name__
     return found
@@ -166,7 +168,7 @@ def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(run.values[0]["losses"], "steps and losses after a kill in step 6, to the last bit").equals(right)
 
 
-@check(points=2, todo=3, title="another global batch is said", look_at="resume: `loaded_global_batch_size`")
+@check(points=2, todo=4, title="another global batch is said", look_at="resume: `loaded_global_batch_size`")
 def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = FailingTraining(submission, ranks, draw, trained)
     training.launch(2, at={1: {"dies_at": 4}})
