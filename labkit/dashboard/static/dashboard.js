@@ -72,7 +72,7 @@ export class Dashboard {
         this.title.textContent = `Training: ${data.folder}`;
         const steps = data.last_step < 0 ? "No steps yet." : `Step ${data.last_step.toLocaleString("en")}`;
         const parts = [steps, `${data.ranks.length} of ${data.world_size} ranks`];
-        if (data.last_step >= 0) parts.push(`${data.number_of_alarms} alarms`);
+        if (data.last_step >= 0) parts.push(`${data.number_of_alarms} ${data.number_of_alarms === 1 ? "alarm" : "alarms"}`);
         this.state.textContent = parts.join(" · ");
         this.throughput.lines(data, { "": data.samples_per_second }, { "": COLOURS.compute }, "");
         this.throughput.value(`${shown(last(data.samples_per_second), "")} samples/s`);
