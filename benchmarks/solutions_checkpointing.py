@@ -1,7 +1,7 @@
 """Part of solutions.py: exercise 20's checkpointer compared with torch.distributed.checkpoint (DCP), on 2 local ranks.
 
-Both save and load a model that all ranks have alike and its Adam state, on the same file system; the solution also
-syncs, verifies checksums and removes the checkpoint before. DCP syncs files, too. The stall is the time until
+Both save and load a model that all ranks have alike and its Adam state, on the same file system, and sync the files;
+the solution also has checksums, which it verifies, and syncs folders. None is removed. The stall is the time until
 `save_async` and DCP's `async_save` return. Runs alternate; the time is the slowest rank's. The work names the bytes of
 both on disk.
 """
@@ -34,7 +34,7 @@ for parameter in model.parameters():
     parameter.grad = torch.ones_like(parameter)
 optimizer.step()
 components = {"model": model, "optimizer": optimizer}
-checkpointer = checkpointing.DistributedCheckpointer(f"{folder}/mine", 1)
+checkpointer = checkpointing.DistributedCheckpointer(f"{folder}/mine", 2 * repetitions + 2)  # DCP removes none
 background = dist.new_group(backend="gloo")
 
 
@@ -69,7 +69,7 @@ for step in range(repetitions + 1):
     seconds["stall"][1].append((found := timed(save))[0])
     found[1].result()
 dist.barrier()
-sizes = [size("mine"), size("theirs0")]
+sizes = [size("mine/step_00000000"), size("theirs0")]
 dist.barrier()
 if dist.get_rank() == 0:
     shutil.rmtree(folder)
