@@ -164,10 +164,13 @@ return tensor"""
     inputs = [torch.full((500_000,), float(rank + 1)) for rank in range(2)]
     for body, nbytes in ((pairs, 4_000_000), (knows, 0)):
         source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
-        found = ranks.processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), inputs)
-        assert [value[0].item() for value in found.values] == [3.0, 3.0]
-        # not counted twice; on a busy machine TCP retransmits up to a third
-        assert nbytes <= found.bytes_on_the_wire <= 1.9 * nbytes + 20_000
+        counted = []
+        for _ in range(3):  # on a busy machine TCP retransmits more: the least counts
+            found = ranks.processes(2).call(Reference(Submission(Exercise(NAME), source), "tried"), inputs)
+            assert [value[0].item() for value in found.values] == [3.0, 3.0]
+            counted.append(found.bytes_on_the_wire)
+            assert counted[-1] >= nbytes
+        assert min(counted) <= 1.1 * nbytes + 20_000
     submission_sandbox.close()
 
 
