@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
-from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import RankError, ranges
@@ -112,7 +111,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     """Describe the first failure of `run`."""
     first = run.first_failure
     error = first.error if first else None
-    unwritten = error is not None and error.type == "NotImplementedError" and error.message == NOT_WRITTEN
+    unwritten = error is not None and error.is_gap
     where = _place(error.where, submission) if error else ""
     if run.stopped:
         # without the number of seconds, which differs from check to check

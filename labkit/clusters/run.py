@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import views
+from labkit.clusters import error_hints
 from labkit.clusters.rank_status import RankStatus
 from labkit.trace import Trace
 
@@ -47,6 +48,11 @@ class RankError:
     def says_nothing(self) -> bool:
         """Whether the message only repeats the type of the error."""
         return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether a part of a template was called that is not written yet."""
+        return (self.type, self.message) == ("NotImplementedError", error_hints.NOT_WRITTEN)
 
     @property
     def file(self) -> str:
@@ -193,7 +199,7 @@ class Run:
 
     def what_to_try(self) -> list[str]:
         """Findings about the first failure and a hint, in a line or two."""
-        from labkit.clusters import connection_loss, error_hints
+        from labkit.clusters import connection_loss
 
         first = self.first_failure
         if first is None or first.error is None:
