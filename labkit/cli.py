@@ -71,7 +71,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     hint.set_defaults(run=_hint)
 
     dashboard = commands.add_parser("dashboard", help="show a monitor's log in the browser, also while a job writes it")
-    dashboard.add_argument("logdir", type=Path, metavar="LOGDIR", help="log_dir of the monitor: rank-00000.jsonl, ...")
+    shown = dashboard.add_mutually_exclusive_group(required=True)
+    shown.add_argument(
+        "logdir", type=Path, nargs="?", help="log_dir of the monitor: rank-00000.jsonl, ...", metavar="LOGDIR"
+    )
+    shown.add_argument(
+        "--grafana", action="store_true", help="print a dashboard for Grafana, of what PrometheusSink exports"
+    )
     dashboard.add_argument("--port", type=int, default=0, help="of the page, on this machine (default: a free one)")
     dashboard.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
     dashboard.set_defaults(run=_dashboard)
@@ -161,6 +167,14 @@ def _hint(options: argparse.Namespace) -> int:
 
 
 def _dashboard(options: argparse.Namespace) -> int:
+    if options.grafana:
+        from labkit.dashboard.grafana import grafana_dashboard
+
+        try:
+            print(grafana_dashboard())
+        except ImportError as error:
+            raise CommandError(str(error)) from None
+        return 0
     if not options.logdir.is_dir():
         raise CommandError(f"there is no folder {options.logdir}: give the log_dir of the monitor")
     from labkit.dashboard.server import serve

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def lock() -> dict[str, str]:
     """Return versions by package name."""
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == [], "names and versions only"
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.!]+", line)] == [], "names and versions only"
     pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
     assert len(pins) == len(lines), "a package is pinned twice"
     return pins

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -145,18 +150,46 @@ def test_prometheus_reads_the_last_step_of_a_rank() -> None:
     assert samples["training_alarms_total"] == (1.0, {"cause": "slow compute", "rank": "5"})
 
 
-def test_tensorboard_reads_the_scalars_of_each_step(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_tensorboards_server_shows_the_scalars_of_each_step_and_the_alarms(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        sink = TensorBoardSink(tmp_path, rank)
+        for step, loss in enumerate((3.0, 2.5)):
+            sink.step(RECORD._replace(step=step, loss=loss - rank, gpu_percent=90))
+        sink.alarm(ALARM)
+        sink.close()
+    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={tmp_path}", "--port=0", "--load_fast=false"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as board:
+        try:
+            assert board.stderr is not None
+            address = next(found[0] for line in board.stderr if (found := re.search(r"http://\S+", line)))
 
-    sink = TensorBoardSink(tmp_path, 1)
-    for step, loss in enumerate((3.0, 2.5)):
-        sink.step(RECORD._replace(step=step, loss=loss))
-    sink.alarm(ALARM)
-    sink.close()
-    events = EventAccumulator(str(tmp_path / "rank-1")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("training/loss")] == [(0, 3.0), (1, 2.5)]
-    assert events.Scalars("training/samples_per_second")[0].value == 640.0
-    assert "alarms/text_summary" in events.Tags()["tensors"]
+            def ask(path: str) -> Any:
+                return json.load(urlopen(f"{address}data/plugin/{path}"))
+
+            # it answers before it has read all files
+            while len(ask("text/tags")) < 2:
+                time.sleep(0.1)
+            tags = ask("scalars/tags")
+            assert tags.keys() == {"rank-0", "rank-1"}
+            losses = ask("scalars/scalars?run=rank-1&tag=training/loss")
+            assert [(step, value) for _, step, value in losses] == [(0, 2.0), (1, 1.5)]
+            assert {
+                name: ask(f"scalars/scalars?run=rank-0&tag={name}")[0][2] for name in tags["rank-0"]
+            } == pytest.approx(
+                {
+                    "training/loss": 3.0,
+                    "training/samples_per_second": 640.0,
+                    "time/step_seconds": 0.05,
+                    "time/compute_seconds": 0.03,
+                    "time/communication_seconds": 0.015,
+                    "time/input_seconds": 0.005,
+                    "memory/allocated_bytes": 1 << 30,
+                    "gpu/utilization_percent": 90,
+                }
+            )
+            assert "slow compute on rank 5" in ask("text/text?run=rank-1&tag=alarms/text_summary")[0]["text"]
+        finally:
+            board.terminate()
 
 
 def test_a_structured_log_has_time_rank_step_loss_and_throughput(caplog: pytest.LogCaptureFixture) -> None:
@@ -171,8 +204,6 @@ def test_a_structured_log_has_time_rank_step_loss_and_throughput(caplog: pytest.
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match="pip install prometheus-client"):
         PrometheusSink(0)

@@ -20,6 +20,7 @@ PROGRAMS = {
     "kubernetes-client": ("kubectl",),
     "munge": ("munged",),
     "openssl": ("openssl",),
+    "prometheus": ("prometheus",),
     "slurm-client": ("srun",),
     "slurmctld": ("slurmctld",),
     "slurmd": ("slurmd",),

@@ -24,12 +24,16 @@ class PrometheusSink:
         def gauge(name: str, text: str) -> Any:
             return client.Gauge(name, text, ["rank"], registry=self.registry).labels(str(rank))
 
+        self._rank = str(rank)
         self._throughput = gauge("training_samples_per_second", "Samples per second of this rank")
         self._step = gauge("training_step_time_seconds", "Time of the last step")
         self._memory = gauge("gpu_memory_allocated_bytes", "Memory of this rank's tensors")
         self._communication = gauge("communication_time_seconds", "Time of the last step's communication")
         self._input = gauge("input_time_seconds", "Time that the last step waited for input")
         self._loss = gauge("training_loss", "Loss of the last step")
+        self._gpu = client.Gauge(
+            "gpu_utilization_percent", "Utilization of this rank's GPU, by NVML", ["rank"], registry=self.registry
+        )
         self._alarms = client.Counter("training_alarms", "Alarms", ["cause", "rank"], registry=self.registry)
         self._server = None
         if port is not None:
@@ -43,6 +47,8 @@ class PrometheusSink:
         self._communication.set(record.communication_seconds)
         self._input.set(record.input_seconds)
         self._loss.set(record.loss)
+        if record.gpu_percent is not None:
+            self._gpu.labels(self._rank).set(record.gpu_percent)
 
     def alarm(self, alarm: Alarm) -> None:
         self._alarms.labels(alarm.cause, str(alarm.rank)).inc()

@@ -30,6 +30,8 @@ class TensorBoardSink:
             "time/input_seconds": record.input_seconds,
             "memory/allocated_bytes": record.memory_bytes,
         }
+        if record.gpu_percent is not None:
+            scalars["gpu/utilization_percent"] = record.gpu_percent
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, record.step)
 

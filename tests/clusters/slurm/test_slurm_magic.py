@@ -15,6 +15,7 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from kernels import kernel_manager
 from slurm_rig import SlurmRig  # beside this file
+from watched import SHOWN, watched
 
 COUNT = """\
 %%torchrun
@@ -133,3 +134,8 @@ def test_live_ranks_hold_their_nodes_until_another_cluster_or_the_kernels_end(ke
     while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+def test_the_dashboard_shows_a_training_on_two_nodes_while_it_runs(kernel: Kernel, rig: SlurmRig) -> None:
+    kernel.run("%cluster slurm --partition lab --nnodes 2 --nproc-per-node 1")
+    assert watched(kernel.run, rig.folder / "log").endswith(SHOWN)
