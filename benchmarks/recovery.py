@@ -61,6 +61,8 @@ def with_torchrun(folder: Path, ranks: int, restarts: int) -> None:
     """Run the program under torchrun. Raises `CalledProcessError` if it does not come to its end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
+    # by default torch's agent keeps one store for all restarts, in which gloo finds addresses of ranks that are dead
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     command += [f"--max-restarts={restarts}", str(PROGRAM)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
 
@@ -95,7 +97,6 @@ def measure(
     while measured.kills < kills:
         with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
             folder, most = Path(name), min(KILLS_PER_LAUNCH, kills - measured.kills)
-            # under torchrun gloo sometimes fails to connect after a restart, which then takes another one
             job = pool.submit(run, folder, ranks, 3 * most)
             measured.kills += kill_some(folder, ranks, most, draw, job.done)
             job.result()

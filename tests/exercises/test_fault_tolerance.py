@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +173,23 @@ def test_a_step_that_always_fails_is_not_tried_for_ever(tmp_path: Path) -> None:
     assert [(attempt.first_step, attempt.last_step) for attempt in attempts] == [(0, 3), (3, 3)]
 
 
-def test_the_torchrun_command_has_the_same_bounds(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.touch()
-    command = ElasticConfig(program, 8, 2, 4, max_restarts=5, rdzv_endpoint="node0:29400").torchrun_command()
-    assert command[:2] == ["torchrun", "--nnodes=2:4"]
-    assert {"--nproc-per-node=8", "--max-restarts=5", "--rdzv-endpoint=node0:29400"} <= set(command)
-    assert command[-1] == str(program)
+def test_the_torchrun_command_does_the_same(tmp_path: Path, one_process: Any) -> None:
+    fault = "if restart_count() == 0 and rank == 1 and steps == 5: os.kill(os.getpid(), signal.SIGKILL)"
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    config = ElasticConfig(program, 2, 1, 1, max_restarts=5, rdzv_endpoint="localhost:0")
+    environment = {
+        "FOLDER": str(tmp_path),
+        "FAULT": fault,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    command = config.torchrun_command()
+    assert "--max-restarts=5" in command
+    ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    journal = Journal(tmp_path / "journal.jsonl")
+    assert [(attempt.restarts, attempt.first_step) for attempt in journal.attempts()] == [(0, 0), (1, 3)]
+    assert close(journal.losses(), one_process[1])
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from xxhash import xxh3_64_intdigest
 
 from labkit.parallel.checkpointing.errors import CheckpointError
 from labkit.parallel.checkpointing.storage import Storage
@@ -49,7 +50,7 @@ def manifest_text(step: int, metrics: Mapping[str, float] | None, descriptions: 
         "ranks": [{name: value for name, value in one.items() if name != "tree"} for one in descriptions],
     }
     text = json.dumps(body).encode()
-    return f"{zlib.crc32(text):08x}\n".encode() + text
+    return f"{xxh3_64_intdigest(text):016x}\n".encode() + text
 
 
 def read_manifest(storage: Storage, folder: str) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def read_manifest(storage: Storage, folder: str) -> dict[str, Any]:
     if MANIFEST not in files:
         raise CheckpointError(f"{folder} has no {MANIFEST}")
     checksum, _, text = bytes(storage.read(f"{folder}/{MANIFEST}")).partition(b"\n")
-    if checksum != f"{zlib.crc32(text):08x}".encode():
+    if checksum != f"{xxh3_64_intdigest(text):016x}".encode():
         raise CheckpointError(f"{folder}/{MANIFEST} is torn or corrupt: its checksum is another one")
     manifest: dict[str, Any] = json.loads(text)
     for one in manifest["ranks"]:
@@ -94,7 +95,7 @@ def read_piece(storage: Storage, path: str, offset: int, nbytes: int, checksum: 
         storage.read_hole(nbytes)
         return bytearray()
     data = storage.read(path, offset, nbytes)
-    if len(data) != nbytes or zlib.crc32(data) != checksum:
+    if len(data) != nbytes or xxh3_64_intdigest(data) != checksum:
         raise CheckpointError(f"{path} is corrupt: bytes {offset} to {offset + nbytes} have another checksum")
     return data
 

@@ -53,7 +53,9 @@ class ElasticConfig:
             "rdzv-endpoint": self.rdzv_endpoint,
             "rdzv-id": self.rdzv_id,
         }
-        return ["torchrun", *(f"--{name}={value}" for name, value in options.items()), str(self.program)]
+        # by default torch's agent keeps one store for all restarts, where gloo finds addresses of ranks that are dead
+        words = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
+        return [*words, *(f"--{name}={value}" for name, value in options.items()), str(self.program)]
 
     def program_text(self) -> dict[str, Any]:
         """Return the arguments of `Job` for the program's text, and for every exercise's module that it may import."""
