@@ -40,6 +40,8 @@ READ = 1e-4
 """Virtual seconds to read a sample."""
 HANG = 1000.0
 """Virtual seconds of a rank that hangs."""
+MISTAKES = (NotImplementedError, AttributeError, NameError, TypeError, KeyError, IndexError, ValueError)
+"""Errors that no failure of another rank causes: they end the check, with the learner's line."""
 
 
 class MemoryCheckpoints:
@@ -164,8 +166,8 @@ def short_training(
                 losses = training.train_with_fault_tolerance(
                     model, _optimizer(model), criterion, loader, options["epochs"]
                 )
-            except NotImplementedError:
-                raise  # a part that is not written yet is no answer
+            except MISTAKES:
+                raise
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
         mark()
@@ -252,7 +254,8 @@ class FailingTraining:
 
         some = self.ranks.processes(world_size) if processes else self.ranks(world_size, faults=list(faults))
         run = some.attempt(self.submission.used_by(self.trained), given)
-        if any(result.error is not None and result.error.is_gap for result in run.ranks):
+        mistakes = {mistake.__name__ for mistake in MISTAKES}
+        if any(result.error is not None and result.error.type in mistakes for result in run.ranks):
             run.raise_if_failed()
         left = [value for value in run.values if isinstance(value, dict)]
         if keep and left:

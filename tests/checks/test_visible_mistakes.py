@@ -99,6 +99,7 @@ MISTAKES = {
         "        if problems:\n            raise",
         "        if False:\n            raise",
     ),
+    "fault_tolerance: a method that does not exist": ("dropout", "loss.backward()", "loss.backwards()"),
     "fault_tolerance: Daly's interval is below 0 for long checkpoints": ("numbers", " if ratio < 1 else mtbf", ""),
     "fault_tolerance: a restart takes no time": ("numbers", "-(restart_seconds + period) / mtbf", "-period / mtbf"),
     "fault_tolerance: ranks count alike": ("one_process", "message.flat *= len(targets)", "pass"),

@@ -162,6 +162,7 @@ def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = FailingTraining(submission, ranks, draw, trained, dropout=0.5)
     whole = training.launch(2, keep=False).raise_if_failed()
+    expect(whole.values[0]["error"], "2 ranks, no failure: error of rank 0").equals("")
     training.launch(2, at={1: {"dies_at": 6}})
     run = training.launch(2, restarts=1).raise_if_failed()
     right = [pair for pair in whole.values[0]["losses"] if pair[0] > 3]
