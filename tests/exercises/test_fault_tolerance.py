@@ -192,6 +192,16 @@ def test_the_torchrun_command_does_the_same(tmp_path: Path, one_process: Any) ->
     assert close(journal.losses(), one_process[1])
 
 
+def test_another_global_batch_that_leaves_a_rank_without_a_sample_is_refused() -> None:
+    """25 samples, 14 are done in batches of 7: in batches of 5 the last one has a single sample."""
+    before = GlobalBatchSampler(25, 7, 2, 0)
+    before.advance()
+    before.advance()
+    with pytest.raises(ValueError, match="global_batch_size must leave each of the 2 ranks a sample, got 5"):
+        GlobalBatchSampler(25, 5, 2, 0).load_state_dict(before.state_dict())
+    GlobalBatchSampler(25, 5, 1, 0).load_state_dict(before.state_dict())
+
+
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(4, 40), batch=st.integers(4, 9), ranks=st.integers(1, 4), seed=st.integers(0, 9))
 def test_global_batches_do_not_depend_on_the_number_of_ranks(size: int, batch: int, ranks: int, seed: int) -> None:

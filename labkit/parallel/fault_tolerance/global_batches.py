@@ -80,7 +80,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there, on any number of ranks, with `global_batch_size` samples a batch, as given to this sampler.
 
-        Raises ValueError when the state belongs to another data set or another order.
+        Raises ValueError when the state belongs to another data set or another order, and when a rank would have no
+        sample of this epoch's last batch.
         """
         for name in ("dataset_size", "seed"):
             if state.get(name) != getattr(self, name):
@@ -88,6 +89,13 @@ class GlobalBatchSampler(Sampler[list[int]]):
         require_integer("epoch", state.get("epoch"), at_least=0)
         require_integer("position", state.get("position"), at_least=0, below=self.dataset_size + 1)
         require_integer("global_batch_size", state.get("global_batch_size"), at_least=1)
+        rest = (self.samples_per_epoch - state["position"]) % self.global_batch_size
+        if 0 < rest < self.num_replicas:
+            raise ValueError(
+                f"global_batch_size must leave each of the {self.num_replicas} ranks a sample, got "
+                f"{self.global_batch_size}: epoch {state['epoch']} goes on after {state['position']} of "
+                f"{self.samples_per_epoch} samples, and its last batch has {rest}"
+            )
         self.epoch, self.position = state["epoch"], state["position"]
         self.loaded_global_batch_size = state["global_batch_size"]
 
