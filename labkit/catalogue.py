@@ -188,9 +188,9 @@ def all_exercises() -> list[Exercise]:
     return [Exercise(entry.name) for entry in entries()]
 
 
-def of_phase(name: str) -> list[Exercise]:
-    """Return the exercises of phase `name`, in the course's order; empty if no phase has that name."""
-    return [exercise for exercise in all_exercises() if exercise.phase == name.rstrip("/")]
+def several(name: str) -> list[Exercise]:
+    """Return the exercises of phase `name`, or of the course for "all", in its order; empty for any other name."""
+    return [exercise for exercise in all_exercises() if name == "all" or exercise.phase == name.rstrip("/")]
 
 
 def find(name: str) -> Exercise:

@@ -51,7 +51,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     check = commands.add_parser("check", help="run an exercise's visible checks")
-    check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, phase3_multi_node/ring_allreduce, or a phase")
+    check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, a phase such as phase3_multi_node, or all")
     check.add_argument("--file", type=Path, help="the module to check (default: the one in your workspace)")
     check.add_argument(
         "--cluster", choices=("virtual", "local"), default="virtual", help="where its ranks run (default: %(default)s)"
@@ -141,9 +141,9 @@ def _calibrate(arguments: list[str]) -> int:
 def _check(options: argparse.Namespace) -> int:
     if options.file is not None:
         require_file(options.file)
-    from labkit.catalogue import find, of_phase
+    from labkit.catalogue import find, several
 
-    if not of_phase(options.name):
+    if not several(options.name):
         find(options.name)  # a wrong name is refused before torch is imported, which takes a second
     from labkit.checks import command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labkit.catalogue import Exercise, MissingModule, UnknownExercise, find, of_phase
+from labkit.catalogue import Exercise, MissingModule, UnknownExercise, find, several
 from labkit.checks.guidance import full_marks
 from labkit.checks.report import CheckResult, Report
 from labkit.checks.rubric import Check, NoRubric
@@ -13,18 +13,18 @@ from labkit.checks.session import check_exercise
 
 
 def main(name: str, file: str | Path | None = None, cluster: str = "virtual", seed: int | None = None) -> int:
-    """Check one exercise, or all of a phase, and print results as they arrive.
+    """Check one exercise, or those of a phase or of the course ("all"), and print results as they arrive.
 
-    file: the module to check, instead of the one in the workspace. In a phase, only exercises that the learner has
-    started are checked. Returns the exit status: 0 when every check passed, 1 when one failed or an exercise of the
-    phase is not started, 2 when nothing could be checked (the message goes to stderr).
+    file: the module to check, instead of the one in the workspace. Of several exercises, only those that the learner
+    has started are checked. Returns the exit status: 0 when every check passed, 1 when one failed or an exercise is not
+    started, 2 when nothing could be checked (the message goes to stderr).
     """
-    phase = of_phase(name)
+    exercises = several(name)
     try:
-        if phase:
+        if exercises:
             if file is not None:
-                raise ValueError(f"--file needs a single exercise, but {name} has {len(phase)}")
-            return _check_phase(phase, cluster, seed)
+                raise ValueError(f"--file needs a single exercise, but {name} has {len(exercises)}")
+            return _check_several(exercises, cluster, seed)
         source = None if file is None else Path(file).read_text()
         return 0 if _check(find(name), source, cluster, seed).passed else 1
     except (UnknownExercise, MissingModule, NoRubric, ValueError, OSError) as error:
@@ -32,18 +32,18 @@ def main(name: str, file: str | Path | None = None, cluster: str = "virtual", se
         return 2
 
 
-def _check_phase(phase: list[Exercise], cluster: str, seed: int | None) -> int:
+def _check_several(exercises: list[Exercise], cluster: str, seed: int | None) -> int:
     reports = {}
-    for exercise in phase:
+    for exercise in exercises:
         if exercise.paths["yours"].is_file():
             reports[exercise] = _check(exercise, None, cluster, seed)
             print()
-    for exercise in phase:
+    for exercise in exercises:
         if exercise in reports:
             print(reports[exercise].summary)
         else:
             print(f"{exercise.short_name}: not started: run its notebook, or copy templates/{exercise.filename}")
-    return 0 if len(reports) == len(phase) and all(report.passed for report in reports.values()) else 1
+    return 0 if len(reports) == len(exercises) and all(report.passed for report in reports.values()) else 1
 
 
 def _check(exercise: Exercise, source: str | None, cluster: str, seed: int | None) -> Report:

@@ -61,6 +61,7 @@ def test_the_shell_checks_what_is_begun_of_a_phase(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("largest: not started: run its notebook, or copy templates/phase1_small/")
     catalogue.find("largest").save(SOLUTION)
     assert command.main("phase1_small") == 0
+    assert command.main("all") == 0
     assert capsys.readouterr().out.endswith("\n\nlargest: 3 of 3 points (your module, on virtual ranks)\n")
 
 
