@@ -1,4 +1,7 @@
-"""Every exercise: the marks of its solution, template, variants and mutants, by both of its rubrics."""
+"""Every exercise: the marks of its template, variants and mutants, and what its solution gets from visible checks.
+
+tests/autograder/test_whole_course.py has the marks of the solutions, through nbgrader.
+"""
 
 from __future__ import annotations
 
@@ -74,13 +77,6 @@ def test_a_visible_check_passes_once_its_todos_are_written(name: str) -> None:
         submission = Submission(exercise, written_up_to(todo, solution(exercise)), earlier(exercise))
         report = run_checks(part, submission, Ranks())
         assert all(result.passed for result in report.results), report.text()
-
-
-@sandboxed
-@each
-def test_the_solution_gets_full_marks(name: str) -> None:
-    report = graded(name, solution(HIDDEN[name].exercise))
-    assert report.passed and report.marks == HIDDEN[name].points, report.text()
 
 
 @sandboxed
