@@ -160,8 +160,8 @@ MUTANTS = {
         The interval is that of a job on a single GPU.
 
         - mtbf = gpu_mtbf_seconds / num_gpus
-          young = math.sqrt(2 * checkpoint_seconds * mtbf)
         + mtbf = gpu_mtbf_seconds
+          young = math.sqrt(2 * checkpoint_seconds * mtbf)
     """),
     "restarts_for_free": Mutant(23, loses={"goodputs"}).edited("""
         A failure costs the work since the last checkpoint, but no time to start again.
