@@ -254,7 +254,7 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         given[rank] = Args([5], 0, [], [3, 0, 1], 4, tick, group_of(others))
     run = ranks(4).call(submission.used_by(timed), given)
     for rank in members:
-        what = f"seconds of a step of a group of three, whose ranks come {40 * unit:.3f} s after each other, on rank {rank}"
+        what = f"seconds of a step of three ranks, which come {40 * unit:.3f} s after each other, on rank {rank}"
         expect_close(run.values[rank][0], 20 * unit, what)
     for rank in others:
         expect_close(run.values[rank][0], 5 * unit, f"seconds of a step of another group, on rank {rank}")

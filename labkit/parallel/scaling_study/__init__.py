@@ -34,6 +34,7 @@ from labkit.parallel.scaling_study.records import (
 )
 from labkit.parallel.scaling_study.report import FORMATS, Row, in_words, report
 from labkit.parallel.scaling_study.steps import made_at_first_call, optimizer_step
+from labkit.parallel.scaling_study.studies import studies
 
 __all__ = [
     "FORMATS",
@@ -65,4 +66,5 @@ __all__ = [
     "predicted",
     "read",
     "report",
+    "studies",
 ]

@@ -18,8 +18,8 @@ from labkit.parallel.scaling_study.records import Measurement, ScalingPoint
 
 MOST_GPUS = 1e5
 """A limit beyond it is none that anybody reaches."""
-NO_SHARE = 1e-5
-"""A share that is fitted to less is 0: least squares approach a bound without reaching it."""
+NO_LOSS = 0.99
+"""An efficiency, at the most GPUs that were measured, that no law can tell from a perfect one."""
 
 Law = Callable[..., float]
 """Speedup of a number of GPUs, the first argument; the others are shares from 0 to 1, which are fitted."""
@@ -40,34 +40,24 @@ class Fit:
 
 
 def fit_law(law: Law, gpus: Sequence[int], samples_per_second: Sequence[float]) -> Fit | None:
-    """Fit a law's parameters by least squares (scipy's `curve_fit`, trust region); None with fewer points than those.
-
-    Raises ValueError if the law gives no positive finite speedups.
-    """
-    from scipy.optimize import curve_fit
+    """Fit a law's parameters by least squares (scipy, trust region); None unless there are more points than those."""
+    from scipy.optimize import least_squares  # takes half a second
 
     names = list(inspect.signature(law).parameters)[1:]
     if len(gpus) <= len(names):
         return None
-    numbers, measured = np.asarray(gpus, dtype=float), np.asarray(samples_per_second, dtype=float)
+    measured = np.log(np.asarray(samples_per_second, dtype=float))
+    first = samples_per_second[0] / gpus[0]
 
-    def relative(at: Any, rate: float, *shares: float) -> Any:
-        speedups = [rate * law(float(n), *shares) for n in at]
-        return np.log(np.maximum(speedups, 1e-300))
+    def errors(of: Any) -> Any:
+        rate, *shares = map(float, of)
+        return np.log([max(rate * law(float(n), *shares), 1e-300) for n in gpus]) - measured
 
-    first = measured[0] / numbers[0]
-    found, _ = curve_fit(
-        relative,
-        numbers,
-        np.log(measured),
-        p0=[first, *(1e-3 for _ in names)],
-        bounds=([0.2 * first, *(0.0 for _ in names)], [5 * first, *(1.0 for _ in names)]),
-        x_scale=[first, *(1e-3 for _ in names)],
-        xtol=1e-12,
-        ftol=1e-12,
-    )
+    begin = [first, *(1e-3 for _ in names)]
+    bounds = [0.2 * first, *(0.0 for _ in names)], [5 * first, *(1.0 for _ in names)]
+    found = least_squares(errors, begin, bounds=bounds, x_scale=begin, xtol=1e-12, ftol=1e-12, gtol=1e-12).x
     rate, *shares = map(float, found)
-    error = math.sqrt(float(np.mean((np.exp(relative(numbers, *found)) / measured - 1) ** 2)))
+    error = math.sqrt(float(np.mean(np.expm1(errors(found)) ** 2)))
     return Fit(law.__name__, rate, dict(zip(names, shares, strict=True)), error)
 
 
@@ -90,7 +80,7 @@ def fit_curves(
         for law in (amdahl if own[0].scaling == "strong" else gustafson, usl):
             fit = fit_law(law, gpus, rates)
             if fit is not None:
-                found.append((name, replace(fit, limit=_limit(fit, most_useful_gpus))))
+                found.append((name, replace(fit, limit=_limit(fit, law, max(gpus), most_useful_gpus))))
     return found
 
 
@@ -101,19 +91,18 @@ def curve_name(point: ScalingPoint) -> str:
     return ", ".join(filter(None, [of.model, of.strategy, of.cluster, f"{point.scaling}, {batch}", of.origin]))
 
 
-def _limit(fit: Fit, most_useful_gpus: Callable[[float, float], float]) -> str:
-    """Return what the law says about more GPUs, as a sentence."""
+def _limit(fit: Fit, speedup: Law, gpus: int, most_useful_gpus: Callable[[float, float], float]) -> str:
+    """Return what the law says about more GPUs than `gpus`, the most that were measured, as a sentence."""
+    efficiency = speedup(float(gpus), *fit.parameters.values()) / gpus
+    if efficiency >= NO_LOSS:
+        return f"No limit in sight: {efficiency:.1%} at {gpus} GPUs."
     if len(fit.parameters) == 2:
         contention, coherency = fit.parameters.values()
         most = most_useful_gpus(contention, coherency)
         if most < MOST_GPUS:
             return f"Limit: coherency, each GPU agrees with each; with more than {most:,.0f} GPUs all are slower."
-        if contention > NO_SHARE:
-            return f"Limit: contention, GPUs wait for one resource; {1 / contention:,.3g} times one GPU at most."
-        return "No limit in sight."
+        return f"Limit: contention, GPUs wait for one resource; {1 / contention:,.3g} times one GPU at most."
     (serial,) = fit.parameters.values()
-    if serial <= NO_SHARE:
-        return "No limit in sight."
     if fit.law == "amdahl":
         return f"Limit: {serial:.2%} of one GPU's time is not divided; {1 / serial:,.3g} times one GPU at most."
     return f"Limit: efficiency falls to {1 - serial:.1%} and no further."

@@ -310,7 +310,7 @@ HINTS = {
         "The first steps allocate memory, compile and connect. If one rank comes late, when may the others begin to "
         "count? If ranks take 2 and 5 ms, how long do both need for a step that ends with a message?",
         "Call `step` `self.warmup` times. Then, for each repeat: a barrier of the group, the clock, `self.steps` "
-        "steps, the clock. At the end one all-reduce with `dist.ReduceOp.MAX` makes all figures those of the slowest rank.",
+        "steps, the clock. At the end one all-reduce with `dist.ReduceOp.MAX`: all figures become the slowest rank's.",
         "`dist.barrier(group)`; `began = given.now(self.device)`; the loop; `seconds.append((given.now(self.device) - "
         "began) / self.steps)`. Behind the repeats `slowest = torch.tensor(seconds, dtype=torch.float64, "
         "device=self.device)`, `dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)`, `slowest.tolist()`.",
