@@ -148,9 +148,10 @@ def _print_costs(benchmark: Any, samples: int, price: float, console: Console) -
         of = point.measurement
         cost = benchmark.cost_per_epoch(of, samples, price)
         dollars = f", {cost.dollars:,.2f} dollars" if price else ""
+        gpus = f"{of.world_size} GPU{'s' * (of.world_size > 1)}, {of.strategy}, {of.origin}"
         console.print(
-            f"{samples:,} samples on {of.world_size} GPU{'s' * (of.world_size > 1)}, {of.strategy}, {of.origin}: {cost.steps:,} steps, "
-            f"{cost.hours:,.3g} hours, {cost.gpu_hours:,.3g} GPU hours{dollars}",
+            f"{samples:,} samples on {gpus}: {cost.steps:,} steps, {cost.hours:,.3g} hours, "
+            f"{cost.gpu_hours:,.3g} GPU hours{dollars}",
             highlight=False,
             soft_wrap=True,
         )

@@ -11,7 +11,7 @@ from labkit.checks.stand_ins import StandIns, stand_ins
 def working_modules(exercise: Exercise) -> StandIns:
     """Return the modules of an exercise and of those that it builds on, with notes that say whose they are.
 
-    A module is known to pass if its visible checks passed before, in a notebook or by `labkit check`; none are run here.
+    A module is known to pass if its visible checks passed before, in a notebook or by `labkit check`: none run here.
     An exercise without a solution in this course gets its template.
     """
     needed = (*exercise.builds_on, exercise)

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -260,36 +261,32 @@ def times(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect_close(run.values[rank][0], 5 * unit, f"seconds of a step of another group, on rank {rank}")
 
 
-def expect_study(submission: Submission, ranks: Ranks, draw: Draw, kind: str) -> None:
-    """Expect the efficiencies of two drawn clusters, one of them studied from more than one GPU on."""
-    for sizes, network in (([1, 2, 4], "ethernet-10g"), ([2, 3, 6], draw.choice(["ethernet-25g", "ethernet-50g"]))):
-        each = draw.randrange(3, 6)
-        batch = each if kind == "weak" else each * math.lcm(*sizes)
-        sample = work("sample", draw.uniform(0.0008, 0.0016))
-        nelements = draw.randrange(800_000, 1_600_000) * (1 if network == "ethernet-10g" else 3)
-        counts = [2, draw.randrange(1, 3), 1]
-        share = {n: each if kind == "weak" else batch // n for n in sizes}
-        warm = work("warm", 0.2)
-        largest = sizes[-1] + 1  # a rank takes no part at all
-        run = ranks(largest, inter_node=network).call(
-            submission.used_by(studied), [Args(kind, sizes, batch, counts, nelements, sample, warm)] * largest
-        )
-        seconds = {}
-        for n in sizes:
-            alone = ranks(n, inter_node=network).call(
-                submission.used_by(reference), [Args(share[n], 2, nelements, sample)] * n
-            )
-            seconds[n] = alone.trace.since_barrier().seconds / 2
-        first = sizes[0]
-        rate = {n: share[n] / seconds[n] for n in sizes}
-        for rank, value in enumerate(run.values):
-            expect(len(value), f"points of a study of {sizes} on rank {rank}").equals(len(sizes))
-            for (gpus, samples, step, efficiency, _), n in zip(value, sizes, strict=True):
-                what = f"ranks and samples of each, {kind} scaling over {sizes} with a batch of {batch}, on rank {rank}"
-                expect([int(gpus), int(samples)], what).equals([n, share[n]])
-                what = f"on {n} of {sizes} ranks over {network}, {kind} scaling, on rank {rank}"
-                expect_close(step, seconds[n], f"seconds of a step {what}")
-                expect_close(efficiency, rate[n] / rate[first], f"efficiency {what}")
+def expect_study(submission: Submission, ranks: Ranks, draw: Draw, kind: str, sizes: list[int]) -> None:
+    """Expect the efficiencies of a drawn cluster."""
+    network = draw.choice(["ethernet-10g", "ethernet-25g"])
+    each = draw.randrange(3, 6)
+    batch = each if kind == "weak" else each * math.lcm(*sizes)
+    share = {n: each if kind == "weak" else batch // n for n in sizes}
+    sample, warm = work("sample", draw.uniform(0.0008, 0.0016)), work("warm", 0.2)
+    nelements = draw.randrange(800_000, 1_600_000) * (1 if network == "ethernet-10g" else 2)
+    counts = [2, draw.randrange(1, 3), 1]
+    more = sizes[-1] + 1  # a rank takes no part at all
+    run = ranks(more, inter_node=network).call(
+        submission.used_by(studied), [Args(kind, sizes, batch, counts, nelements, sample, warm)] * more
+    )
+    rate = {}
+    for n in sizes:
+        given = [Args(share[n], 2, nelements, sample)] * n
+        alone = ranks(n, inter_node=network).call(submission.used_by(reference), given)
+        rate[n] = share[n] / (alone.trace.since_barrier().seconds / 2)
+    for rank, value in enumerate(run.values):
+        expect(len(value), f"points of a study of {sizes} on rank {rank}").equals(len(sizes))
+        for (gpus, samples, step, efficiency, _), n in zip(value, sizes, strict=True):
+            what = f"ranks and samples of each, {kind} scaling over {sizes} with a batch of {batch}, on rank {rank}"
+            expect([int(gpus), int(samples)], what).equals([n, share[n]])
+            what = f"on {n} of {sizes} ranks over {network}, {kind} scaling, on rank {rank}"
+            expect_close(step, share[n] / rate[n], f"seconds of a step {what}")
+            expect_close(efficiency, rate[n] / rate[sizes[0]], f"efficiency {what}")
 
 
 @check(
@@ -299,11 +296,11 @@ def expect_study(submission: Submission, ranks: Ranks, draw: Draw, kind: str) ->
     look_at="weak_scaling: samples of each rank stay; compared with the first point, per GPU",
 )
 def weak(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    expect_study(submission, ranks, draw, "weak")
+    expect_study(submission, ranks, draw, "weak", [1, 2, 4])
     sizes = [1, 2, 4, 8]
     efficiency, first = drawn_efficiency(draw, sizes), draw.uniform(0.05, 0.2)
     batch = draw.randrange(8, 64)
-    table = [[n, batch, [first / own], [first]] for n, own in zip(sizes, efficiency, strict=True)]
+    table: list[list[Any]] = [[n, batch, [first / own], [first]] for n, own in zip(sizes, efficiency, strict=True)]
     calls = [["weak_scaling", sizes[begin:], batch] for begin in (0, 2)]
     seen = ranks(1).call(submission.used_by(computed), [Args(table, calls)]).values[0]
     for begin, values in zip((0, 2), seen, strict=True):
@@ -318,11 +315,13 @@ def weak(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="strong_scaling: each rank has 1/n of the samples; GPU seconds are compared",
 )
 def strong(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    expect_study(submission, ranks, draw, "strong")
+    expect_study(submission, ranks, draw, "strong", [2, 4])
     sizes = [1, 2, 4, 8]
     efficiency, first = drawn_efficiency(draw, sizes), draw.uniform(0.5, 2)
     batch = 8 * draw.randrange(4, 20)
-    table = [[n, batch // n, [first / (n * own)], [first / n]] for n, own in zip(sizes, efficiency, strict=True)]
+    table: list[list[Any]] = [
+        [n, batch // n, [first / (n * own)], [first / n]] for n, own in zip(sizes, efficiency, strict=True)
+    ]
     calls = [["strong_scaling", sizes[begin:], batch] for begin in (0, 2)]
     seen = ranks(1).call(submission.used_by(computed), [Args(table, calls)]).values[0]
     for begin, values in zip((0, 2), seen, strict=True):
@@ -357,15 +356,18 @@ def ratios(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sample = work("sample", 0.002)
     inputs = [Args("weak", [2], 5, [2, 1, 2], 1_250_000, sample, work("warm", 0.1))] * 2
     run = ranks(2, inter_node="ethernet-10g").call(submission.used_by(studied), inputs)
-    alone = ranks(2, inter_node="ethernet-10g").call(submission.used_by(reference), [Args(5, 2, 1_250_000, sample)] * 2)
-    wanted = alone.trace.since_barrier().seconds / 2 / 0.01 - 1
+    bare = ranks(2, inter_node="ethernet-10g").call(submission.used_by(reference), [Args(5, 2, 1_250_000, sample)] * 2)
+    wanted = bare.trace.since_barrier().seconds / 2 / 0.01 - 1
     expect_close(run.values[0][0][4], wanted, "ratio of a step of 10 ms of computing, and a message of 5 MB")
 
 
 @check(points=2, todo=3, title="costs of an epoch", look_at="cost_per_epoch: whole steps; all GPUs; hours")
 def costs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    table = [[draw.randrange(2, 64), draw.randrange(8, 256), [draw.uniform(0.1, 3)], [0.05]] for _ in range(3)]
-    calls, wanted = [], []
+    table: list[list[Any]] = [
+        [draw.randrange(2, 64), draw.randrange(8, 256), [draw.uniform(0.1, 3)], [0.05]] for _ in range(3)
+    ]
+    calls: list[list[Any]] = []
+    wanted: list[Any] = []
     for number, (n, batch, (seconds,), _) in enumerate(table):
         whole = draw.randrange(3, 40)
         for samples in (whole * n * batch, whole * n * batch + 1):
@@ -389,7 +391,8 @@ def costs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="amdahl, gustafson, usl, most_useful_gpus",
 )
 def formulas(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    calls, wanted = [], []
+    calls: list[list[Any]] = []
+    wanted: list[Any] = []
     for _ in range(4):
         n, serial = float(draw.randrange(2, 500)), draw.uniform(0.01, 0.3)
         contention, coherency = draw.uniform(0.01, 0.2), draw.uniform(1e-5, 1e-3)
@@ -407,13 +410,13 @@ def formulas(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # curves that follow a law: the fit must find what was planted
     sizes, rate, batch = [1, 2, 4, 8, 16, 32], draw.uniform(100, 900), 64
     serial, contention, coherency = draw.uniform(0.02, 0.1), draw.uniform(0.01, 0.05), draw.uniform(1e-4, 1e-3)
-    plants = {
+    plants: dict[str, tuple[Callable[[float], float], str, list[float]]] = {
         "strong": (lambda n: 1 / (serial + (1 - serial) / n), "amdahl", [serial]),
         "weak": (lambda n: n / (1 + contention * (n - 1) + coherency * n * (n - 1)), "usl", [contention, coherency]),
     }
     for kind, (speedup, law, shares) in plants.items():
         each = {n: batch if kind == "weak" else batch // n for n in sizes}
-        table = [[n, each[n], [n * each[n] / (rate * speedup(n))], [each[n] / rate]] for n in sizes]
+        table: list[list[Any]] = [[n, each[n], [n * each[n] / (rate * speedup(n))], [each[n] / rate]] for n in sizes]
         fits = ranks(1).call(submission.used_by(fitted), [Args(kind, table, batch, [])]).values[0][0]
         found = {name: numbers for name, *numbers in fits}
         expect(sorted(found), f"laws for {kind} scaling").equals(["amdahl" if kind == "strong" else "gustafson", "usl"])
@@ -433,7 +436,7 @@ def formulas(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, todo=4, title="reports in four formats mark what was not measured", look_at="report")
 def reports(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes, batch = [1, 2, 4, 8], draw.randrange(8, 99)
-    table = [[n, batch, [draw.uniform(0.2, 0.4)], [0.1]] for n in sizes]
+    table: list[list[Any]] = [[n, batch, [draw.uniform(0.2, 0.4)], [0.1]] for n in sizes]
     formats = ["markdown", "csv", "json", "html"]
     seen = ranks(1).call(submission.used_by(fitted), [Args("weak", table, batch, formats)]).values[0][1:]
     markdown, separated, plain, page = seen
@@ -467,6 +470,6 @@ def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(seen.startswith(f"ValueError: {name}"), f"ValueError that begins with {name}: {case}").holds(seen)
     expect(len(run.trace.collectives()), "collectives before an error").equals(0)
     # who does nothing raises nothing either
-    table = [[2, 8, [0.1], [0.1]], [4, 8, [draw.uniform(0.2, 0.3)], [0.1]]]
+    table: list[list[Any]] = [[2, 8, [0.1], [0.1]], [4, 8, [draw.uniform(0.2, 0.3)], [0.1]]]
     (seen,) = ranks(1).call(submission.used_by(computed), [Args(table, [["weak_scaling", [2, 4], 8]])]).values[0]
     expect_close(seen[1], 0.1 / table[1][2][0], "efficiency of 4 GPUs, recorded", 1e-6)

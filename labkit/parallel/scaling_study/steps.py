@@ -14,7 +14,7 @@ def optimizer_step(model: nn.Module, make_loss: Callable[[], Tensor]) -> Callabl
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
-        make_loss().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        make_loss().backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -127,8 +127,8 @@ def require_modelled(run: Run) -> None:
         raise NotMeasurable("times are checked on virtual ranks, where they are exact")
 
 
-def expect_close(seen: float, wanted: float, what: str, look_at: str = "", rel: float = 0.01, unit: str = "") -> None:
-    expect([torch.tensor(seen, dtype=torch.float64)], what, look_at=look_at, unit=unit).close_to(
+def expect_close(seen: float, wanted: float, what: str, look_at: str = "", rel: float = 0.01) -> None:
+    expect([torch.tensor(seen, dtype=torch.float64)], what, look_at=look_at).close_to(
         [torch.tensor(wanted, dtype=torch.float64)], rel=rel
     )
 
@@ -290,7 +290,7 @@ def formulas(submission: Submission, ranks: Ranks) -> None:
     look_at="report and what it calls: `samples_per_second`, the ratio, and the laws",
 )
 def reports(submission: Submission, ranks: Ranks) -> None:
-    table = [[n, 8, [0.1 + 0.001 * n], [0.1]] for n in (1, 2, 4, 8)]
+    table: list[list[Any]] = [[n, 8, [0.1 + 0.001 * n], [0.1]] for n in (1, 2, 4, 8)]
     formats = ["markdown", "csv", "json"]
     seen = ranks(1).call(submission.used_by(reported), [Args(table, formats)]).values[0]
     markdown, comma_separated, plain, fits = seen
