@@ -20,8 +20,8 @@ def analyze_measurements(file: Path) -> Analysis:
     measured = read(file)
     if not measured:
         raise ValueError(f"{file} has no measurements")
-    exercises.install(working_modules(catalogue.find("scaling_study")).modules)
-    from labkit.exercises import scaling_study
+    with exercises.installed(working_modules(catalogue.find("scaling_study")).modules):
+        from labkit.exercises import scaling_study
 
     found = Analysis(f"Scaling in {file}")
     kinds: tuple[Scaling, ...] = ("weak", "strong")

@@ -82,9 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         console.print(note, highlight=False)
     failed = _measure(plans, wanted, options.to, console)
     measured = [one for one in _recorded(plans, options.to) if any(own.is_of(one) for own in wanted)]
-    exercises.install(chosen.modules)
-    from labkit.exercises import scaling_study
-
+    with exercises.installed(chosen.modules):
+        from labkit.exercises import scaling_study
     benchmark = studies(scaling_study.ScalabilityBenchmark, measured, "strong" if options.strong else "weak")
     console.print(benchmark.report("markdown"), markup=False, highlight=False, soft_wrap=True)
     if options.samples:
