@@ -18,6 +18,8 @@ from labkit.parallel.scaling_study.records import Measurement, ScalingPoint
 
 MOST_GPUS = 1e5
 """A limit beyond it is none that anybody reaches."""
+NO_SHARE = 1e-9
+"""A share that is fitted to less is 0: least squares come near a bound without reaching it."""
 NO_LOSS = 0.99
 """An efficiency, at the most GPUs that were measured, that no law can tell from a perfect one."""
 
@@ -56,7 +58,7 @@ def fit_law(law: Law, gpus: Sequence[int], samples_per_second: Sequence[float]) 
     begin = [first, *(1e-3 for _ in names)]
     bounds = [0.2 * first, *(0.0 for _ in names)], [5 * first, *(1.0 for _ in names)]
     found = least_squares(errors, begin, bounds=bounds, x_scale=begin, xtol=1e-12, ftol=1e-12, gtol=1e-12).x
-    rate, *shares = map(float, found)
+    rate, *shares = (value if value > NO_SHARE else 0.0 for value in map(float, found))
     error = math.sqrt(float(np.mean(np.expm1(errors(found)) ** 2)))
     return Fit(law.__name__, rate, dict(zip(names, shares, strict=True)), error)
 

@@ -1,4 +1,4 @@
-"""Questions of scaling_study. Predictions' answers come from the notebook's runs and tables; the others from counting."""
+"""Questions of scaling_study. Predictions' answers come from the notebook's runs and tables; the others by counting."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="efficiency_64",
-        text="**Predict**: the table says 78 % for 64 GPUs, with 56,320 images/s, and 1,150 on one GPU. What efficiency, "
-        "in percent, do these throughputs make?",
+        text="**Predict**: the table says 78 % for 64 GPUs, with 56,320 images/s, and 1,150 on one GPU. What "
+        "efficiency, in percent, do these throughputs make?",
         answer=lambda images: 100 * images[64] / (64 * images[1]),
         solution="100 * 56320 / (64 * 1150)",
         unit="%",
@@ -23,8 +23,8 @@ QUESTIONS = [
     ),
     Number(
         name="strong_32",
-        text="**Predict**: strong scaling on 32 GPUs: 512 samples together, 50 ms for 32 samples, 5 ms of communication. "
-        "What efficiency, in percent?",
+        text="**Predict**: strong scaling on 32 GPUs: 512 samples together, 50 ms for 32 samples, 5 ms of "
+        "communication. What efficiency, in percent?",
         answer=lambda strong: strong[32],
         solution="100 * 25 / (25 + 5)",
         unit="%",
@@ -39,7 +39,8 @@ QUESTIONS = [
     ),
     Number(
         name="dgx_64",
-        text="**Predict**: your DDP on 64 A100s, with eight cards of 200 Gb/s in each node: what efficiency, in percent?",
+        text="**Predict**: your DDP on 64 A100s, with eight cards of 200 Gb/s in each node: what efficiency, in "
+        "percent?",
         answer=lambda dgx: 100 * dgx[1].seconds / dgx[64].seconds,
         solution="99.5",
         unit="%",
@@ -54,8 +55,8 @@ QUESTIONS = [
     ),
     Number(
         name="dollars",
-        text="**a** An epoch takes 10 minutes on 64 GPUs, with an efficiency of 80 %. One GPU and hour costs 2 dollars. "
-        "How many dollars would the same epoch cost on one GPU?",
+        text="**a** An epoch takes 10 minutes on 64 GPUs, with an efficiency of 80 %. One GPU and hour costs 2 "
+        "dollars. How many dollars would the same epoch cost on one GPU?",
         answer=lambda: 0.8 * 64 * 2 / 6,
         solution="0.8 * 64 * 10 / 60 * 2",
         unit="dollars",

@@ -158,7 +158,9 @@ def times(submission: Submission, ranks: Ranks) -> None:
             100 + 2 * (12 if rank == 2 else 16)
         )
         seen = [event.operation for event in run.trace.collectives(rank)]
-        expect(seen.count("all_reduce"), f"all-reduces of rank {rank}, for all repeats: {seen}").equals(1)
+        expect(len(seen), f"collectives of rank {rank}: one before each of 2 repeats, one at the end: {seen}").at_most(
+            3
+        )
     slow = ranks(2).call(submission.used_by(timed), [Args([3], 0, 0, False, tick), Args([5], 0, 0, False, tick)])
     expect_close(slow.values[0][0], 0.005, "seconds of a step on rank 0: it takes 3 ms, rank 1 takes 5")
     late = [Args([10], 30 * rank, 0, True, tick) for rank in range(2)]
