@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -79,8 +80,10 @@ class Benchmark:
             memory = torch.tensor([float(devices.max_memory_allocated())], dtype=torch.float64, device=self.device)
             dist.all_reduce(memory, op=dist.ReduceOp.MAX, group=group)
             figures = [*step, *self.time_steps(workload.compute, group), *memory.tolist()]
+            del workload
         shared = torch.tensor(figures, dtype=torch.float64, device=self.device)
         dist.broadcast(shared, 0)
+        _free_memory()
         *times, memory_bytes = shared.tolist()
         return Measurement(
             origin_here(),
@@ -92,6 +95,15 @@ class Benchmark:
             int(memory_bytes),
             self.tokens_per_sample,
         )
+
+
+def _free_memory() -> None:
+    """Free what only reference cycles hold, such as a model with hooks: the next measurement must not count it."""
+    dist.barrier()
+    # virtual ranks may share a process, where one collection is enough for all
+    if origin_here() == "real" or dist.get_rank() == 0:
+        gc.collect()
+    dist.barrier()
 
 
 def origin_here() -> Origin:
