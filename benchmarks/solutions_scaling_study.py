@@ -1,4 +1,4 @@
-"""Part of solutions.py: steps as exercise 23 times them, beside torch.utils.benchmark, and a fit beside scipy's.
+"""Part of solutions.py: exercise 23's times of steps beside torch.utils.benchmark, and a fit beside scipy's.
 
 The first row has the seconds of a step of a small model on 2 local ranks, as each of the two reports it: the ratio
 shows that `time_steps` adds nothing to a step. Both time the same number of steps, in turn. The second row has the
