@@ -736,7 +736,6 @@ MISTAKES = {
         "self.measure(world_size, batch_size)",
         "self.measure(world_size, batch_size // world_size)",
     ),
-    "scaling_study: all ranks meet": ("weak", "dist.barrier(group)", "dist.barrier()"),
     "scaling_study: strong by seconds": ("strong", "[one.world_size * one.seconds for", "[one.seconds for"),
     "scaling_study: the first is one GPU": ("strong", "gpu_seconds[0] / own", "measured[0].seconds / own"),
     "scaling_study: a batch for each": ("strong", "global_batch_size // world_size)", "global_batch_size)"),
