@@ -111,7 +111,7 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
     },
     "monitoring": {"step_ms": {1.3: 25.4}, "cost": {1: 2.22}},
     "scaling_study": {
-        "images": {1: 1150, 64: 56320},
+        "efficiency": {64: 76.52},
         "strong": {32: 83.3},
         "dgx": {1: SimpleNamespace(seconds=0.05566), 64: SimpleNamespace(seconds=0.05572)},
     },
