@@ -39,7 +39,7 @@ QUESTIONS = [
     ),
     Number(
         name="dgx_64",
-        text="**Predict**: your DDP on 64 A100s, with eight cards of 200 Gb/s in each node: what efficiency, in "
+        text="**Predict**: your DDP on 64 GPUs, with eight cards of 200 Gb/s in each node: what efficiency, in "
         "percent?",
         answer=lambda dgx: 100 * dgx[1].seconds / dgx[64].seconds,
         solution="99.5",
