@@ -9,6 +9,7 @@ In a notebook, `%load_ext labkit` brings the magics.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit import views
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from labkit.clusters.slurm import slurm as slurm
     from labkit.clusters.virtual import virtual as virtual
     from labkit.clusters.virtual.device.supposed import suppose as suppose
+    from labkit.parallel.scaling_study import ScalingPoint
     from labkit.trace import Trace as Trace
 
 # looked up at first use: importing labkit must not import torch, so that the command line answers at once
@@ -72,6 +74,14 @@ def _viewer(trace: Trace) -> Any:
     return Viewer(trace)
 
 
+def _scaling_study(points: Sequence[ScalingPoint]) -> str:
+    """Return an element of HTML that needs no other file."""
+    from labkit.plots import scaling_study
+
+    return str(scaling_study(points).mimebundle()[0]["text/html"])
+
+
+views.register("scaling_study", _scaling_study)
 views.register("timeline", _timeline)
 views.register("viewer", _viewer)
 

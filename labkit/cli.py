@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _predict(arguments[1:])
         if arguments[:1] == ["calibrate"]:
             return _calibrate(arguments[1:])
+        if arguments[:1] == ["bench"]:
+            return _bench(arguments[1:])
+        if arguments[:1] == ["analyze"]:
+            return _analyze(arguments[1:])
         parser, commands, missing = _parser()
         if missing and arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
             parser.error(f"unknown command {arguments[0]!r}; available: {', '.join(commands)}; {missing}")
@@ -92,6 +96,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
 
     commands.add_parser("predict", help="predict a step's time and memory, find the best layout", add_help=False)
     commands.add_parser("calibrate", help="measure this machine, and save the results for predictions", add_help=False)
+    commands.add_parser("bench", help="measure how training scales: bench scaling --gpus 1 2 4 8", add_help=False)
+    commands.add_parser("analyze", help="draw what a run recorded, and say what limits it", add_help=False)
     commands.add_parser("start", help="open JupyterLab; further arguments are passed on to it", add_help=False)
     commands.add_parser("doctor", help="check what works on this machine").set_defaults(run=_doctor)
     missing = _add_installed(commands)
@@ -135,6 +141,24 @@ def _calibrate(arguments: list[str]) -> int:
     try:
         return command.main(arguments)
     except (ValueError, MeasuringFailed, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _bench(arguments: list[str]) -> int:
+    from labkit.bench import command
+
+    try:
+        return command.main(arguments)
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _analyze(arguments: list[str]) -> int:
+    from labkit.analyze import command
+
+    try:
+        return command.main(arguments)
+    except (ValueError, OSError) as error:
         raise CommandError(str(error)) from None
 
 

@@ -10,7 +10,8 @@ import functools
 import linecache
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -63,6 +64,18 @@ def install(sources: Mapping[str, str]) -> None:
     """On a rank: make `from labkit.exercises import NAME` give these modules, in this thread."""
     _shipped.sources = dict(sources)
     _shipped.modules = {}
+
+
+@contextmanager
+def installed(sources: Mapping[str, str]) -> Iterator[None]:
+    """Within it, in this thread: `from labkit.exercises import NAME` gives these modules, then what it gave before."""
+    before = _shipped.__dict__.copy()
+    install(sources)
+    try:
+        yield
+    finally:
+        _shipped.__dict__.clear()
+        _shipped.__dict__.update(before)
 
 
 def renew(sources: Mapping[str, str]) -> list[tuple[ModuleType, dict[str, Any]]]:

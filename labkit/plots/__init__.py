@@ -22,6 +22,10 @@ Of predictions, `labkit.predict`:
     layouts(search)                           every layout that was tried, and why some are rejected
     beside_measured({source: pairs})          predicted / measured, with a band
 
+Of points of a scaling study, real, virtual and predicted marked apart, `labkit.parallel.scaling_study`:
+
+    scaling_study(points)                     efficiency and throughput over GPUs
+
 For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace.busy` and `Trace` itself.
 """
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from labkit.plots.predicted.memory import predicted_memory as predicted_memory
     from labkit.plots.predicted.scaling import predicted_scaling as predicted_scaling
     from labkit.plots.predicted.step import predicted_step as predicted_step
+    from labkit.plots.scaling import scaling_study as scaling_study
     from labkit.plots.schedules.pipeline import pipeline as pipeline
     from labkit.plots.schedules.recomputation import recomputation as recomputation
     from labkit.plots.schedules.rendezvous import rendezvous as rendezvous
@@ -96,6 +101,7 @@ _PUBLIC = {
     "recomputation": "schedules.recomputation",
     "rendezvous": "schedules.rendezvous",
     "ring_rounds": "collectives.ring",
+    "scaling_study": "scaling",
     "segments": "tensors.segments",
     "shards": "tensors.shards",
     "step_lanes": "collectives.step_lanes",
@@ -133,6 +139,7 @@ __all__ = [
     "recomputation",
     "rendezvous",
     "ring_rounds",
+    "scaling_study",
     "segments",
     "shards",
     "step_lanes",

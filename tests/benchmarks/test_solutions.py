@@ -29,6 +29,7 @@ WORK = {
     "expert_parallel": ["8 experts, 64 tokens of 16 on each of 4 ranks"],
     "checkpointing": ["save, 0.3 and 0.3 MB on disk, 2 ranks; DCP", "load, 0.3 and 0.3 MB", "stall of an asynchronous"],
     "fault_tolerance": ["step, 8,320 parameters, 4 ranks; DDP"],
+    "scaling_study": ["step of a small model, 2 ranks, as timed; torch", "fit of 9 points; scipy"],
     "monitoring": ["step of a small model, 2 ranks; without a monitor", "scalars of a step; TensorBoard's writer"],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",

@@ -713,6 +713,70 @@ MISTAKES = {
         "max(deviation, 0.05 * abs(usual))",
         "deviation",
     ),
+    "scaling_study: warm-up counts": ("times", "for _ in range(self.warmup):\n            step()", "pass"),
+    "scaling_study: each rank has its own time": (
+        "times",
+        "dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)",
+        "",
+    ),
+    "scaling_study: the mean of ranks counts": ("times", "op=dist.ReduceOp.MAX", "op=dist.ReduceOp.AVG"),
+    "scaling_study: ranks begin when they come": ("times", "            dist.barrier(group)\n", ""),
+    "scaling_study: a barrier in each step": (
+        "times",
+        "for _ in range(self.steps):\n                step()",
+        "for _ in range(self.steps):\n                dist.barrier(group)\n                step()",
+    ),
+    "scaling_study: seconds of a repeat": ("times", " - began) / self.steps)", " - began))"),
+    "scaling_study: weak by GPU seconds": (
+        "weak",
+        "measured[0].seconds / one.seconds for",
+        "measured[0].seconds * measured[0].world_size / one.seconds / one.world_size for",
+    ),
+    "scaling_study: a batch is divided": (
+        "weak",
+        "self.measure(world_size, batch_size)",
+        "self.measure(world_size, batch_size // world_size)",
+    ),
+    "scaling_study: strong by seconds": ("strong", "[one.world_size * one.seconds for", "[one.seconds for"),
+    "scaling_study: the first is one GPU": ("strong", "gpu_seconds[0] / own", "measured[0].seconds / own"),
+    "scaling_study: a batch for each": ("strong", "global_batch_size // world_size)", "global_batch_size)"),
+    "scaling_study: samples of one rank": (
+        "ratios",
+        "return measurement.world_size * measurement.batch_size",
+        "return measurement.batch_size",
+    ),
+    "scaling_study: share of the step": (
+        "ratios",
+        "measurement.seconds / measurement.computing - 1",
+        "1 - measurement.computing / measurement.seconds",
+    ),
+    "scaling_study: negative communication": (
+        "ratios",
+        "max(0.0, measurement.seconds / measurement.computing - 1)",
+        "measurement.seconds / measurement.computing - 1",
+    ),
+    "scaling_study: parts of steps": (
+        "costs",
+        "-(-num_samples // (measurement.world_size * measurement.batch_size))",
+        "num_samples / (measurement.world_size * measurement.batch_size)",
+    ),
+    "scaling_study: one GPU is paid": ("costs", "gpu_hours * dollars_per_gpu_hour", "hours * dollars_per_gpu_hour"),
+    "scaling_study: Gustafson is Amdahl": (
+        "formulas",
+        "return serial + (1 - serial) * gpus",
+        "return 1 / (serial + (1 - serial) / gpus)",
+    ),
+    "scaling_study: no pairs": ("formulas", "coherency * gpus * (gpus - 1)", "coherency * (gpus - 1)"),
+    "scaling_study: no end of a fall": (
+        "formulas",
+        "max(1.0, ((1 - contention) / coherency) ** 0.5)",
+        "((1 - contention) / coherency) ** 0.5",
+    ),
+    "scaling_study: predictions are hidden": (
+        "reports",
+        "for point in self.points\n",
+        'for point in self.points if point.measurement.origin != "predict"\n',
+    ),
 }
 
 

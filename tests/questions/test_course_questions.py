@@ -110,6 +110,11 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "shares": {16: 88.4, 18.6: 88.48, 19.3: 88.48},
     },
     "monitoring": {"step_ms": {1.3: 25.4}, "cost": {1: 2.22}},
+    "scaling_study": {
+        "efficiency": {64: 76.52},
+        "strong": {32: 83.3},
+        "dgx": {1: SimpleNamespace(seconds=0.05566), 64: SimpleNamespace(seconds=0.05572)},
+    },
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""
 

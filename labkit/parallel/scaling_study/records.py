@@ -1,0 +1,100 @@
+"""Records of a scaling study: measurements, points with their efficiency, and what an epoch costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch.distributed import ProcessGroup
+
+Origin = Literal["real", "virtual", "predict"]
+"""Where times come from: clocks of real ranks, the virtual cluster's clock, or the formulas of `labkit.predict`."""
+Scaling = Literal["weak", "strong"]
+"""Weak: each rank's batch stays as ranks are added. Strong: the batch of all ranks together stays."""
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+
+
+class Workload(NamedTuple):
+    """A training step of this rank; both functions are called again and again, on all ranks of the group alike."""
+
+    step: Callable[[], Any]
+    """The whole step, with its communication."""
+    compute: Callable[[], Any]
+    """The same without communication: what one rank does for its own samples."""
+
+
+MakeWorkload = Callable[[int, ProcessGroup | None], Workload]
+"""Makes the workload of this rank: its samples in a step, and the group of the ranks that take the step together."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One configuration, measured or predicted."""
+
+    origin: Origin
+    strategy: str
+    """"ddp", "fsdp", ...: the name of the curve."""
+    world_size: int
+    batch_size: int
+    """Samples of each rank in a step."""
+    step_seconds: tuple[float, ...]
+    """Seconds of a step on the slowest rank, one figure for each repeat."""
+    compute_seconds: tuple[float, ...]
+    """The same without communication."""
+    memory_bytes: int = 0
+    """Most that a rank held; 0: not known."""
+    tokens_per_sample: int = 1
+    cluster: str = ""
+    model: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step: the median of the repeats."""
+        return median(self.step_seconds)
+
+    @property
+    def computing(self) -> float:
+        """Seconds of a step without communication: the median of the repeats."""
+        return median(self.compute_seconds)
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest time of a step, as a share of `seconds`."""
+        return (max(self.step_seconds) - min(self.step_seconds)) / self.seconds
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Measurement:
+        """The inverse of `to_plain`. Raises ValueError for data of another form."""
+        try:
+            times = {name: tuple(map(float, data[name])) for name in ("step_seconds", "compute_seconds")}
+            found = cls(**{**data, **times})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a measurement: {error}") from None
+        if found.origin not in ORIGINS or not all(times.values()) or min(found.step_seconds) <= 0:
+            raise ValueError(f"not a measurement: origin {found.origin!r}, step_seconds {found.step_seconds}")
+        return found
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """A measurement within a study."""
+
+    scaling: Scaling
+    measurement: Measurement
+    efficiency: float
+    """Per GPU, compared with the study's first point, which has 1."""
+
+
+class Cost(NamedTuple):
+    """What an epoch costs."""
+
+    steps: int
+    hours: float
+    gpu_hours: float
+    dollars: float
