@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.checks import Args, CheckFailed, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.checks.planted_layouts import PlantedLayouts
+from labkit.checks.tuning_on_ranks import bucketed, searched, sized, tuned
 from labkit.clusters import Run
 from labkit.hardware.gpus import GPUS
 from labkit.parallel.autotune import BUCKET_SIZES
@@ -50,160 +51,6 @@ AS_TOLD = [
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def sized(
-    kilobytes: int, fixed: int, smallest: int, largest: int, breaks_at: int, trial: Any, group: Any = None
-) -> list[Any]:
-    """On a rank: find the batch size of a step that takes so many kB a sample, and `fixed`; return it, the memory that
-    was held when steps began and at the end, and the error."""
-    import torch
-
-    import labkit
-    from labkit.exercises import autotune
-
-    held = []
-    before = labkit.memory_allocated()
-
-    def step(batch_size: int) -> None:
-        held.append(labkit.memory_allocated() - before)
-        trial()
-        if batch_size >= breaks_at:
-            raise RuntimeError("the model is broken")
-        weights = torch.empty(256 * fixed)
-        graph = {"activations": torch.empty(256 * kilobytes * batch_size), "weights": weights}
-        graph["itself"] = graph  # only the garbage collector frees such cycles
-
-    found, failure = None, ""
-    try:
-        found = int(autotune.find_batch_size(step, smallest=smallest, largest=largest, group=group))
-    except NotImplementedError:
-        raise  # a part that is not written yet is no answer
-    except Exception as error:
-        failure = type(error).__name__
-    after = labkit.memory_allocated() - before
-    return [found, max(held), after if not breaks_at <= largest else 0, failure]
-
-
-def bucketed(asks: bool, curves: Any, group: Any = None) -> Any:
-    """On a rank: tune the bucket size by asking the last rank, or answer: (asker, size) -> seconds by `curves`."""
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
-    last = dist.get_world_size() - 1
-    if not asks:
-        times = {(asker, float(size)): seconds for asker, size, seconds in curves}
-        return answer(lambda asker, numbers: (times.get((asker, *numbers), 1e9), 0.0), range(last))
-    from labkit.exercises import autotune
-
-    found = autotune.tune_bucket_size(lambda size: ask(last, float(size))[0], group=group)
-    stop(last)
-    return float(found)
-
-
-def scaled(cases: list[Any]) -> list[list[Any]]:
-    """On a rank: return the scaled recipe of each case."""
-    from labkit.exercises import autotune
-    from labkit.parallel.autotune import Recipe
-
-    found = []
-    for fields, gpus, per_gpu, most in cases:
-        made = autotune.scale_recipe(Recipe(*fields), gpus, per_gpu, most)
-        found.append([made.batch_size, made.learning_rate, made.steps, made.warmup_steps, made.optimizer])
-    return found
-
-
-def tuned(asks: bool, space: Any, budget: int, seeds: list[int], reduction: int, losses: Any) -> Any:
-    """On a rank: tune by asking the last rank once for each of `seeds`, or answer by `losses`, rows of values, floor,
-    gap, and the steps from which the trial fails, how."""
-    import math
-    import random
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
-    last = dist.get_world_size() - 1
-    if not asks:
-        rows = {tuple(values): rest for *values, rest in losses}
-
-        def lookup(asker: int, numbers: tuple[float, ...]) -> Any:
-            steps, *values = numbers
-            if not rows:  # a smooth space: the loss is a function of the values
-                return sum(abs(math.log(abs(value) + 1e-9)) for value in values) + 1 / steps, 0.0
-            if tuple(values) not in rows:
-                return None
-            floor, gap, fails_at, how = rows[tuple(values)]
-            return floor + gap / math.sqrt(steps), how if steps >= fails_at else 0.0
-
-        return answer(lookup, [0])
-    from labkit.exercises import autotune
-    from labkit.parallel.autotune import LogUniform, Uniform
-
-    kinds = {"log": LogUniform, "uniform": Uniform}
-    made = {
-        name: values if isinstance(values[0], (int, float)) else kinds[values[0]](*values[1:])
-        for name, values in space.items()
-    }
-
-    def objective(configuration: dict[str, Any], steps: int) -> float:
-        loss, how = ask(last, steps, *configuration.values())
-        if how == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory: a trial")
-        return {0: loss, 2: math.nan, 3: math.inf, 4: -math.inf}[int(how)]
-
-    found: list[Any] = []
-    for number, seed in enumerate(seeds):
-        random.seed(number)
-        torch.manual_seed(number)
-        states = random.getstate(), torch.get_rng_state()
-        try:
-            result = autotune.tune(objective, made, budget, seed=seed, reduction=reduction)
-            found.append([list(result.configuration.values()), float(result.loss), int(result.steps)])
-        except NotImplementedError:
-            raise  # a part that is not written yet is no answer
-        except Exception as error:
-            found.append(type(error).__name__)
-        unchanged = random.getstate() == states[0] and torch.equal(torch.get_rng_state(), states[1])
-        found[-1] = [found[-1], unchanged]
-    stop(last)
-    return found
-
-
-def searched(asks: bool, what: str, given: list[Any], tables: list[Any]) -> Any:
-    """On a rank: for each (model, cluster, batch) of `given` search by asking the last rank, or answer by `tables`."""
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
-    last = dist.get_world_size() - 1
-    if not asks:
-        rows = [{tuple(plan): found for plan, found in table} for table in tables]
-        return answer(lambda asker, numbers: rows[int(numbers[0])].get(tuple(numbers[1:])), [0])
-    from labkit.checks.planted_layouts import key
-    from labkit.exercises import autotune
-    from labkit.hardware import Topology
-    from labkit.parallel.autotune import Measurement
-    from labkit.predict import model
-
-    found: list[Any] = []
-    for number, (name, cluster, batch) in enumerate(given):
-
-        def measure(plan: Any, number: int = number) -> Measurement:
-            return Measurement(*ask(last, number, *key(plan)))
-
-        try:
-            search = autotune.search_layout if what == "layout" else autotune.choose_strategy
-            result = search(model(name), Topology.from_plain(cluster), batch, measure=measure)
-            found.append(list(key(result if what == "layout" else result.plan)))
-        except NotImplementedError:
-            raise  # a part that is not written yet is no answer
-        except ValueError as error:
-            found.append(f"ValueError: {error}")
-    stop(last)
-    return found
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -331,7 +178,7 @@ def buckets(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         run = ranks(3).call(submission.used_by(bucketed), given)
         slowest = {size: max(curve[size] for curve in curves) for size in BUCKET_SIZES}
         first, second, log = run.values
-        expect(first, "bucket size on rank 0, compared with rank 1", unit="MB").equals(second)
+        expect(first, "bucket size in MB on rank 0, compared with rank 1").equals(second)
         what = f"step with the chosen buckets, of gradients of {total:g} MB"
         expect(slowest.get(first, math.inf), what, unit="seconds").at_most(CLOSE * min(slowest.values()))
         for rank, asked in enumerate(log):
@@ -468,7 +315,7 @@ def expect_found(
     if chosen is None:
         raise CheckFailed(what + "a plan of the space", f"another one: {found}")
     gigabytes = problem.capacity / 1e9
-    expect(chosen.nbytes / 1e9, what + f"memory of the plan, of {gigabytes:g} GB", unit="GB").at_most(gigabytes)
+    expect(chosen.nbytes / 1e9, what + f"memory of the plan, of {gigabytes:g} GB").at_most(gigabytes)
     expect(chosen.seconds, what + "step of the plan", unit="seconds").at_most(CLOSE * problem.best(keys))
     expect(len(asked), what + f"plans that were measured, of {len(keys)}").at_most(most)
 
