@@ -27,7 +27,7 @@ def sized(
         if batch_size >= breaks_at:
             raise RuntimeError("the model is broken")
         weights = torch.empty(256 * fixed)
-        graph = {"activations": torch.empty(256 * kilobytes * batch_size), "weights": weights}
+        graph: dict[str, Any] = {"activations": torch.empty(256 * kilobytes * batch_size), "weights": weights}
         graph["itself"] = graph  # only the garbage collector frees such cycles
 
     found, failure = None, ""
@@ -50,7 +50,7 @@ def bucketed(asks: bool, curves: Any, group: Any = None) -> Any:
     last = dist.get_world_size() - 1
     if not asks:
         times = {(asker, float(size)): seconds for asker, size, seconds in curves}
-        return answer(lambda asker, numbers: (times.get((asker, *numbers), 1e9), 0.0), range(last))
+        return answer(lambda asker, numbers: (times.get((asker, numbers[0]), 1e9), 0.0), range(last))
     from labkit.exercises import autotune
 
     found = autotune.tune_bucket_size(lambda size: ask(last, float(size))[0], group=group)

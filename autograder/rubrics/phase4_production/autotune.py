@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.checks import Args, CheckFailed, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.checks.planted_layouts import PlantedLayouts
-from labkit.checks.tuning_on_ranks import bucketed, searched, sized, tuned
+from labkit.checks.tuning_on_ranks import bucketed, scaled, searched, sized, tuned
 from labkit.clusters import Run
 from labkit.hardware.gpus import GPUS
 from labkit.parallel.autotune import BUCKET_SIZES

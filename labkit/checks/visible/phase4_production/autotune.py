@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.checks import Args, Ranks, Submission, check, expect, group_of, work
 from labkit.checks.planted_layouts import PlantedLayouts
-from labkit.checks.tuning_on_ranks import bucketed, searched, sized, tuned
+from labkit.checks.tuning_on_ranks import bucketed, scaled, searched, sized, tuned
 from labkit.hardware.gpus import GPUS
 from labkit.parallel.autotune import BUCKET_SIZES
 
@@ -32,15 +32,6 @@ def tried(cases: list[list[int]]) -> list[list[Any]]:
 
         found.append([autotune.largest_that_fits(fits, range(1, count + 1)), tries])
     return found
-
-
-def scaled(cases: list[Any]) -> list[list[Any]]:
-    """On a rank: return the scaled recipe of each case."""
-    from labkit.exercises import autotune
-    from labkit.parallel.autotune import Recipe
-
-    made = [autotune.scale_recipe(Recipe(*fields), *arguments) for fields, *arguments in cases]
-    return [[one.batch_size, one.learning_rate, one.steps, one.warmup_steps, one.optimizer] for one in made]
 
 
 def costs(gigabytes: list[list[float]]) -> list[list[Any]]:
@@ -66,7 +57,7 @@ def costs(gigabytes: list[list[float]]) -> list[list[Any]]:
 
 @check(points=2, todo=1, title="largest_that_fits: double, then bisect", look_at="largest_that_fits: both loops")
 def bisection(submission: Submission, ranks: Ranks) -> None:
-    cases = [
+    cases: list[tuple[list[int], list[Any], str]] = [
         ([100, 11], [11, [1, 2, 4, 8, 16, 12, 10, 11]], "11 of 100 fit"),
         ([100, 1], [1, [1, 2]], "1 of 100 fits"),
         ([100, 0], [None, [1]], "none fits"),
@@ -142,13 +133,13 @@ def buckets(submission: Submission, ranks: Ranks) -> None:
 def recipes(submission: Submission, ranks: Ranks) -> None:
     cases: list[tuple[list[Any], list[Any], str]] = [
         (
-            [[256, 0.1, 450_000, 25_000, "sgd"], 256, 32],
+            [[256, 0.1, 450_000, 25_000, "sgd"], 256, 32, None],
             [8192, 3.2, 14_063, 782, "sgd"],
             "Goyal et al.: 256 GPUs, 32 each",
         ),
-        ([[256, 0.001, 1000, 100, "adam"], 16, 64], [1024, 0.002, 250, 25, "adam"], "Adam, 4 times the batch"),
+        ([[256, 0.001, 1000, 100, "adam"], 16, 64, None], [1024, 0.002, 250, 25, "adam"], "Adam, 4 times the batch"),
         ([[256, 0.1, 1000, 0, "sgd"], 64, 32, 512], [512, 0.2, 500, 0, "sgd"], "64 GPUs, max_batch=512: 8 each"),
-        ([[256, 0.1, 1000, 10, "sgd"], 1, 64], [64, 0.025, 4000, 40, "sgd"], "one GPU: a smaller batch"),
+        ([[256, 0.1, 1000, 10, "sgd"], 1, 64, None], [64, 0.025, 4000, 40, "sgd"], "one GPU: a smaller batch"),
     ]
     (found,) = ranks(1).call(submission.used_by(scaled), [Args([case for case, _, _ in cases])]).values
     for (_, wanted, text), made in zip(cases, found, strict=True):
@@ -292,8 +283,8 @@ HINTS = {
         "A layout that fits in 9 s is better than one that would take 1 s in memory that is not there. Of two that do "
         "not fit, which one is nearer to fitting? Tuples are compared by their first item, then by the second.",
         "`cost_of`: `(not fits, seconds if fits else nbytes)`. `search_layout`: sort `space.splits()` by cost; from "
-        "each of the best six improve one axis after the other, taking the best of `space.along(plan, axis)`; then improve "
-        "the best of all along every axis until nothing changes. `choose_strategy`: `largest_that_fits` on "
+        "each of the best six improve one axis after the other, taking the best of `space.along(plan, axis)`; then "
+        "improve the best of all along every axis until nothing changes. `choose_strategy`: `largest_that_fits` on "
         "`space.strategy(name)[first:]`, where `first` is the place of what was found for the strategy before.",
         "`cost = partial(cost_of, log=log, cluster=cluster)`; `with suppress(given.TrialsUsedUp):` around `for plan in "
         "sorted(space.splits(), key=cost)[:6]:`, `for axis in ('recompute', 'zero', 'microbatch'): plan = "
