@@ -105,12 +105,11 @@ def most_trials(found: int) -> int:
 
 @check(points=3, todo=1, title="the largest batch that fits every rank, found by few steps", look_at="who decides")
 def batches(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    sizes = [draw.uniform(6, 12) for _ in range(3)]
     each = [draw.choice([20, 32, 50, 90]) for _ in range(3)]
     fixed = [draw.randrange(200, 2000) for _ in range(3)]
-    fits = [
-        int((1e6 * size - 1024 * held - 2048) // (1024 * kilobytes))
-        for size, kilobytes, held in zip(sizes, each, fixed, strict=True)
+    fits = draw.sample(range(40, 120), 3)
+    sizes = [
+        1024e-6 * (held + kilobytes * (most + 0.5)) for held, kilobytes, most in zip(fixed, each, fits, strict=True)
     ]
     for largest in (100_000, min(fits) - draw.choice([1, 2, 5])):
         run = ranks(3, **memories(*sizes)).call(

@@ -39,13 +39,15 @@ class TuningResult:
 
 def run_trial(objective: Objective, configuration: dict[str, Any], steps: int) -> Trial:
     """Call the objective once. Its loss is infinite if it runs out of memory, or if its loss is not finite."""
-    loss = math.inf
+    loss, failed = math.inf, False
     try:
         loss = float(objective(dict(configuration), steps))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-    release_memory()
+        failed = True
+    if failed:  # the error no longer refers to the trial's tensors
+        release_memory()
     return Trial(configuration, steps, loss if math.isfinite(loss) else math.inf)
 
 

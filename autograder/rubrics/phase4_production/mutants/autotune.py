@@ -20,19 +20,22 @@ MUTANTS = {
     "releases_too_early": Mutant(23, loses={"leftovers"}).edited("""
         Memory is released within `except`, where the error still refers to the step's tensors.
 
-          failed = True
+        - failed = True
+        + failed = True
+        + given.release_memory()
+
         - given.release_memory()
-        + given.release_memory() if failed else None
+          return not given.highest(failed, group)
     """),
     "keeps_the_error": Mutant(20, loses={"batches", "leftovers"}).edited("""
         The errors are kept for a report, and with them the tensors of the steps that failed.
 
         - def fits(batch_size: int) -> bool:
         + errors = []
-        +
         + def fits(batch_size: int) -> bool:
 
-          failed = True
+        - failed = True
+        + failed = True
         + errors.append(error)
     """),
     "every_error_is_memory": Mutant(24, loses={"other_errors"}).edited("""
@@ -80,8 +83,9 @@ MUTANTS = {
     "nothing_stops_early": Mutant(19, loses={"halving", "failing", "seeded"}).edited("""
         All configurations train for as long as the budget allows, none is stopped.
 
-        - left, steps = ranked[: max(1, len(left) // reduction)], steps * reduction
-        + break
+        - for _ in range(rungs):
+        + steps *= reduction ** (rungs - 1)
+        + for _ in range(1):
     """),
     "counts_the_last_rung": Mutant(19, loses={"halving", "failing", "seeded"}).edited("""
         The budget is divided among the trials of the first rung; later rungs are not counted.
@@ -123,8 +127,9 @@ MUTANTS = {
     "first_that_fits": Mutant(23, loses={"strategies"}).edited("""
         The first strategy that fits is taken, as if each were slower than the one before.
 
-              choices.append(given.StrategyChoice(name, plan, log.measure(plan).seconds))
-        +     break
+        - choices.append(given.StrategyChoice(name, plan, log.measure(plan).seconds))
+        + choices.append(given.StrategyChoice(name, plan, log.measure(plan).seconds))
+        + break
     """),
     "smallest_microbatch": Mutant(23, loses={"strategies"}).edited("""
         Strategies are compared with microbatches of 1, which fit most easily.
@@ -152,7 +157,7 @@ MUTANTS = {
         + space, log = given.search_of(model, cluster, batch, measure, 10**6)
 
         - for plan in sorted(space.splits(), key=cost)[:6]:
-        + for plan in space.all():
+        + for plan in sorted(space.all(), key=cost)[:6]:
     """),
     "library_search": Mutant(20, loses={"layouts", "out_of_memory"}).edited("""
         `labkit.predict.search` is asked, which knows the data sheets only.
