@@ -7,8 +7,9 @@ from itertools import product
 from typing import Any
 
 from labkit.hardware import Topology
-from labkit.predict import Plan
+from labkit.predict import Plan, predict
 from labkit.predict.describe import Description, Transformer
+from labkit.predict.search import RejectedLayout, Search
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"zero": 0},
@@ -88,6 +89,17 @@ class LayoutSpace:
         """Return all layouts, some hundred: for a search that measures every one."""
         plans = (self.plan(**dict(zip(self.axes, values, strict=True))) for values in product(*self.axes.values()))
         return [made for made in plans if made is not None]
+
+    def predictions(self) -> Search:
+        """Predict all layouts, for a picture of them: those that fit, the fastest first, and those that do not."""
+        made = [predict(self.model, plan, self.cluster) for plan in self.all()]
+        found = sorted((one for one in made if one.surely_fits), key=lambda one: one.step_seconds)
+        short = [one for one in made if not one.surely_fits]
+        rejected = [
+            RejectedLayout(vars(one.plan), f"out of memory: may need up to {one.device_bytes.high / 1e9:.0f} GB", one)
+            for one in short
+        ]
+        return Search(tuple(found), tuple(rejected))
 
     def strategy(self, name: str) -> list[Plan]:
         """Return the plans of a strategy, by rising microbatch."""

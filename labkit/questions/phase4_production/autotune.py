@@ -1,44 +1,71 @@
-"""Questions of autotune. TODO(author): where the answers come from: a run, or a formula."""
+"""Questions of autotune. Predictions' answers come from the notebook's runs; the others from counting."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+import math
 
-from labkit import Job, virtual
 from labkit.questions import Number
-
-
-def add_up() -> float:
-    """Add up a one from each rank."""
-    dist.init_process_group()
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    return one.item()
-
-
-def total_of_four() -> float:
-    """Return the sum on four virtual ranks."""
-    return float(virtual(nproc_per_node=4).run(Job.calling(add_up)).raise_if_failed().values[0])
-
 
 QUESTIONS = [
     Number(
-        name="autotune_largest",
-        text="**Predict**: TODO(author): what the next picture shows, asked before it is drawn.",
-        answer=lambda totals: max(totals),
-        solution="4",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
-        shown_by="the picture below",
+        name="hours",
+        text="**Predict**: if measuring a layout takes three minutes, how many hours does it take to measure all of "
+        "them?",
+        answer=lambda space: len(space.all()) * 3 / 60,
+        solution="567 * 3 / 60",
+        unit="hours",
+        tolerance=0.03,
+        near={"567 * 3": "those are minutes."},
+        otherwise="Their number, times three minutes, in hours.",
+        why="three minutes for each layout: {answer:.0f} hours of 32 GPUs, before the first step of training.",
+        shown_by="the number printed above",
     ),
     Number(
-        name="autotune_total",
-        text="**a** TODO(author): a question that a number decides.",
-        answer=total_of_four,
-        solution="2 * 2",
-        near={"1": "TODO(author): what is missed by who answers that."},
-        otherwise="TODO(author): what to think of.",
-        why="TODO(author): how one finds it, and what the run shows: {answer:.0f}.",
+        name="measured",
+        text="**Predict**: how many layouts does your tuner measure before it stops by itself? There are 24 splits; "
+        "`recompute`, `zero` and `microbatch` have 3, 2 or 3, and 5 values.",
+        answer=lambda trace: len(trace),
+        solution="24 + 6 * (2 + 1 + 4) - 3",
+        tolerance=0.3,
+        near={"24": "that is where it begins: one layout for each split.", "567": "those are all."},
+        otherwise="One for each split; then from the best six 2, 1 or 2, and up to 4 new ones along three axes.",
+        why="a layout for each split, then a few along each axis from the best six, and a last round: {answer:.0f}.",
+        shown_by="the next cell",
+    ),
+    Number(
+        name="rungs",
+        text="**a** 27 configurations begin with 10 steps; one in three goes on, three times as long, to the last one. "
+        "How many steps is that in all?",
+        answer=lambda: 4 * 27 * 10,
+        solution="27 * 10 + 9 * 30 + 3 * 90 + 1 * 270",
+        unit="steps",
+        tolerance=0.01,
+        near={"27 * 10": "that is the first of four rungs.", "27 * 270": "that is without stopping any."},
+        otherwise="A third of the trials, three times as long: what does each rung cost, and how many are there?",
+        why="four rungs of 270 steps: {answer:,.0f}. Without stopping it would be 27 · 270 = 7,290.",
+    ),
+    Number(
+        name="bisection",
+        text="**b** A batch of 1,000 fits, 1,001 does not. How many steps does `find_batch_size` try at most, by "
+        "doubling from 1 and bisection?",
+        answer=lambda: 2 * math.ceil(math.log2(1001)) + 1,
+        solution="2 * 10 + 1",
+        unit="steps",
+        tolerance=0.05,
+        near={"10": "bisection alone; the doubling before it takes as many."},
+        otherwise="1, 2, 4, ... up to 1,024: how many? Then half of what is left, and so on.",
+        why="eleven from 1 to 1,024, and nine or ten to halve what is between 512 and 1,024: at most {answer:.0f}, "
+        "instead of 1,001.",
+    ),
+    Number(
+        name="adam",
+        text="**c** A model trains with Adam, a batch of 256 and a learning rate of 3e-4. With which learning rate "
+        "does it train with a batch of 4,096?",
+        answer=lambda: 3e-4 * math.sqrt(4096 / 256),
+        solution="3e-4 * 16 ** 0.5",
+        tolerance=0.02,
+        near={"3e-4 * 16": "that is SGD's rule. Adam divides by the gradients' size already."},
+        otherwise="The batch is 16 times as large; with Adam the root counts.",
+        why="3e-4 · √16 = {answer:.4f}.",
     ),
 ]
