@@ -110,6 +110,7 @@ def _add_tune(commands: Any) -> None:
     tune.add_argument("--budget", type=int, default=1000, help="steps of all trials together (default: %(default)s)")
     tune.add_argument("--seed", type=int, default=0, help="of the configurations (default: %(default)s)")
     tune.add_argument("--reduction", type=int, default=3, help="one in so many goes on (default: %(default)s)")
+    tune.add_argument("--min-steps", type=int, default=1, help="of a trial on the first rung (default: %(default)s)")
     tune.add_argument("--model", help="instead of a file: a model of labkit predict, whose layout is searched")
     tune.add_argument("--cluster", default="a100x8", help="for --model, such as p4dx32 (default: %(default)s)")
     tune.add_argument("--batch", type=int, help="for --model: samples of a step (default: 8 for each GPU)")
@@ -204,9 +205,8 @@ def _tune(options: argparse.Namespace) -> int:
     try:
         if options.model is not None:
             return command.tune_layout(options.model, options.cluster, options.batch, options.trials)
-        return command.tune_file(
-            options.file, options.function, options.space, options.budget, options.seed, options.reduction
-        )
+        how = {"seed": options.seed, "reduction": options.reduction, "min_steps": options.min_steps}
+        return command.tune_file(options.file, options.function, options.space, options.budget, **how)
     except ValueError as error:
         raise CommandError(str(error)) from None
 

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from labkit.hardware import Topology
 from labkit.parallel import autotune as given
-from labkit.parallel.autotune import Measure
+from labkit.parallel.autotune import Measure, Objective, Space, TuningResult
 from labkit.predict import Plan
 from labkit.predict.describe import Description
 
@@ -114,23 +114,23 @@ def scale_recipe(recipe: given.Recipe, num_gpus: int, batch_per_gpu: int, max_ba
 
 
 def tune(
-    objective: given.Objective, space: given.Space, budget: int, *, seed: int = 0, reduction: int = 3
-) -> given.TuningResult:
+    objective: Objective, space: Space, budget: int, *, seed: int = 0, reduction: int = 3, min_steps: int = 1
+) -> TuningResult:
     """Return the configuration with the lowest loss, found by successive halving with `budget` steps in all.
 
     `objective(configuration, steps)` trains anew and returns the loss. On the first of r rungs `reduction ** (r - 1)`
     configurations, drawn with `seed`, train for `budget // (r * reduction ** (r - 1))` steps; on each rung after it the
     best `1 / reduction` of them for `reduction` times as many; on the last one a single one. r is as large as the
-    budget allows, but no larger than it takes to try all configurations. A trial that runs out of memory or whose loss
-    is not finite has an infinite loss and does not go on. Raises `RuntimeError` if all fail.
+    budget and `min_steps` on the first rung allow, but no larger than it takes to try all configurations. A trial that
+    runs out of memory or whose loss is not finite has an infinite loss and does not go on: `RuntimeError` if all fail.
     """
-    given.check_tuning(objective, space, budget, seed, reduction)
+    given.check_tuning(objective, space, budget, seed, reduction, min_steps)
     trials: list[given.Trial] = []
-    # TODO 3. How many rungs? r of them cost r * reduction**(r - 1) steps at least. `given.configurations(space, count,
-    # seed)` draws, fewer than `count` if there are no more; `given.run_trial(objective, configuration, steps)`.
+    # TODO 3. How many rungs? r of them cost r * reduction**(r - 1) * min_steps at least. `given.configurations(space,
+    # count, seed)` draws, fewer than `count` if there are no more; `given.run_trial(objective, configuration, steps)`.
     ### BEGIN SOLUTION
     every, rungs = given.number_of_configurations(space), 1
-    while (rungs + 1) * reduction**rungs <= budget and reduction ** (rungs - 1) < every:
+    while (rungs + 1) * reduction**rungs * min_steps <= budget and reduction ** (rungs - 1) < every:
         rungs += 1
     steps = budget // (rungs * reduction ** (rungs - 1))
     left = given.configurations(space, reduction ** (rungs - 1), seed)

@@ -169,7 +169,7 @@ def valley(draw: Draw, total_mb: float, best: float) -> dict[float, float]:
 @check(points=3, todo=2, title="the bucket size, by 8 measurements, the same on all ranks", look_at="tune_bucket_size")
 def buckets(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     """The ranks' own valleys are far apart: a straggler decides."""
-    for total, places in ((1024.0, (0.6, 200.0)), (draw.choice([30.0, 60.0]), (3.0, 9.0)), (0.7, (64.0, 512.0))):
+    for total, places in ((1024.0, (0.6, 200.0)), (draw.choice([6.0, 12.0]), (0.7, 2.5)), (0.7, (64.0, 512.0))):
         curves = [valley(draw, total, place * draw.uniform(0.8, 1.25)) for place in draw.sample(places, 2)]
         rows = [[asker, size, seconds] for asker, curve in enumerate(curves) for size, seconds in curve.items()]
         together = group_of([0, 1])

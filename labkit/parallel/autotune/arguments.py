@@ -38,14 +38,15 @@ def check_recipe(recipe: Any, num_gpus: Any, batch_per_gpu: Any, max_batch: Any)
         require_integer("max_batch", max_batch, at_least=num_gpus)
 
 
-def check_tuning(objective: Any, space: Any, budget: Any, seed: Any, reduction: Any) -> None:
+def check_tuning(objective: Any, space: Any, budget: Any, seed: Any, reduction: Any, min_steps: Any) -> None:
     _require_function("objective", objective)
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"space must have an entry or more, a name with its choices or interval, got {space!r}")
     for name, values in space.items():
         if not isinstance(values, Uniform) and (not isinstance(values, (list, tuple, range)) or not len(values)):
             raise ValueError(f"space[{name!r}] must be a list of choices, Uniform or LogUniform, got {values!r}")
-    require_integer("budget", budget, at_least=1)
+    require_integer("min_steps", min_steps, at_least=1)
+    require_integer("budget", budget, at_least=min_steps)
     require_integer("reduction", reduction, at_least=2)
     if type(seed) is not int:
         raise ValueError(f"seed must be an integer, got {seed!r}")

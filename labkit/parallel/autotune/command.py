@@ -21,8 +21,10 @@ Advance = Callable[[float, str], None]
 """Moves a progress bar on, with a text beside it."""
 
 
-def tune_file(path: Path, name: str, space: Sequence[str], budget: int, seed: int, reduction: int) -> int:
+def tune_file(path: Path, name: str, space: Sequence[str], budget: int, **options: int) -> int:
     """Tune the function `name` of a Python file over `space`, entries such as `width=16,32`; print rungs and result.
+
+    options: seed, reduction and min_steps of `tune`.
 
     Raises `CommandError` for a wrong argument, or if no trial succeeds.
     """
@@ -43,7 +45,7 @@ def tune_file(path: Path, name: str, space: Sequence[str], budget: int, seed: in
             finally:
                 advance(steps, f"lowest loss {best:.4g}")
 
-        result = autotune.tune(objective, entries, budget, seed=seed, reduction=reduction)
+        result = autotune.tune(objective, entries, budget, **options)
     _print_rungs(result)
     return 0
 
