@@ -1,49 +1,74 @@
-"""Part of solutions.py: exercise 24's sum compared with torch's all-reduce, on 4 local ranks.
+"""Part of solutions.py: exercise 24's searches, beside searches that measure more for the same result.
 
-TODO(author): how times are measured, and whether both use the same algorithm.
+The first row compares a search of a layout with measuring every layout, both by `labkit.predict`: its result must be
+within 5 % of theirs. The second compares successive halving with as many full trials as the budget allows, on losses
+that fall with the root of the steps: its best loss must be at most theirs. Measurements take their time, so seconds are
+those of the searches and of all that they measure.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
+import time
+from collections.abc import Callable
+from typing import Any
 
 from beside import Beside
 
-from labkit import Job, catalogue, local
+from labkit import catalogue
+from labkit.exercises import load
+from labkit.hardware import topology
+from labkit.parallel.autotune import LayoutSpace, LogUniform, configurations, predicted
+from labkit.predict import model
 
-RANKS = 4
-PROGRAM = """
-import time
-import torch, torch.distributed as dist
-from labkit.exercises import autotune
-
-dist.init_process_group("gloo")
+BUDGET = 864
 
 
-def timed(function):
-    tensor = torch.arange(numel, dtype=torch.float32)
-    dist.barrier()
-    began = time.perf_counter()
-    function(tensor)
-    return time.perf_counter() - began, tensor
+def timed(function: Callable[[], Any], repetitions: int) -> tuple[float, Any]:
+    """Return the median of its seconds, and its last result."""
+    seconds, result = [], None
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        result = function()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds), result
 
 
-pairs = [(timed(autotune.total), timed(dist.all_reduce)) for _ in range(repetitions + 1)][1:]
-seconds = [[pair[k][0] for pair in pairs] for k in (0, 1)]
-[seconds, torch.equal(pairs[-1][0][1], pairs[-1][1][1])]
-"""
+def loss(configuration: dict[str, Any], steps: int) -> float:
+    """Return a loss that is lowest for a learning rate of 0.1, and falls with the steps."""
+    draws = random.Random(0)
+    total = sum(draws.random() for _ in range(200 * steps)) * 0
+    return abs(math.log10(configuration["learning_rate"]) + 1) + 1 / math.sqrt(steps) + total
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Measure the sum of one tensor."""
+    """Measure a search of layouts, and one of learning rates."""
     exercise = catalogue.find("autotune")
-    numel = 1_000 if quick else 1_000_000
-    job = Job(
-        source=f"numel, repetitions = {numel}, {repetitions}\n{PROGRAM}",
-        modules={exercise.name: exercise.source("solution")[0]},
-        trace=False,
-    )
-    run = local(nproc_per_node=RANKS).run(job).raise_if_failed()
-    mine, theirs = (max(statistics.median(value[0][who]) for value in run.values) for who in (0, 1))
-    equal = all(value[1] for value in run.values)
-    return [Beside(f"sum of {numel} elements, {RANKS} ranks", mine, theirs, equal, same_algorithm=True)]
+    autotune = load(exercise, exercise.source("solution")[0])
+    described, cluster = model("gpt2-xl"), topology("dgx-a100")
+    step, space = predicted(described, cluster), LayoutSpace(described, cluster)
+
+    def every() -> float:
+        found = map(step, space.all())
+        return min(one.seconds for one in found if one.nbytes <= 1e9 * cluster.gpu.memory_gb)
+
+    mine, plan = timed(lambda: autotune.search_layout(described, cluster), repetitions)
+    theirs, best = timed(every, repetitions)
+    near = step(plan).seconds <= 1.05 * best
+    rates = {"learning_rate": LogUniform(1e-5, 10)}
+    min_steps = 8
+    halving, result = timed(lambda: autotune.tune(loss, rates, BUDGET, min_steps=min_steps), repetitions)
+    drawn = configurations(rates, BUDGET // result.steps, 0)
+    full, lowest = timed(lambda: min(loss(one, result.steps) for one in drawn), repetitions)
+    return [
+        Beside("search of a layout for gpt2-xl on 8 GPUs; every layout", mine, theirs, near, same_algorithm=False),
+        Beside(
+            f"27 configurations, {BUDGET} steps; random search",
+            halving,
+            full,
+            result.loss <= lowest,
+            same_algorithm=False,
+        ),
+    ]

@@ -163,7 +163,7 @@ def halving(submission: Submission, ranks: Ranks) -> None:
     rates = [float(number) for number in range(1, 10)]
     losses: list[list[Any]] = [[rate, [1 + abs(rate - 6.9) / 10, 1.0, math.inf, 0]] for rate in rates]
     space = {"rate": rates}
-    for budget, wanted in ((60, [(2, 9), (6, 3), (18, 1)]), (26, [(4, 3), (12, 1)])):
+    for budget, wanted in ((60, [(2, 9), (6, 3), (18, 1)]), (26, [(4, 3), (12, 1)]), (120, [(4, 9), (12, 3), (36, 1)])):
         inputs = [Args(True, space, budget, [0], 3, []), Args(False, space, budget, [0], 3, losses)]
         found, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
         expect(rungs_of(log), f"steps of each rung, and its trials, with a budget of {budget}").equals(wanted)
