@@ -64,11 +64,5 @@ def measure(repetitions: int, quick: bool) -> list[Beside]:
     full, lowest = timed(lambda: min(loss(one, result.steps) for one in drawn), repetitions)
     return [
         Beside("search of a layout for gpt2-xl on 8 GPUs; every layout", mine, theirs, near, same_algorithm=False),
-        Beside(
-            f"27 configurations, {BUDGET} steps; random search",
-            halving,
-            full,
-            result.loss <= lowest,
-            same_algorithm=False,
-        ),
+        Beside(f"27 configurations, {BUDGET} steps; random search", halving, full, result.loss <= lowest, False),
     ]

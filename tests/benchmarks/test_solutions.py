@@ -32,7 +32,7 @@ WORK = {
     "monitoring": ["step of a small model, 2 ranks; without a monitor", "scalars of a step; TensorBoard's writer"],
     "autotune": [
         "search of a layout for gpt2-xl on 8 GPUs; every layout",
-        "27 configurations, 864 steps; random search",
+        "27 configurations, 864 steps; random",
     ],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",

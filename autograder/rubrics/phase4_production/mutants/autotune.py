@@ -87,7 +87,7 @@ MUTANTS = {
         + steps *= reduction ** (rungs - 1)
         + for _ in range(1):
     """),
-    "counts_the_last_rung": Mutant(19, loses={"halving", "failing", "seeded"}).edited("""
+    "counts_the_last_rung": Mutant(21, loses={"halving", "failing"}).edited("""
         The budget is divided among the trials of the first rung; later rungs are not counted.
 
         - steps = budget // (rungs * reduction ** (rungs - 1))
