@@ -44,10 +44,10 @@ FULL = [
 ]
 """On each of them the best layout by data sheets runs out of memory."""
 AS_TOLD = [
-    PlantedLayouts("gpt2-xl", "workstation-4090", 2, 8),
     PlantedLayouts("gpt-6.7b", "dgx-1", 2, 8, (3, 2, 1), 1.1),
     PlantedLayouts("gpt-13b", "p4d", 4, 4),
 ]
+"""On each of them the best layout by data sheets is the best one, and the fastest one of all does not fit."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
