@@ -71,7 +71,7 @@ def bisection(submission: Submission, ranks: Ranks) -> None:
         expect(len(tries), f"number of tries, where {text}; the solution's are {wanted[1]}").at_most(most)
 
 
-@check(points=2, todo=1, title="find_batch_size: memory of every rank", look_at="find_batch_size: `fits`")
+@check(points=4, todo=1, title="find_batch_size: memory of every rank", look_at="find_batch_size: `fits`")
 def batch_size(submission: Submission, ranks: Ranks) -> None:
     """Rank 0 has 8 MB and takes 100 kB a sample, rank 1 has 6 MB."""
     hardware: dict[str, Any] = {
@@ -102,7 +102,7 @@ def other_errors(submission: Submission, ranks: Ranks) -> None:
 # Buckets and recipes --------------------------------------------------------------------------------------------------
 
 
-@check(points=3, todo=2, title="tune_bucket_size: the valley of the slowest rank", look_at="tune_bucket_size")
+@check(points=4, todo=2, title="tune_bucket_size: the valley of the slowest rank", look_at="tune_bucket_size")
 def buckets(submission: Submission, ranks: Ranks) -> None:
     """Gradients of 100 MB: from 128 MB on times are the same. Rank 0's valley is at 4 MB, that of rank 1 at 32 MB."""
 
@@ -159,7 +159,7 @@ def rungs_of(log: list[list[float]]) -> list[tuple[int, int]]:
     return [(count, steps.count(count)) for count in sorted(set(steps))]
 
 
-@check(points=3, todo=3, title="tune: 9, 3, 1 trials", look_at="tune: how many rungs, how many steps, who goes on")
+@check(points=4, todo=3, title="tune: 9, 3, 1 trials", look_at="tune: how many rungs, how many steps, who goes on")
 def halving(submission: Submission, ranks: Ranks) -> None:
     """Nine learning rates, the seventh one is best from the first step on; then the two best fail."""
     rates = [float(number) for number in range(1, 10)]
@@ -184,7 +184,7 @@ def halving(submission: Submission, ranks: Ranks) -> None:
     )
 
 
-@check(points=1, todo=3, title="tune: the seed decides", look_at="`given.configurations(space, count, seed)`")
+@check(points=2, todo=3, title="tune: the seed decides", look_at="`given.configurations(space, count, seed)`")
 def seeded(submission: Submission, ranks: Ranks) -> None:
     space = {"rate": ["log", 1e-4, 1.0], "dropout": ["uniform", 0.1, 0.5]}
     inputs = [Args(True, space, 27, [4, 4, 5], 3, []), Args(False, space, 27, [4, 4, 5], 3, [])]
