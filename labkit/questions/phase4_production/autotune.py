@@ -9,8 +9,7 @@ from labkit.questions import Number
 QUESTIONS = [
     Number(
         name="hours",
-        text="**Predict**: if measuring a layout takes three minutes, how many hours does it take to measure all of "
-        "them?",
+        text="If measuring a layout takes three minutes, how many hours does it take to measure all of them?",
         answer=lambda space: len(space.all()) * 3 / 60,
         solution="567 * 3 / 60",
         unit="hours",
@@ -18,19 +17,19 @@ QUESTIONS = [
         near={"567 * 3": "those are minutes."},
         otherwise="Their number, times three minutes, in hours.",
         why="three minutes for each layout: {answer:.0f} hours of 32 GPUs, before the first step of training.",
-        shown_by="the number printed above",
     ),
     Number(
-        name="measured",
-        text="**Predict**: how many layouts does your tuner measure before it stops by itself? There are 24 splits; "
-        "`recompute`, `zero` and `microbatch` have 3, 2 or 3, and 5 values.",
-        answer=lambda trace: len(trace),
-        solution="24 + 6 * (2 + 1 + 4) - 3",
-        tolerance=0.3,
-        near={"24": "that is where it begins: one layout for each split.", "567": "those are all."},
-        otherwise="One for each split; then from the best six 2, 1 or 2, and up to 4 new ones along three axes.",
-        why="a layout for each split, then a few along each axis from the best six, and a last round: {answer:.0f}.",
-        shown_by="the next cell",
+        name="tuned_step",
+        text="**Predict**: how many seconds does a step take with the layout that your tuner finds, by at most 96 of "
+        "the 567 measurements?",
+        answer=lambda tuned: tuned.seconds,
+        solution="1.01 * 3.9",
+        unit="s",
+        tolerance=0.1,
+        near={"1.69 * answer": "so long takes the guess of part 1, as it was before you changed it."},
+        otherwise="Look at the circle in the picture of all layouts: how near to it does a tuner come?",
+        why="within a few percent of the best of all, which the picture of part 1 has in its circle: {answer:.2f} s.",
+        shown_by="the next picture",
     ),
     Number(
         name="rungs",
