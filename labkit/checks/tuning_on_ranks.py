@@ -15,14 +15,14 @@ def sized(
     was held when steps began and at the end, and the error."""
     import torch
 
-    import labkit
+    from labkit.clusters.device import memory_allocated
     from labkit.exercises import autotune
 
     held = []
-    before = labkit.memory_allocated()
+    before = memory_allocated()
 
     def step(batch_size: int) -> None:
-        held.append(labkit.memory_allocated() - before)
+        held.append(memory_allocated() - before)
         trial()
         if batch_size >= breaks_at:
             raise RuntimeError("the model is broken")
@@ -37,7 +37,7 @@ def sized(
         raise  # a part that is not written yet is no answer
     except Exception as error:
         failure = type(error).__name__
-    after = labkit.memory_allocated() - before
+    after = memory_allocated() - before
     return [found, max(held), after if not breaks_at <= largest else 0, failure]
 
 
