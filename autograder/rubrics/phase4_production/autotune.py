@@ -63,6 +63,7 @@ def misused(cases: list[str]) -> list[str]:
     gpt, cluster = model("gpt2-xl"), topology("dgx-a100")
     recipe = Recipe(8, 0.1, 10)
     tried = {
+        "": lambda: autotune.search_layout(gpt, cluster, trials=40),
         "smallest": lambda: autotune.find_batch_size(lambda size: None, smallest=0),
         "largest": lambda: autotune.find_batch_size(lambda size: None, smallest=4, largest=3),
         "sizes": lambda: autotune.tune_bucket_size(lambda size: 1.0, [4.0, 2.0]),
@@ -356,6 +357,7 @@ def bad_arguments(submission: Submission, ranks: Ranks) -> None:
         "smallest", "largest", "sizes", "num_gpus", "max_batch", "budget", "space", "reduction", "model", "cluster",
         "trials",
     ]  # fmt: skip
-    (found,) = ranks(1).call(submission.used_by(misused), [Args(cases)]).values
+    ((right, *found),) = ranks(1).call(submission.used_by(misused), [Args(["", *cases])]).values
+    expect(right, "error, where nothing is wrong").equals("nothing")
     for case, text in zip(cases, found, strict=True):
         expect(text.startswith(f"ValueError: {case}"), f"wrong {case}: {text[:80]}").equals(True)
