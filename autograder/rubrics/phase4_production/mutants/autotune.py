@@ -152,7 +152,7 @@ MUTANTS = {
         + for plan in space.all():
         +     cost(plan)
     """),
-    "every_layout": Mutant(20, loses={"layouts", "out_of_memory"}).edited("""
+    "every_layout": Mutant(19, loses={"layouts", "out_of_memory", "bad_arguments"}).edited("""
         All layouts are measured, without the log that counts them.
 
         - space, log = given.search_of(model, cluster, batch, measure, trials)
