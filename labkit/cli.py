@@ -86,6 +86,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     dashboard.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
     dashboard.set_defaults(run=_dashboard)
 
+    _add_tune(commands)
+
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
     sync.add_argument("--check", action="store_true", help="write nothing; exit with 1 if files are out of date")
     sync.set_defaults(run=_sync)
@@ -102,6 +104,30 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     commands.add_parser("doctor", help="check what works on this machine").set_defaults(run=_doctor)
     missing = _add_installed(commands)
     return parser, commands.choices, missing
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser("tune", help="tune an objective, or a model's layout, with your exercise autotune")
+    tune.add_argument("file", type=Path, nargs="?", metavar="FILE", help="Python file with the objective")
+    tune.add_argument(
+        "--function", default="objective", help="its name; takes (configuration, steps), returns the loss"
+    )
+    tune.add_argument(
+        "--space",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="width=16,32 or dropout=0..0.5 or lr=log:1e-4..1",
+    )
+    tune.add_argument("--budget", type=int, default=1000, help="steps of all trials together (default: %(default)s)")
+    tune.add_argument("--seed", type=int, default=0, help="of the configurations (default: %(default)s)")
+    tune.add_argument("--reduction", type=int, default=3, help="one in so many goes on (default: %(default)s)")
+    tune.add_argument("--min-steps", type=int, default=1, help="of a trial on the first rung (default: %(default)s)")
+    tune.add_argument("--model", help="instead of a file: a model of labkit predict, whose layout is searched")
+    tune.add_argument("--cluster", default="a100x8", help="for --model, such as p4dx32 (default: %(default)s)")
+    tune.add_argument("--batch", type=int, help="for --model: samples of a step (default: 8 for each GPU)")
+    tune.add_argument("--trials", type=int, default=96, help="for --model: layouts to measure (default: %(default)s)")
+    tune.set_defaults(run=_tune)
 
 
 def _add_installed(commands: Any) -> str:
@@ -207,6 +233,20 @@ def _dashboard(options: argparse.Namespace) -> int:
         return serve(options.logdir, options.port, not options.no_browser)
     except OSError as error:
         raise CommandError(f"port {options.port}: {error.strerror}") from None
+
+
+def _tune(options: argparse.Namespace) -> int:
+    if (options.file is None) == (options.model is None):
+        raise CommandError("give either FILE, with an objective and --space, or --model")
+    from labkit.parallel.autotune import command
+
+    try:
+        if options.model is not None:
+            return command.tune_layout(options.model, options.cluster, options.batch, options.trials)
+        how = {"seed": options.seed, "reduction": options.reduction, "min_steps": options.min_steps}
+        return command.tune_file(options.file, options.function, options.space, options.budget, **how)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _sync(options: argparse.Namespace) -> int:

@@ -31,6 +31,10 @@ WORK = {
     "fault_tolerance": ["step, 8,320 parameters, 4 ranks; DDP"],
     "scaling_study": ["step of a small model, 2 ranks, as timed; torch", "fit of 9 points; scipy"],
     "monitoring": ["step of a small model, 2 ranks; without a monitor", "scalars of a step; TensorBoard's writer"],
+    "autotune": [
+        "search of a layout for gpt2-xl on 8 GPUs; every layout",
+        "27 configurations, 864 steps; random",
+    ],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",
         "2 x 2 virtual, 1 x 10 Gb/s; NCCL's model",

@@ -777,6 +777,61 @@ MISTAKES = {
         "for point in self.points\n",
         'for point in self.points if point.measurement.origin != "predict"\n',
     ),
+    "autotune: the batch grows by one": (
+        "bisection",
+        "low, high = high, max(high + 1, min(2 * high + 1, len(candidates) - 1))",
+        "low, high = high, high + 1",
+    ),
+    "autotune: the first candidate fits": (
+        "bisection",
+        "candidates[low] if low >= 0 else None",
+        "candidates[max(low, 0)]",
+    ),
+    "autotune: each rank looks at its own memory": ("batch_size", "not given.highest(failed, group)", "not failed"),
+    "autotune: memory is not released": ("batch_size", "        given.release_memory()\n", ""),
+    "autotune: the error is kept": (
+        "batch_size",
+        "            failed = True\n",
+        "            failed = True\n            fits.error = error\n",
+    ),
+    "autotune: every error is a lack of memory": ("other_errors", "not given.is_out_of_memory(error)", "False"),
+    "autotune: each rank looks at its own step": (
+        "buckets",
+        "given.highest(measure(sizes[place]), group)",
+        "measure(sizes[place])",
+    ),
+    "autotune: equal sizes lead to the right": ("buckets", "seconds(middle) <= seconds", "seconds(middle) < seconds"),
+    "autotune: sizes are measured twice": (
+        "buckets",
+        "cache(lambda place: given.highest(measure(sizes[place]), group))",
+        "(lambda place: given.highest(measure(sizes[place]), group))",
+    ),
+    "autotune: Adam scales as SGD": ("recipes", ' if recipe.optimizer == "sgd" else sqrt(factor)', ""),
+    "autotune: the warm-up keeps its steps": (
+        "recipes",
+        "given.Recipe(batch_size, rate, steps, warmup,",
+        "given.Recipe(batch_size, rate, steps, recipe.warmup_steps,",
+    ),
+    "autotune: max_batch is forgotten": ("recipes", "min(batch_per_gpu, max_batch // num_gpus)", "batch_per_gpu"),
+    "autotune: steps are rounded down": ("recipes", "(ceil(count", "(int(count"),
+    "autotune: later rungs are not counted": ("halving", "budget // (rungs * reduction", "budget // (reduction"),
+    "autotune: more rungs than it takes": ("halving", " and reduction ** (rungs - 1) < every", ""),
+    "autotune: the worst go on": ("halving", "key=lambda one: one.loss)", "key=lambda one: -one.loss)"),
+    "autotune: failed trials go on": ("halving", " if trial.loss < inf]", "]"),
+    "autotune: the seed is forgotten": ("seeded", "(rungs - 1), seed)", "(rungs - 1), 0)"),
+    "autotune: a GB is 2**30 bytes": ("fitting", "1e9 * cluster.gpu.memory_gb", "2**30 * cluster.gpu.memory_gb"),
+    "autotune: seconds of what does not fit": ("fitting", "seconds if fits else nbytes", "seconds"),
+    "autotune: the first strategy that fits": (
+        "strategy",
+        "            choices.append(given.StrategyChoice(name, plan, log.measure(plan).seconds))\n",
+        "            choices.append(given.StrategyChoice(name, plan, log.measure(plan).seconds))\n            break\n",
+    ),
+    "autotune: only one split is improved": ("layout", "key=cost)[:6]:", "key=cost)[-1:]:"),
+    "autotune: layouts that do not fit are found": (
+        "layout",
+        "[plan for plan in log.found if not cost(plan)[0]]",
+        "list(log.found)",
+    ),
 }
 
 

@@ -16,6 +16,9 @@ import pytest
 
 from labkit import Run
 from labkit.catalogue import Exercise, all_exercises
+from labkit.hardware import topology
+from labkit.parallel.autotune import LayoutSpace, Measurement
+from labkit.predict import model
 from labkit.questions import Choice, Line, Number, Question, Verdict, questions_of
 from labkit.trace import Event, Kind, Trace
 
@@ -114,6 +117,10 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "efficiency": {64: 76.52},
         "strong": {32: 83.3},
         "dgx": {1: SimpleNamespace(seconds=0.05566), 64: SimpleNamespace(seconds=0.05572)},
+    },
+    "autotune": {
+        "space": LayoutSpace(model("gpt-13b"), topology("p4d", nnodes=4), 128),
+        "tuned": Measurement(3.925, 23.6e9),
     },
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""
