@@ -30,6 +30,10 @@ WORK = {
     "checkpointing": ["save, 0.3 and 0.3 MB on disk, 2 ranks; DCP", "load, 0.3 and 0.3 MB", "stall of an asynchronous"],
     "fault_tolerance": ["step, 8,320 parameters, 4 ranks; DDP"],
     "monitoring": ["step of a small model, 2 ranks; without a monitor", "scalars of a step; TensorBoard's writer"],
+    "image_classification": [
+        "step of mlp, 16 digits a rank; torch's DDP",
+        "step of mlp, 16 digits a rank, 4 microbatches",
+    ],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",
         "2 x 2 virtual, 1 x 10 Gb/s; NCCL's model",
