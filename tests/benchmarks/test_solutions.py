@@ -35,6 +35,10 @@ WORK = {
         "search of a layout for gpt2-xl on 8 GPUs; every layout",
         "27 configurations, 864 steps; random",
     ],
+    "image_classification": [
+        "step of mlp, 16 digits a rank; torch's DDP",
+        "step of mlp, 16 digits a rank, 4 microbatches",
+    ],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",
         "2 x 2 virtual, 1 x 10 Gb/s; NCCL's model",

@@ -832,6 +832,37 @@ MISTAKES = {
         "[plan for plan in log.found if not cost(plan)[0]]",
         "list(log.found)",
     ),
+    "image_classification: DDP without buckets": ("strategies", "(4, 8, optimizer_bytes)", "(4, 4, optimizer_bytes)"),
+    "image_classification: activations do not count": ("strategies", "if gb + activation_gb <=", "if gb <="),
+    "image_classification: microbatches count alike": (
+        "one_process",
+        "samples=share)",
+        "samples=1 / len(microbatches))",
+    ),
+    "image_classification: each rank clips its shard": (
+        "one_process",
+        "self.model.clip_grad_norm_(self.clip_norm)",
+        "nn.utils.clip_grad_norm_(parameters, self.clip_norm)",
+    ),
+    "image_classification: each microbatch is sent": ("traffic", "self.no_sync(number < len(", "self.no_sync(0 > len("),
+    "image_classification: no autocast": ("options_of_a_step", ", self.autocast():", ":"),
+    "image_classification: an overflow steps": ("options_of_a_step", "if not overflow:", "if True:"),
+    "image_classification: no scale saved": ("resumes", '"scaler": self.scaler, ', ""),
+    "image_classification: ranks differ": ("resumes", "        self.make_alike()\n", ""),
+    "image_classification: none is best": ("resumes", "float(is_best)", "0.0"),
+    "image_classification: throughput without waiting": (
+        "performance",
+        'means["samples"] / seconds',
+        'means["samples"] / means["compute_time"]',
+    ),
+    "image_classification: the first rate is 0": (
+        "learning_rates",
+        "(step + 1) / (self.warmup_steps + 1)",
+        "step / self.warmup_steps",
+    ),
+    "image_classification: fillers count": ("counted", ".float()[counts], labels[counts]", ".float(), labels"),
+    "image_classification: the rate begins anew": ("fits", "self.steps = load(", "found = load("),
+    "image_classification: saved after epochs alone": ("fits", "                self.save_if_due()\n", ""),
 }
 
 
