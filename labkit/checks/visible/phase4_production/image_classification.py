@@ -108,6 +108,8 @@ def expect_steps(run: Run, batches: Any, what: str, look_at: str = "", **options
 
 def messages(run: Run, rank: int, step: int) -> list[tuple[str, int]]:
     """Return operation and bytes of what a rank sent within a step, from 0, by its marks."""
+    if run.trace.clock != "modelled":
+        raise NotMeasurable("messages of a step are counted on virtual ranks, whose traces have marks")
     marks = [event.start for event in run.trace.of(rank, Kind.COMPUTE) if event.operation == "mark"]
     begin, end = marks[2 * step], marks[2 * step + 1]
     return [(one.operation, one.nbytes) for one in run.trace.collectives(rank) if begin <= one.start < end]
@@ -277,10 +279,10 @@ def learning_rates(submission: Submission, ranks: Ranks) -> None:
     # 2 ranks with 8 samples each: 12 epochs of 2 steps, with 4 of warm-up
     run = ranks(2).call(submission.used_by(rated), [Args(4, 12, 2.0, 16, 3.2)] * 2)
     peak = 3.2 * 8 / 256
-    for step, share in ((0, 0.2), (1, 0.4), (3, 0.8), (4, 1.0), (9, 0.853553390593), (14, 0.5), (24, 0.0)):
-        what = f"learning rate of step {step} of 24, 4 of warm-up, peak {peak:.4g}"
-        seen = [torch.tensor(value[step], dtype=torch.float64) for value in run.values]
-        expect(seen, what).close_to([torch.tensor(share * peak, dtype=torch.float64)] * 2, rel=1e-6)
+    shares = {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 9: 0.853553390593, 14: 0.5, 24: 0.0}
+    what = f"learning rates of steps {', '.join(map(str, shares))} of 24, 4 of warm-up, peak {peak:.4g}"
+    seen = [torch.tensor([value[step] for step in shares], dtype=torch.float64) for value in run.values]
+    expect(seen, what).close_to([peak * torch.tensor([*shares.values()], dtype=torch.float64)] * 2, rel=1e-6)
 
 
 def right_sums(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> list[float]:
