@@ -91,7 +91,8 @@ def test_the_seed_decides_which_configurations_are_tried(folder: Path, capsys: p
     tried = {}
     for seed in ("7", "7", "8"):
         Path("calls.txt").unlink(missing_ok=True)
-        out = tuned(capsys, "../train.py", *SPACE, "--budget", "60", "--seed", seed)
+        space = ["--space", "rate=log:1e-4..10", "--space", "width=16,32"]
+        out = tuned(capsys, "../train.py", *space, "--budget", "60", "--seed", seed)
         found = out, Path("calls.txt").read_text()
         assert tried.setdefault(seed, found) == found
     assert tried["7"] != tried["8"]
