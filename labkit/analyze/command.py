@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     for file in options.report:
         if file.suffix not in SUFFIXES:
             raise ValueError(f"--report {file}: its name must end in {', '.join(SUFFIXES)}")
+        if not file.parent.is_dir():
+            raise ValueError(f"there is no folder {file.parent} for {file.name}")
     if not options.metrics.exists():
         raise ValueError(f"there is no file or folder {options.metrics}")
     found = (analyze_log if options.metrics.is_dir() else analyze_measurements)(options.metrics)

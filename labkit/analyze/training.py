@@ -31,16 +31,22 @@ def analyze_log(folder: Path) -> Analysis:
     found = Analysis(f"Training in {folder}", pictures=_pictures(data))
     parts = {name: _usual(data[f"{name}_seconds"]) for name in ADVICE}
     step, rate = _usual(data["step_seconds"]), _usual(data["samples_per_second"])
-    ranks = len(data["ranks"])
+    slow, ranks = _slow_ranks(data), len(data["ranks"])
+    shown = dict(parts)
+    if slow:
+        slowest, excess = next(iter(slow.items()))
+        waiting = min(parts["communication"], excess * (parts["compute"] + parts["input"]))
+        parts["communication"] -= waiting
+        shown = {**parts, f"waiting for rank {slowest}": waiting}
     found.facts += [
         f"{data['last_step'] + 1} steps on {ranks} of {data['world_size']} ranks",
-        f"{1e3 * step:,.4g} ms for a step: " + ", ".join(f"{name} {own / step:.0%}" for name, own in parts.items()),
+        f"{1e3 * step:,.4g} ms for a step: " + ", ".join(f"{name} {own / step:.0%}" for name, own in shown.items()),
         f"{rate:,.4g} samples/s, {rate / ranks:,.4g} for each rank",
         f"loss {_first(data['loss']):.4g} at first, {_last(data['loss']):.4g} at last",
         f"{max(_known(data['largest_memory_bytes'])) / 1e9:,.3g} GB on the fullest rank",
     ]
     found.findings = [
-        *_slow_ranks(data),
+        *(_slow_rank(*one) for one in slow.items()),
         *_parts(parts, step),
         *_trends(data),
         *_alarms(data),
@@ -65,21 +71,22 @@ def _last(values: Sequence[float | None]) -> float:
     return _known(values)[-1]
 
 
-def _slow_ranks(data: dict[str, Any]) -> list[Finding]:
-    """Return the ranks whose own time is above the median's all the time: the others wait for them."""
-    found = []
-    for rank, row in zip(data["ranks"], data["own_over_median"], strict=True):
-        excess = _usual(row[len(row) // 2 :])
-        if excess > SLOW:
-            found.append(
-                Finding(
-                    f"Rank {rank} computes and loads {excess:.0%} longer than the median: all others wait for it, and "
-                    "their waiting counts as communication.",
-                    f"look at rank {rank}'s machine (clocks, other programs, its loader), or give it fewer samples "
-                    "(exercise 16).",
-                )
-            )
-    return found
+def _slow_ranks(data: dict[str, Any]) -> dict[int, float]:
+    """Return the ranks whose own time is above the median's to the end, each with the excess as a share.
+
+    The slowest comes first: the others wait for it, and log that as communication.
+    """
+    rows = zip(data["ranks"], data["own_over_median"], strict=True)
+    excess = {rank: _usual(row[len(row) // 2 :]) for rank, row in rows}
+    return {rank: excess[rank] for rank in sorted(excess, key=lambda one: -excess[one]) if excess[rank] > SLOW}
+
+
+def _slow_rank(rank: int, excess: float) -> Finding:
+    return Finding(
+        f"Rank {rank} computes and loads {excess:.0%} longer than the median: all others wait for it, and they log "
+        "their waiting as communication.",
+        f"look at rank {rank}'s machine (clocks, other programs, its loader), or give it fewer samples (exercise 16).",
+    )
 
 
 def _parts(parts: dict[str, float], step: float) -> list[Finding]:
@@ -88,7 +95,7 @@ def _parts(parts: dict[str, float], step: float) -> list[Finding]:
     found = [Finding(f"Most of a step is {order[0]}, {parts[order[0]] / step:.0%}.", ADVICE[order[0]])]
     for name in order[1:]:
         if name != "compute" and parts[name] >= LARGE * step:
-            without = step / (step - parts[name])
+            without = step / max(step - parts[name], parts[order[0]])  # parts may overlap
             text = (
                 f"{name.capitalize()} is {parts[name] / step:.0%} of a step: without it training is {without:.2g} times"
             )
@@ -114,7 +121,10 @@ def _trends(data: dict[str, Any]) -> list[Finding]:
             Finding("Memory grows until the end of the run.", "keep `loss.item()`, not the loss and its graph.")
         )
     losses = _known(data["loss"])
-    if len(losses) >= 4 and median(losses[-quarter:]) >= median(losses[:quarter]):
+    if data["loss"][-1] is None:
+        advice = "a lower learning rate, gradient clipping; 32 bits where 16 overflow (exercise 06)."
+        found.append(Finding("The loss is not finite at the end.", advice))
+    elif len(losses) >= 4 and median(losses[-quarter:]) >= median(losses[:quarter]):
         found.append(Finding("The loss does not fall.", "a lower learning rate, warm-up; look at the data."))
     return found
 

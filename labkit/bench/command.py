@@ -19,7 +19,7 @@ from labkit import catalogue, exercises
 from labkit.bench.configurations import ZERO, Configuration, Plans, Timing
 from labkit.bench.models import named, with_sequence
 from labkit.checks.working_modules import working_modules
-from labkit.parallel.scaling_study import Measurement, append, read, studies
+from labkit.parallel.scaling_study import append, read, studies
 from labkit.predict.command import parse_cluster
 
 FORMATS = {".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
@@ -63,25 +63,19 @@ def main(arguments: Sequence[str]) -> int:
     Exit status 1: a configuration could not be measured.
     """
     options = _parser().parse_args(arguments)
-    for file in options.report:
-        if file.suffix not in FORMATS:
-            raise ValueError(f"--report {file}: its name must end in {', '.join(FORMATS)}")
-    for name in ("gpus", "batch_sizes"):
-        if min(getattr(options, name)) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {min(getattr(options, name))}")
+    _check(options)
     console = Console()
     exercise = catalogue.find("scaling_study")
     chosen = working_modules(exercise)
     plans = _plans(options, chosen.modules)
-    wanted = list(
-        plans.configurations(sorted(set(options.gpus)), options.strategies, options.batch_sizes, options.strong)
-    )
+    strategies, batch_sizes = (list(dict.fromkeys(given)) for given in (options.strategies, options.batch_sizes))
+    wanted = list(plans.configurations(sorted(set(options.gpus)), strategies, batch_sizes, options.strong))
     if not wanted:
         raise ValueError("--strong needs batch sizes that all GPUs can share equally")
     for note in chosen.notes:
         console.print(note, highlight=False)
     failed = _measure(plans, wanted, options.to, console)
-    measured = [one for one in _recorded(plans, options.to) if any(own.is_of(one) for own in wanted)]
+    measured = [one for one in read(options.to) if any(plans.is_measured_by(own, one) for own in wanted)]
     with exercises.installed(chosen.modules):
         from labkit.exercises import scaling_study
     benchmark = studies(scaling_study.ScalabilityBenchmark, measured, "strong" if options.strong else "weak")
@@ -93,8 +87,27 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"written: {file}", highlight=False)
     console.print(f"measurements: {options.to}; `labkit analyze {options.to}` tells what limits it", highlight=False)
     for configuration, error in failed.items():
-        console.print(f"failed: {configuration}: {error}", style="red", highlight=False, markup=False)
+        console.print(f"failed: {configuration}: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
     return 1 if failed else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise ValueError for what would fail only after measuring, or in the middle of it."""
+    for file in options.report:
+        if file.suffix not in FORMATS:
+            raise ValueError(f"--report {file}: its name must end in {', '.join(FORMATS)}")
+    for file in (*options.report, options.to):
+        if not file.parent.is_dir():
+            raise ValueError(f"there is no folder {file.parent} for {file.name}")
+    for name, least in {"gpus": 1, "batch_sizes": 1, "steps": 1, "warmup": 0, "repeats": 1, "samples": 1}.items():
+        value = getattr(options, name)
+        lowest = min(value) if isinstance(value, list) else value
+        if lowest is not None and lowest < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {lowest}")
+    if not 0 <= options.price < float("inf"):
+        raise ValueError(f"--price must be a number of dollars, got {options.price}")
+    if options.price and options.samples is None:
+        raise ValueError("--price needs --samples: dollars are of an epoch")
 
 
 def _plans(options: argparse.Namespace, modules: Mapping[str, str]) -> Plans:
@@ -110,19 +123,10 @@ def _plans(options: argparse.Namespace, modules: Mapping[str, str]) -> Plans:
     return Plans(options.model, options.sequence, clusters, real, device, timing, modules)
 
 
-def _recorded(plans: Plans, file: Path) -> list[Measurement]:
-    """Return the measurements in the file of this model and these clusters."""
-    return [one for one in read(file) if one.model == plans.model_name()]
-
-
 def _measure(plans: Plans, wanted: Sequence[Configuration], file: Path, console: Console) -> dict[Configuration, str]:
     """Measure what is missing; return the errors of configurations that could not be measured."""
-    recorded = _recorded(plans, file)
-    missing = [
-        one
-        for one in wanted
-        if not any(one.is_of(other) and other.cluster == plans.cluster_name(one) for other in recorded)
-    ]
+    recorded = read(file)
+    missing = [one for one in wanted if not any(plans.is_measured_by(one, other) for other in recorded)]
     if len(missing) < len(wanted):
         console.print(f"{len(wanted) - len(missing)} of {len(wanted)} are in {file} already", highlight=False)
     failed: dict[Configuration, str] = {}

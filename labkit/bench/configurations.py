@@ -92,6 +92,11 @@ class Plans:
     def model_name(self) -> str:
         return self.model if self.sequence is None else f"{self.model}, {self.sequence} tokens"
 
+    def is_measured_by(self, configuration: Configuration, measurement: Measurement) -> bool:
+        """Whether this is the configuration's measurement, of this model and on this cluster."""
+        where = self.cluster_name(configuration), self.model_name()
+        return configuration.is_of(measurement) and where == (measurement.cluster, measurement.model)
+
     def measure(self, configuration: Configuration) -> Measurement | str:
         """Return the measurement, or the error of the ranks in a line."""
         of = configuration

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 from labkit.commands import CommandError, require_file
 from labkit.parallel.autotune.configurations import LogUniform, Uniform
 from labkit.parallel.autotune.measurements import Measurement, predicted
+from labkit.parallel.autotune.memory import is_out_of_memory
 from labkit.parallel.autotune.trials import TuningResult
 from labkit.predict import Plan, model
 from labkit.predict.command import parse_cluster
@@ -26,20 +29,22 @@ def tune_file(path: Path, name: str, space: Sequence[str], budget: int, **option
 
     options: seed, reduction and min_steps of `tune`.
 
-    Raises `CommandError` for a wrong argument, or if no trial succeeds.
+    Raises `CommandError` for a wrong argument, for an error of the file's code, or if no trial succeeds.
     """
     require_file(path)
-    function = runpy.run_path(str(path), run_name="labkit_tune").get(name)
-    if not callable(function):
-        raise CommandError(f"{path} has no function {name}(configuration, steps)")
-    entries = dict(map(parse_space, space))
-    with _progress(budget, "steps") as advance, _own_tuner() as autotune:
+    entries: dict[str, Any] = {}
+    for key, values in map(parse_space, space):
+        if key in entries:
+            raise CommandError(f"--space {key} is given twice: put all its choices into one")
+        entries[key] = values
+    with _loaded(path, name) as function, _progress(budget, "steps") as advance, _own_tuner() as autotune:
         best = float("inf")
 
         def objective(configuration: dict[str, Any], steps: int) -> float:
             nonlocal best
             try:
-                loss = float(function(configuration, steps))
+                with _errors_of(path):
+                    loss = float(function(configuration, steps))
                 best = min(best, loss)
                 return loss
             finally:
@@ -99,12 +104,15 @@ def parse_space(text: str) -> tuple[str, Any]:
         raise CommandError(f"--space takes name=16,32 or name=0..0.5 or name=log:1e-4..1, got {text!r}")
     kind, separator, interval = values.rpartition(":")
     if ".." not in values:
-        return name, [_value(one) for one in values.split(",")]
+        choices = values.split(",")
+        if "" in choices or len(set(choices)) < len(choices):
+            raise CommandError(f"--space {name}: choices differ, and none is empty; got {values!r}")
+        return name, [_value(one) for one in choices]
     if separator and kind != "log":
         raise CommandError(f"--space {name}: an interval is name=0..0.5 or name=log:1e-4..1, got {text!r}")
     try:
-        low, high = map(float, interval.split(".."))
-        return name, (LogUniform if kind == "log" else Uniform)(low, high)
+        low, _, high = interval.partition("..")
+        return name, (LogUniform if kind == "log" else Uniform)(float(low), float(high))
     except ValueError as error:
         raise CommandError(f"--space {name}: {error}") from None
 
@@ -117,6 +125,34 @@ def _value(text: str) -> Any:
 
 
 @contextmanager
+def _loaded(path: Path, name: str) -> Iterator[Callable[[dict[str, Any], int], Any]]:
+    """Yield the function `name` of a Python file, which may import its neighbours, as a script may."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with _errors_of(path):
+            function = runpy.run_path(str(path), run_name="labkit_tune").get(name)
+        if not callable(function):
+            raise CommandError(f"{path} has no function {name}(configuration, steps)")
+        yield function
+    finally:
+        sys.path.remove(folder)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Turn an error of the file's code into a `CommandError` with its line. Running out of memory is not an error."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise CommandError(f"{where}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+
+@contextmanager
 def _own_tuner() -> Iterator[ModuleType]:
     """Yield the learner's module. What it cannot do becomes a `CommandError`."""
     from labkit import exercises
@@ -124,14 +160,17 @@ def _own_tuner() -> Iterator[ModuleType]:
     try:
         yield exercises.autotune
     except NotImplementedError as error:
-        raise CommandError(f"exercise autotune is not written yet: {error}") from None
+        missing = traceback.extract_tb(error.__traceback__)[-1].name
+        raise CommandError(
+            f"exercise autotune is not written yet: {missing} is missing; `labkit hint autotune` helps"
+        ) from None
     except (ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from error
 
 
 @contextmanager
 def _progress(total: float, unit: str) -> Iterator[Advance]:
-    """Show a progress bar on standard error while the context lasts."""
+    """Show a progress bar on standard error while the context lasts; an error replaces it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -142,9 +181,16 @@ def _progress(total: float, unit: str) -> Iterator[Advance]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task("", total=total)
+    bar.start()
+    try:
         yield lambda steps, text: bar.update(task, advance=steps, description=text)
+    except BaseException:
+        bar.live.transient = True
+        bar.live.stop()  # `bar.stop` prints an empty line where output goes to a file
+        raise
+    bar.stop()
 
 
 def _print_rungs(result: TuningResult) -> None:

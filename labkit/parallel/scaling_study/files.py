@@ -9,6 +9,8 @@ from pathlib import Path
 from labkit.parallel.scaling_study.records import Measurement
 
 KIND = "measurement"
+_BEGINNING = json.dumps({"kind": KIND})[:-1].encode()
+"""Of each line, so that one that was cut off can be told from one of another file."""
 
 
 def append(path: Path, measurement: Measurement) -> None:
@@ -30,7 +32,9 @@ def read(path: Path) -> list[Measurement]:
         try:
             plain = json.loads(line)
         except ValueError:
-            continue
+            if line.startswith(_BEGINNING) or _BEGINNING.startswith(line):
+                continue
+            plain = None
         if not isinstance(plain, dict) or plain.pop("kind", None) != KIND:
             raise ValueError(f"{path}, line {number}: not a line of `labkit bench`")
         try:

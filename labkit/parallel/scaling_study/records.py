@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -76,8 +77,11 @@ class Measurement:
             found = cls(**{**data, **times})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a measurement: {error}") from None
-        if found.origin not in ORIGINS or not all(times.values()) or min(found.step_seconds) <= 0:
-            raise ValueError(f"not a measurement: origin {found.origin!r}, step_seconds {found.step_seconds}")
+        if found.origin not in ORIGINS:
+            raise ValueError(f"not a measurement: origin {found.origin!r}")
+        for name, seconds in times.items():
+            if not seconds or not all(0 < one < math.inf for one in seconds):
+                raise ValueError(f"not a measurement: {name} {seconds}")
         return found
 
 
