@@ -104,11 +104,11 @@ MUTANTS = {
         - high = (of_all > factor * usual) & (of_all > usual + 5 * deviation)
         + high = of_all > 1.001 * usual
     """),
-    "blames_the_link": Mutant(19, loses={"stragglers", "healthy_runs"}).edited("""
-        Who waits long in communication has a slow link: that is everybody but the slow rank.
+    "blames_the_link": Mutant(21, loses={"stragglers"}).edited("""
+        Beside a slow rank, who waits long in communication has a slow link: that is everybody else. Links are not probed.
 
         - links = [min(probe[rank], probe[(rank + self.stride) % self.world_size]) for rank in range(self.world_size)]
-        + links = self.recent("communication_seconds")
+        + links = self.recent("communication_seconds") if found else [0.0] * self.world_size
     """),
     "both_ends_of_a_link": Mutant(21, loses={"stragglers"}).edited("""
         A slow probe is blamed on the rank that received it, which is every second time the neighbour.
