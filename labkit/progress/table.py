@@ -24,7 +24,9 @@ def show(console: Console | None = None) -> None:
 def _table(course: CourseProgress) -> Table:
     table = Table(box=SIMPLE_HEAD)
     for name in ("exercise", "builds\non", "minutes", "points", ""):
-        table.add_column(name, justify="right" if name in ("minutes", "points") else "left")
+        # a long list goes on in the next lines: titles must not
+        width = 10 if name.startswith("builds") else None
+        table.add_column(name, justify="right" if name in ("minutes", "points") else "left", max_width=width)
     for title, exercises in course.phases.items():
         table.add_section()
         table.add_row(f"[bold]{title}[/bold]")
