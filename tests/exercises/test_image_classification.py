@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +197,15 @@ if dist.get_rank() == 0:
     job = Job(source=f"arguments = {(options,)!r}\n{source}", modules=MODULES)
     error = virtual(nproc_per_node=2).run(job).ranks[0].error
     assert error is not None and error.type == "ValueError" and message in error.message
+
+
+def test_as_a_command_it_is_made_of_the_solutions_and_an_import_changes_no_workspace(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "LABKIT_WORKSPACE"}
+    imports = "import os, solutions; print(os.environ.get('LABKIT_WORKSPACE'))"
+    command = ["-m", f"solutions.{EXERCISE.name.replace('/', '.')}", "--epochs", "1", "--model", "mlp"]
+    for arguments, wanted in ((["-c", imports], "None\n"), ([*command, "--log-dir", str(tmp_path)], '"epoch": 1,')):
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=catalogue.root(), capture_output=True, text=True
+        )
+        assert done.returncode == 0 and wanted in done.stdout, done.stderr
+    assert (tmp_path / "metrics.json").is_file()
