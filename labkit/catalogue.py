@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from labkit.replaced_files import replace_text
+
 Origin = Literal["yours", "template", "solution"]
 
 
@@ -137,22 +139,26 @@ class Exercise:
         raise MissingModule(f"{self.name} has no module yet: run its %%exercise cell, or copy {self.paths['template']}")
 
     def save(self, text: str) -> Path:
-        """Save `text` as the learner's module. A version that it replaces is moved to `.history/`."""
+        """Save `text` as the learner's module, at once: a check that runs meanwhile reads the old text or the new one.
+
+        A version that it replaces is kept in `.history/`.
+        """
         path = self.paths["yours"]
-        if path.is_file() and path.read_text() != text:
-            self.reset()
+        if path.is_file() and (old := path.read_text()) != text:
+            self._next_kept().write_text(old)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        replace_text(path, text)
         return path
 
     def reset(self) -> Path | None:
         """Go back to the template. Returns the path where the learner's module is kept now; None if there was none."""
         path = self.paths["yours"]
-        if not path.is_file():
-            return None
+        return path.rename(self._next_kept()) if path.is_file() else None
+
+    def _next_kept(self) -> Path:
         history = workspace() / ".history" / self.name
         history.mkdir(parents=True, exist_ok=True)
-        return path.rename(history / f"{len(list(history.iterdir())) + 1:04d}.py")
+        return history / f"{len(list(history.iterdir())) + 1:04d}.py"
 
 
 def catalogue_path() -> Path:

@@ -30,11 +30,14 @@ def remember_pass(submission: Submission) -> None:
 
 
 def _fingerprint(submission: Submission) -> str:
-    """A digest of all that decides whether it passes: the modules' text, the checks, and what runs them."""
+    """A digest of all that decides whether it passes: the modules' text, the checks, and what runs them.
+
+    Blank lines around a module decide nothing: a notebook's cell leaves one at its head, where its magic stands.
+    """
     digest = hashlib.sha256(_installed().encode())
     digest.update(visible_path(submission.exercise).read_bytes())
     for name, text in submission.modules.items():
-        digest.update(f"\0{name}\0{text}".encode())
+        digest.update(f"\0{name}\0{text.strip()}".encode())
     return digest.hexdigest()
 
 

@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 from labkit.hardware.settings import TABLES, with_settings
 from labkit.hardware.topology import Topology
+from labkit.replaced_files import replace_text
 
 FORMAT = "labkit cluster 1"
 _LARGEST = 10_000_000
@@ -71,15 +70,7 @@ def write(path: str | Path, made: Topology, measured: Mapping[str, Any]) -> None
         plain["gpu"] = ",".join(gpu.name for gpu in made.gpus)
     del plain["gpus"]
     text = json.dumps({"format": FORMAT, "cluster": plain, "measured": measured}, indent=1, allow_nan=False)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.chmod(beside, 0o644)
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    replace_text(path, text + "\n")
 
 
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,6 @@ import contextlib
 import fcntl
 import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.catalogue import Exercise, find, workspace
+from labkit.replaced_files import replace_text
 
 FOLDER = ".progress"
 """Folder of the saved results, in the workspace."""
@@ -191,17 +190,3 @@ def locked(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file as a whole: others read the old text or the new one. Raises OSError, e.g. on a full disk."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

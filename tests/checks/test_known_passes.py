@@ -68,6 +68,13 @@ def test_what_its_own_check_found_is_known_too(checked: list[str]) -> None:
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later"]
 
 
+def test_a_module_saved_by_a_cell_is_known_as_the_same_module_in_a_file(checked: list[str]) -> None:
+    catalogue.find("largest").save(SOLUTION)
+    in_a_new_session()
+    catalogue.find("largest").save("\n" + SOLUTION)  # line 1 is the cell's magic
+    assert "your own largest" in in_a_new_session() and checked == ["largest", "later", "later"]
+
+
 def test_a_change_of_the_module_or_of_its_checks_is_checked(checked: list[str], course: Path) -> None:
     catalogue.find("largest").save(SOLUTION)
     in_a_new_session()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,27 @@ def test_the_learners_module_comes_first_and_no_version_is_lost(workspace: Path)
     assert double.source("solution")[1] == "solution"
     history = sorted((workspace / ".history/phase1_small/double").iterdir())
     assert [path.read_text() for path in history] == ["first", "second"]
+
+
+@pytest.mark.usefixtures("course")
+def test_who_reads_a_module_while_it_is_saved_reads_a_whole_one() -> None:
+    double = catalogue.find("double")
+    texts = ("a" * 200_000, "b" * 300_000)
+    double.save(texts[0])
+    done = threading.Event()
+
+    def saves() -> None:
+        for turn in range(40):
+            double.save(texts[turn % 2])
+        done.set()
+
+    saving = threading.Thread(target=saves)
+    saving.start()
+    seen = set()
+    while not done.is_set():
+        seen.add(double.paths["yours"].read_text())
+    saving.join()
+    assert seen <= set(texts)
 
 
 @pytest.mark.usefixtures("course")
