@@ -117,8 +117,8 @@ def on_virtual(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
 
 
 def on_local(*, nnodes: int, nproc_per_node: int, **hardware: Any) -> Cluster:
-    """Real processes, all on this machine; `hardware` is ignored."""
-    return local(nproc_per_node=nnodes * nproc_per_node)
+    """Real processes, all on this machine; `hardware` is ignored. Checks' tensors are on the CPU, also beside a GPU."""
+    return local(nproc_per_node=nnodes * nproc_per_node, backend="gloo")
 
 
 KINDS: dict[str, MakeCluster] = {"virtual": on_virtual, "local": on_local}

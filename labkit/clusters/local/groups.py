@@ -187,6 +187,9 @@ class RecordingProcessGroup(dist.ProcessGroup):
                     return self._on_stream(recorder.gpu(tensor.device.index), operation, call, args, options, at_once)
                 has_future = has_future and tensor is not None
             work = call(*args, **options)
+            if work is None:  # NCCL's barrier, which has waited
+                operation.end()
+                return None
             # not needed so soon without a trace: the callback makes gloo's thread wait for the interpreter
             if has_future and recorder.tracing:
                 with suppress(RuntimeError):  # gloo has no future for some operations

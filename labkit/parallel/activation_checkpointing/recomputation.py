@@ -32,8 +32,8 @@ class SavedArguments:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         self._others = [None if isinstance(arg, Tensor) else arg for arg in args]
         self._places = [place for place, arg in enumerate(args) if isinstance(arg, Tensor)]
-        saved: Tensor = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._node: Any = saved.grad_fn
+        # kept itself: in torch 2.11 a node frees what it saved with the last tensor that it made
+        self._saved: Any = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def again(self) -> list[Any]:
         """Return the arguments, tensors detached from their graph: gradients go through the first call's.
@@ -41,7 +41,7 @@ class SavedArguments:
         Raises RuntimeError if one has been changed in place.
         """
         found = list(self._others)
-        for place, tensor in zip(self._places, self._node.saved_tensors, strict=True):
+        for place, tensor in zip(self._places, self._saved.grad_fn.saved_tensors, strict=True):
             found[place] = tensor.detach().requires_grad_(tensor.requires_grad)
         return found
 

@@ -55,7 +55,8 @@ class Operator:
         tags = set(function.tags)
         self.seeded = torch.Tag.nondeterministic_seeded in tags
         """Whether it draws random numbers."""
-        self.grows = torch.Tag.out in tags or self.name in ("resize_", "resize_as_", "set_")
+        outputs = any(a.is_out for a in schema.arguments)  # torch.Tag.out says the same from 2.12 on
+        self.grows = outputs or self.name in ("resize_", "resize_as_", "set_")
         """Whether an argument tensor may have other memory afterwards."""
         written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         tensors = [r for r in schema.returns if "Tensor" in str(r.type)]
