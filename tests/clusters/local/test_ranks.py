@@ -228,7 +228,9 @@ def test_nccl_without_gpus_says_that_gloo_is_used() -> None:
         pytest.skip("needs a machine with fewer than two GPUs")
     result = run(HEAD.replace("gloo", "nccl") + "x = torch.ones(1)\ndist.all_reduce(x)\n(dist.get_backend(), x.item())")
     assert result.values == [("gloo", 2.0)] * 2
-    assert result.notes == (f"2 ranks, {torch.cuda.device_count()} GPUs: gloo is used, not nccl",)
+    share = "1 GPU: gloo is used, not nccl; ranks share GPUs: cuda:{LOCAL_RANK % 1}"
+    none = "0 GPUs: gloo is used, not nccl"
+    assert result.notes == (f"2 ranks, {share if torch.cuda.device_count() else none}",)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ for async_op in (False, True):
         dist.barrier(async_op=async_op),
     ]
     [work.wait() for work in works if work]
-dist.all_to_all(list(torch.empty(n).chunk(n)), list(torch.ones(n).chunk(n)))
+if torch.__version__ >= "2.13":  # gloo's has no lists before
+    dist.all_to_all(list(torch.empty(n).chunk(n)), list(torch.ones(n).chunk(n)))
 dist.monitored_barrier()
 """,
     "objects": """
@@ -156,7 +157,9 @@ dist.all_reduce(torch.ones(3), group=dist.new_group([0, 1, 2, 3]))
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_real_ranks_record_what_virtual_ranks_do(program: str) -> None:
-    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", timeout=300)
+    # where it sees a GPU, torch makes a mesh's groups anew, for both kinds of tensors
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", timeout=300, environment=hidden)
     modelled = virtual(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     measured = local(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     assert measured.groups == modelled.groups
