@@ -141,4 +141,6 @@ def config_of(config: Any) -> Any:
     """Return exercise 01's `DDPConfig` from the environment; without a launcher, that of one rank that meets itself."""
     if "RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:
         return config.from_env()
-    return config(init_method=f"file://{tempfile.mkdtemp()}/store", world_size=1, rank=0, local_rank=0)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    store = f"file://{tempfile.mkdtemp()}/store"
+    return config(backend=backend, init_method=store, world_size=1, rank=0, local_rank=0)
