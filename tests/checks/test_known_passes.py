@@ -75,6 +75,16 @@ def test_a_module_saved_by_a_cell_is_known_as_the_same_module_in_a_file(checked:
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later", "later"]
 
 
+def test_the_graded_cell_shows_the_report_of_a_module_that_has_just_passed(checked: list[str]) -> None:
+    catalogue.find("largest").save(SOLUTION)
+    passed = check_exercise(catalogue.find("largest"))
+    assert session.grade("largest") == passed.earned and checked == ["largest"]
+    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    assert session.grade("largest") < passed.earned and checked == ["largest", "largest"]
+    catalogue.find("largest").save(SOLUTION)
+    assert session.grade("largest") == passed.earned and checked == ["largest", "largest"]
+
+
 def test_a_change_of_the_module_or_of_its_checks_is_checked(checked: list[str], course: Path) -> None:
     catalogue.find("largest").save(SOLUTION)
     in_a_new_session()

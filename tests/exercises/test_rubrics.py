@@ -95,8 +95,11 @@ def test_the_template_gets_nothing(name: str) -> None:
 def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
     report = checked(name, path.read_text())
     assert report.passed, report.text()
+    rubric = HIDDEN[name]
+    half = rubric.variant_paths.index(path) % 2  # of the hidden checks; `python -m autograder.mutants` takes them all
+    checks = [check.name for check in rubric.checks][half::2]
     for once in (True, False):  # the judge repeats what may fail by chance
-        report = graded(name, path.read_text(), once=once)
+        report = graded(name, path.read_text(), checks, once)
         if report.passed:
             return
     pytest.fail(report.text())
