@@ -238,6 +238,8 @@ def _dashboard(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.model is None):
         raise CommandError("give either FILE, with an objective and --space, or --model")
+    if options.model is not None and options.space:
+        raise CommandError("--space is for FILE; a model's layouts are searched as they are")
     from labkit.parallel.autotune import command
 
     try:

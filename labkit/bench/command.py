@@ -19,6 +19,7 @@ from labkit import catalogue, exercises
 from labkit.bench.configurations import ZERO, Configuration, Plans, Timing
 from labkit.bench.models import named, with_sequence
 from labkit.checks.working_modules import working_modules
+from labkit.hardware.files import is_file
 from labkit.parallel.scaling_study import append, read, studies
 from labkit.predict.command import parse_cluster
 
@@ -120,7 +121,8 @@ def _plans(options: argparse.Namespace, modules: Mapping[str, str]) -> Plans:
     usual = (10, 3, 3) if real else (2, 1, 1)  # the virtual clock has no noise
     timing = Timing(*(own if value is None else value for value, own in zip(given, usual, strict=True)))
     device = "cpu" if options.real == "cpu" else "cuda"
-    return Plans(options.model, options.sequence, clusters, real, device, timing, modules)
+    file = options.cluster if is_file(options.cluster) else ""
+    return Plans(options.model, options.sequence, clusters, file, real, device, timing, modules)
 
 
 def _measure(plans: Plans, wanted: Sequence[Configuration], file: Path, console: Console) -> dict[Configuration, str]:

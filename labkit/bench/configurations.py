@@ -59,6 +59,8 @@ class Plans:
     sequence: int | None
     clusters: Mapping[int, Topology]
     """Virtual, by number of GPUs."""
+    cluster_file: str
+    """Name of the file that describes the clusters; empty if they are a preset's."""
     real: int
     """Number of real ranks that this machine has; 0: none is used."""
     device: str
@@ -86,6 +88,8 @@ class Plans:
         """Return the name of the cluster: the same for all numbers of GPUs."""
         if configuration.origin == "real":
             return f"this machine, {torch.cuda.get_device_name() if self.device == 'cuda' else 'CPU'}"
+        if self.cluster_file:
+            return self.cluster_file  # names in files are not always different
         cluster = self.clusters[configuration.gpus]
         return cluster.name if cluster.name != "custom" else cluster.gpu.name
 
@@ -93,9 +97,11 @@ class Plans:
         return self.model if self.sequence is None else f"{self.model}, {self.sequence} tokens"
 
     def is_measured_by(self, configuration: Configuration, measurement: Measurement) -> bool:
-        """Whether this is the configuration's measurement, of this model and on this cluster."""
+        """Whether this is the configuration's measurement, of this model, on this cluster, repeated often enough."""
         where = self.cluster_name(configuration), self.model_name()
-        return configuration.is_of(measurement) and where == (measurement.cluster, measurement.model)
+        repeats = 1 if configuration.origin == "predict" else self.timing.repeats
+        same = where == (measurement.cluster, measurement.model) and len(measurement.step_seconds) >= repeats
+        return same and configuration.is_of(measurement)
 
     def measure(self, configuration: Configuration) -> Measurement | str:
         """Return the measurement, or the error of the ranks in a line."""

@@ -120,6 +120,17 @@ def test_another_cluster_is_measured_anew_and_reported_alone(folder: Path, tmp_p
     assert output.count("| ddp |") == 2 and "dgx-a100" not in output
 
 
+def test_more_repeats_and_another_file_of_the_same_gpu_are_measured_anew(tmp_path: Path) -> None:
+    file = tmp_path / "scaling.jsonl"
+    for rate in (20.0, 40.0):
+        settings = {"format": "labkit cluster 1", "preset": "dgx-a100", "cluster": {"gpu": {"fp32_tflops": rate}}}
+        (tmp_path / f"{rate:.0f}.json").write_text(json.dumps(settings))
+    slow, quick = (["--real", "none", "--gpus", "1", "--cluster", str(tmp_path / f"{rate}.json")] for rate in (20, 40))
+    for asked, more in ((slow, 2), (slow, 0), ([*slow, "--repeats", "3"], 1), (slow, 0), (quick, 2)):
+        status, output = bench(file, *asked)
+        assert status == 0 and len(PROGRESS.findall(output)) == more
+
+
 def test_interrupted_it_keeps_what_it_has_and_goes_on_there(tmp_path: Path) -> None:
     file, ended = tmp_path / "scaling.jsonl", threading.Event()
 

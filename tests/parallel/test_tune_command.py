@@ -126,6 +126,7 @@ def test_a_limit_of_trials_is_kept(folder: Path, capsys: pytest.CaptureFixture[s
     ("options", "message"),
     [
         ("", "give either FILE, with an objective and --space, or --model"),
+        ("--model resnet50 --space width=1,2", "--space is for FILE; a model's layouts are searched as they are"),
         ("../train.py --model resnet50", "give either FILE, with an objective and --space, or --model"),
         ("nowhere.py --space a=1", "there is no file nowhere.py"),
         ("../train.py", "space must have an entry or more"),
