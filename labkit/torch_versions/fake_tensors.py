@@ -25,7 +25,8 @@ __all__ = [
 DEVICE_QUERY = torch.ops.prim.device.default
 """The operator by which torch's C++ asks a fake tensor for its device."""
 
-device_of: Callable[[torch.Tensor], torch.device] = attrgetter("_fake_device")
+_DEVICE = "_fake_device" if "_fake_device" in FakeTensor.__annotations__ else "fake_device"  # in torch 2.11
+device_of: Callable[[torch.Tensor], torch.device] = attrgetter(_DEVICE)
 """The device that a fake tensor represents."""
 
 _make_subclass = torch.Tensor._make_subclass
@@ -49,7 +50,7 @@ def fake_tensor(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     fake = _make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
     _forbid_data_pointer(fake)
     if device.type != "cpu":
-        fake._fake_device = device
+        setattr(fake, _DEVICE, device)
     return fake
 
 
