@@ -1,0 +1,35 @@
+"""Base of exercise 26's checkpoints: one checkpointer of exercise 20 for each place of the model on a mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+
+class MeshCheckpoints:
+    """Base of `MeshCheckpointer`. Ranks with the same part of the model, a data-parallel group, share a folder.
+
+    checkpointer_type: exercise 20's class. trainer: exercise 17's.
+    """
+
+    checkpointer_type: Any
+
+    def __init__(self, checkpoint_dir: str, trainer: Any) -> None:
+        place = trainer.mesh.coordinates()
+        folder = Path(checkpoint_dir) / f"pp{place.pp}_tp{place.tp}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.checkpointer = self.checkpointer_type(str(folder), group=trainer.mesh.groups["dp"])
+        """Of this rank's place, for its data-parallel group. It keeps the last three."""
+        stages = nn.ModuleList(stage.module for stage in trainer.stages)
+        self.components = {"model": stages, "optimizer": trainer.optimizer}
+        """Of this rank's place."""
+
+    def save(self, step: int) -> None:
+        """Save the state after `step` steps."""
+        raise NotImplementedError
+
+    def load(self) -> int:
+        """Load the newest state that all places have."""
+        raise NotImplementedError
