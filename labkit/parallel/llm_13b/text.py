@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.data.source_text import VOCAB, source_text
+from labkit.data.source_text import VOCAB, source_bytes, source_text
 
 SMOOTHING = 10.0
 """Weight of the shorter context in the trigram model: the best of 1, 3 and 10 on the held-out text."""
@@ -20,10 +20,10 @@ def tokens_of_step(plan: Any, step: int) -> Tensor:
 
     The step and the plan's seed alone decide, so it is the same on all ranks, and after a restart.
     """
-    text = source_text()[: plan.train_bytes]
+    text = source_bytes()[: plan.train_bytes]
     length, draw = plan.model.sequence + 1, random.Random(f"{plan.seed} {step}")
     starts = [draw.randrange(len(text) - length + 1) for _ in range(plan.layout.batch)]
-    return torch.stack([text[start : start + length] for start in starts]).long()
+    return torch.tensor([list(text[start : start + length]) for start in starts])
 
 
 def windows(length: int, count: int) -> Tensor:
