@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from labkit.hardware import Topology, topology
 from labkit.parallel.checkpointing.errors import CheckpointError
-from labkit.parallel.checkpointing.shards import ShardedState
 from labkit.parallel.llm_13b import MasterAdamW, TrainingPlan, held_out_loss, tokens_of_step, windows
 from labkit.predict import Plan, Transformer
 
@@ -45,7 +44,7 @@ def cluster_of(preset: str, nnodes: int, **changes: Any) -> Topology:
 
 
 def planned(cases: Sequence[Sequence[Any]]) -> list[Any]:
-    """On a rank: plan each of [model's sizes, preset, nnodes, changes, batch, tokens]; return plain data, or the error."""
+    """On a rank: plan each of [model's sizes, preset, nnodes, changes, batch, tokens]; return plain data, or errors."""
     from labkit.exercises import llm_13b
 
     found: list[Any] = []
@@ -88,7 +87,7 @@ class MemoryStorage:
 
 
 class MemoryCheckpointer:
-    """Exercise 20's `save_checkpoint` and `load_first`, in this rank's memory: `saved[folder]` is bytes, as a tensor."""
+    """Exercise 20's `save_checkpoint` and `load_first`, in this rank's memory: `saved[folder]` has bytes."""
 
     saved: dict[str, Any]
     places: list[str]

@@ -62,8 +62,8 @@ def forecast(step: Prediction, steps: int) -> Forecast:
     """
     layout, cluster = step.plan, step.cluster
     # This belongs to TODO 1, too. `cluster.storage.write_seconds(nbytes)`, `.read_seconds(nbytes)`, of one node; until
-    # reading begins, `given.RESTART_SECONDS`. Exercise 21 has the interval (Daly's) and the goodput of `world_size` GPUs
-    # that fail every `given.FAILURE_SECONDS` on average.
+    # reading begins, `given.RESTART_SECONDS`. Exercise 21 has the interval (Daly's) and the goodput of `world_size`
+    # GPUs that fail every `given.FAILURE_SECONDS` on average.
     ### BEGIN SOLUTION
     parameters, gpus = step.model.parameters, cluster.world_size
     saving = cluster.storage.write_seconds(14 * parameters / cluster.nnodes)
@@ -83,8 +83,8 @@ def build(plan: TrainingPlan) -> Any:
     is that of the weights. With recomputation "full" each block is computed again in the backward pass.
     """
     layout = plan.layout
-    # TODO 2. A mesh; `make_optimizer(parameters, group)`, with `given.MasterAdamW` and `plan.learning_rate`, in exercise
-    # 15's `ZeroOptimizer` or by itself; `wrap(block)`, with `given.Recomputed` and exercise 07's `checkpoint`.
+    # TODO 2. A mesh; `make_optimizer(parameters, group)`, with `given.MasterAdamW` and `plan.learning_rate`, in
+    # exercise 15's `ZeroOptimizer` or by itself; `wrap(block)`, with `given.Recomputed` and exercise 07's `checkpoint`.
     ### BEGIN SOLUTION
     mesh = parallel_3d.build_mesh(layout.data, layout.pipeline, layout.tensor)
 
@@ -145,13 +145,13 @@ class MeshCheckpointer(given.MeshCheckpoints):
 def train(plan: TrainingPlan) -> Report:
     """Train as planned, from the latest checkpoint on, on all ranks of the job. Returns what this rank reports.
 
-    Step s, from 0, has `given.tokens_of_step(plan, s)`, (batch, sequence + 1), of which each data-parallel rank takes an
-    equal part in their order, and the rate `plan.learning_rate_at(s)`. A checkpoint follows each
+    Step s, from 0, has the rate `plan.learning_rate_at(s)`, and `given.tokens_of_step(plan, s)`, (batch, sequence + 1),
+    of which each data-parallel rank takes an equal part in their order. A checkpoint follows each
     `plan.checkpoint_every` steps. The end is `report.finish(trainer, plan.held_out)`.
     """
     trainer, report = build(plan), Report()
     # TODO 4. Between `report.begin_step()` and `report.end_step(step, loss)` is only `trainer.train_step(inputs,
-    # targets)`: which of a window's tokens are the inputs, and which the targets? Rates: `trainer.optimizer.param_groups`.
+    # targets)`: which of a window's tokens are inputs, and which targets? `trainer.optimizer.param_groups` have "lr".
     ### BEGIN SOLUTION
     mesh = trainer.mesh
     checkpoints = MeshCheckpointer(plan.checkpoint_dir, trainer) if plan.checkpoint_dir else None
@@ -171,7 +171,7 @@ def train(plan: TrainingPlan) -> Report:
 
 @torch.no_grad()
 def generate(model: nn.Module, prompt: Tensor, count: int, context: int, generator: torch.Generator) -> Tensor:
-    """Return the prompt, (length,), and `count` tokens after it, (length + count,) int64, each drawn by its probability.
+    """Return the prompt, (length,), and `count` tokens after it, each drawn by its probability: int64.
 
     model: whole, (batch, length) to logits (batch, length, vocab). It sees the last `context` tokens.
     """

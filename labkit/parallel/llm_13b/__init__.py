@@ -26,11 +26,13 @@ from labkit.parallel.llm_13b.plans import (
 )
 from labkit.parallel.llm_13b.recomputed import Recomputed
 from labkit.parallel.llm_13b.report import Report, whole_model
+from labkit.parallel.llm_13b.slices import Extended, extended, measured, slices
 from labkit.parallel.llm_13b.text import held_out_loss, tokens_of_step, trigram_loss, windows
 
 __all__ = [
     "FAILURE_SECONDS",
     "RESTART_SECONDS",
+    "Extended",
     "Forecast",
     "MasterAdamW",
     "MeshCheckpoints",
@@ -41,7 +43,10 @@ __all__ = [
     "check_plan",
     "checkpoint_folders",
     "exchange",
+    "extended",
     "held_out_loss",
+    "measured",
+    "slices",
     "tokens_of_step",
     "trigram_loss",
     "whole_model",

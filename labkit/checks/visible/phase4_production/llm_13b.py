@@ -68,7 +68,8 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
     for (sizes, preset, nnodes, changes, batch, tokens), seen in zip(cases, found, strict=True):
         model, cluster = model_of(*sizes), cluster_of(preset, nnodes, **changes)
         batch = batch or 16 * cluster.world_size
-        what = f"{model.parameters / 1e9:.1f} billion parameters on {cluster.world_size} GPUs of {cluster.gpu.memory_gb:g} GB"
+        gpus = f"{cluster.world_size} GPUs of {cluster.gpu.memory_gb:g} GB"
+        what = f"{model.parameters / 1e9:.1f} billion parameters on {gpus}"
         expect(isinstance(seen, dict), f"a plan for {what}").holds(str(seen)[:200])
         layout = Plan(**seen["layout"])
         expect(as_trained(layout), f"layout for {what}, as the trainer runs it").equals(layout)
@@ -260,41 +261,48 @@ def generation(submission: Submission, ranks: Ranks) -> None:
 
 HINTS = {
     1: [
-        "The search asks `measure` for time and memory of layouts, some of which your trainer cannot run. What must they "
-        "look like, so that none of them is chosen? How many bytes does each node write, and how many read?",
-        "`given.as_trained(layout)` None: infinite seconds and bytes. Else `predict` of *that* layout. The search returns "
-        "the layout it was asked about: make it as trained again. Steps are whole. Written: 14 N / nnodes bytes. Read by "
-        "each of `nproc_per_node` GPUs: 2 N / (tensor * pipeline), and 12 N / world_size.",
-        "`step = predict(model, trained, cluster)`, `Measurement(step.step_seconds, step.device_bytes.high)`; `layout = "
-        "given.as_trained(autotune.search_layout(model, cluster, batch, measure))`; `ceil(tokens / (batch * "
-        "model.sequence))`. `recovery = given.RESTART_SECONDS + cluster.storage.read_seconds(...)`, "
-        "`fault_tolerance.young_daly_interval(saving, given.FAILURE_SECONDS, gpus).daly`, then `goodput`, which divides "
-        "the days.",
+        "The search asks `measure` for time and memory of layouts, some of which your trainer cannot run. "
+        "What must they look like, so that none of them is chosen? How many bytes does each node write, and "
+        "how many read?",
+        "`given.as_trained(layout)` None: infinite seconds and bytes. Else `predict` of *that* layout. The "
+        "search returns the layout it was asked about: make it as trained again. Steps are whole. Written: 14"
+        " N / nnodes bytes. Read by each of `nproc_per_node` GPUs: 2 N / (tensor * pipeline), and 12 N / "
+        "world_size.",
+        "`step = predict(model, trained, cluster)`, `Measurement(step.step_seconds, step.device_bytes.high)`;"
+        " `layout = given.as_trained(autotune.search_layout(model, cluster, batch, measure))`; `ceil(tokens /"
+        " (batch * model.sequence))`. `recovery = given.RESTART_SECONDS + cluster.storage.read_seconds(...)`,"
+        " `fault_tolerance.young_daly_interval(saving, given.FAILURE_SECONDS, gpus).daly`, then `goodput`, "
+        "which divides the days.",
     ],
     2: [
         "Which of data, pipeline and tensor are the mesh's dp, pp and tp? Who averages the gradients in ZeRO 1?",
-        "`parallel_3d.build_mesh(layout.data, layout.pipeline, layout.tensor)`. `Parallel3DTrainer(config, mesh, "
-        'make_optimizer, microbatches, data_parallel=..., wrap=..., seed=..., dtype=...)`: "optimizer" with ZeRO 1.',
-        "`zero.ZeroOptimizer(parameters, given.MasterAdamW, layout.zero, group, lr=plan.learning_rate)`; `wrap=partial("
-        "given.Recomputed, checkpoint=activation_checkpointing.checkpoint)` if `layout.recompute == 'full'`.",
+        "`parallel_3d.build_mesh(layout.data, layout.pipeline, layout.tensor)`. `Parallel3DTrainer(config, "
+        'mesh, make_optimizer, microbatches, data_parallel=..., wrap=..., seed=..., dtype=...)`: "optimizer" '
+        "with ZeRO 1.",
+        "`zero.ZeroOptimizer(parameters, given.MasterAdamW, layout.zero, group, lr=plan.learning_rate)`; "
+        "`wrap=partial(given.Recomputed, checkpoint=activation_checkpointing.checkpoint)` if "
+        "`layout.recompute == 'full'`.",
     ],
     3: [
-        "A crash can come when one place has written its folder and another one has not. Which folders may be loaded? "
-        "What if a folder is there, but one place cannot read it?",
-        "`given.exchange(given.checkpoint_folders(self.checkpointer.storage), None)` returns a list of folders for each "
-        "rank: take their intersection, newest first. After each attempt exchange its step: None where it failed.",
+        "A crash can come when one place has written its folder and another one has not. Which folders may be"
+        " loaded? What if a folder is there, but one place cannot read it?",
+        "`given.exchange(given.checkpoint_folders(self.checkpointer.storage), None)` returns a list of "
+        "folders for each rank: take their intersection, newest first. After each attempt exchange its step: "
+        "None where it failed.",
         "`for folder in sorted(set.intersection(*map(set, folders)), reverse=True)`: `try: step = "
         "self.checkpointer.load_first(self.components, lambda _, folder=folder: [folder])`, `except "
-        "checkpointing.CheckpointError: step = None`; `if None not in given.exchange(step, None): return int(step)`.",
+        "checkpointing.CheckpointError: step = None`; `if None not in given.exchange(step, None): return "
+        "int(step)`.",
     ],
     4: [
         "What does a step need that the step before has changed? Which tokens predict which?",
-        "`given.tokens_of_step(plan, step).chunk(dp)[this rank's dp]`: inputs are `[:, :-1]`, targets `[:, 1:]`. Resume "
-        "before the loop, from `checkpoints.load()`; after step s, s + 1 steps are done. `generate`: logits of the last "
-        "position, `softmax`, `torch.multinomial`, and again with the token at the end.",
-        "`for step in range(report.first_step, plan.steps)`: `group['lr'] = plan.learning_rate_at(step)` in each group of "
-        "`trainer.optimizer.param_groups`; `loss = trainer.train_step(mine[:, :-1], mine[:, 1:])`; `if checkpoints and "
-        "plan.checkpoint_every and (step + 1) % plan.checkpoint_every == 0: checkpoints.save(step + 1)`. `logits = "
-        "model(tokens[None, -context:])[0, -1]`.",
+        "`given.tokens_of_step(plan, step).chunk(dp)[this rank's dp]`: inputs are `[:, :-1]`, targets `[:, "
+        "1:]`. Resume before the loop, from `checkpoints.load()`; after step s, s + 1 steps are done. "
+        "`generate`: logits of the last position, `softmax`, `torch.multinomial`, and again with the token at"
+        " the end.",
+        "`for step in range(report.first_step, plan.steps)`: `group['lr'] = plan.learning_rate_at(step)` in "
+        "each group of `trainer.optimizer.param_groups`; `loss = trainer.train_step(mine[:, :-1], mine[:, "
+        "1:])`; `if checkpoints and plan.checkpoint_every and (step + 1) % plan.checkpoint_every == 0: "
+        "checkpoints.save(step + 1)`. `logits = model(tokens[None, -context:])[0, -1]`.",
     ],
 }
