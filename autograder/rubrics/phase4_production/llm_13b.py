@@ -129,7 +129,7 @@ def own_run(plan: TrainingPlan, nnodes: int) -> Extended:
     modules = {one.name: one.source("solution")[0] for one in (*exercise.builds_on, exercise)}
     cluster = virtual("dgx-a100", nnodes=nnodes, nproc_per_node=plan.layout.ranks // nnodes, fake=True)
     job = Job.calling(measured, slices(plan), modules=modules, trace=False, timeout=300)
-    return extended(plan, cluster.run(job).raise_if_failed())
+    return extended(plan, cluster.run(job).raise_if_failed().values)
 
 
 def run(

@@ -1,26 +1,32 @@
 """What a whole plan takes, from runs of a few of its layers and microbatches.
 
 A step of L layers and m microbatches takes a + b L + c m + d L m seconds: all stages compute equal layers, and a
-pipeline of p stages takes m + p - 1 slots. Memory is e + f L bytes, as long as a pipeline has its p microbatches.
+pipeline of p stages takes m + p - 1 slots. Memory, and the time to save and load, are e + f L, as long as a pipeline
+has its p microbatches.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit.clusters import Run
 from labkit.parallel.llm_13b.plans import TrainingPlan, with_layers
+from labkit.parallel.llm_13b.text import tokens_of_step
 
 
 @dataclass(frozen=True)
 class Extended:
-    """A step of the whole plan."""
+    """A step of the whole plan, by its slowest and its fullest rank."""
 
     seconds: float
     nbytes: float
-    """Of the fullest rank."""
     tokens_per_second: float
+    """Of all GPUs."""
+    save_seconds: float
+    load_seconds: float
 
 
 def slices(plan: TrainingPlan, **changes: Any) -> list[TrainingPlan]:
@@ -35,8 +41,9 @@ def slices(plan: TrainingPlan, **changes: Any) -> list[TrainingPlan]:
     return [with_layers(plan, *cell, **changes) for cell in cells]
 
 
-def measured(plans: list[TrainingPlan]) -> list[tuple[float, int]]:
-    """On a rank of a fake job: train by each of the plans; return seconds of its last step, and most bytes."""
+def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[tuple[float, float, float, float]]:
+    """On a rank of a fake job: for each plan, seconds of a step, most bytes, and seconds to save and load, if a folder
+    is given, on the nodes' storage."""
     import torch.distributed as dist
 
     import labkit
@@ -44,21 +51,35 @@ def measured(plans: list[TrainingPlan]) -> list[tuple[float, int]]:
 
     dist.init_process_group("nccl")
     found = []
-    for plan in plans:
+    for number, plan in enumerate(plans):
         labkit.reset_peak_memory_stats()
-        report = llm_13b.train(plan)
-        found.append((report.step_seconds[-1], report.peak_bytes))
-        del report
-    return found
+        trainer, times = llm_13b.build(plan), []
+        tokens = tokens_of_step(plan, 0).chunk(trainer.mesh.sizes.dp)[trainer.mesh.coordinates().dp]
+        checkpoints = llm_13b.MeshCheckpointer(str(Path(folder) / str(number)), trainer) if folder else None
+        actions = [lambda trainer=trainer, tokens=tokens: trainer.train_step(tokens[:, :-1], tokens[:, 1:])]
+        if checkpoints:
+            actions += [lambda one=checkpoints: one.save(1), checkpoints.load]
+        nbytes = 0
+        for action in actions:
+            dist.barrier()
+            began = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - began)
+            nbytes = nbytes or labkit.max_memory_allocated()
+        found.append((times[0], float(nbytes), *(times[1:] or (0.0, 0.0))))
+        del trainer, checkpoints, actions, action
+    return found  # type: ignore[return-value]
 
 
-def extended(plan: TrainingPlan, run: Run) -> Extended:
-    """Return what the whole plan takes, by a run of `measured` with its `slices`: the slowest and the fullest rank."""
+def extended(plan: TrainingPlan, values: Sequence[Sequence[Sequence[float]]], first: int = 0) -> Extended:
+    """Return what the whole plan takes, by what all ranks of `measured` return; its slices begin at number `first`."""
     stages = plan.layout.pipeline
-    seconds = [max(found[place][0] for found in run.values) for place in range(4)]
-    nbytes = [max(found[place][1] for found in run.values) for place in range(4)]
     layers, slots = (plan.model.layers - stages) / stages, (plan.microbatches - stages) / stages
-    few, many = (seconds[at] + slots * (seconds[at + 1] - seconds[at]) for at in (0, 2))
-    whole = few + layers * (many - few)
-    held = nbytes[1] + layers * (nbytes[3] - nbytes[1])
-    return Extended(whole, held, plan.layout.batch * plan.model.sequence / whole)
+
+    def of(cell: int, what: int) -> float:
+        return max(found[first + cell][what] for found in values)
+
+    few, many = (of(cell, 0) + slots * (of(cell + 1, 0) - of(cell, 0)) for cell in (0, 2))
+    seconds = few + layers * (many - few)
+    nbytes, save, load = (of(1, what) + layers * (of(3, what) - of(1, what)) for what in (1, 2, 3))
+    return Extended(seconds, nbytes, plan.layout.batch * plan.model.sequence / seconds, save, load)
