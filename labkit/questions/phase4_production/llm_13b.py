@@ -20,8 +20,8 @@ QUESTIONS = [
     ),
     Number(
         name="efficiency_32",
-        text="**Predict**: the same model is planned for one node of 8 GPUs, too, with a quarter of the batch. How many "
-        "percent of a GPU's tokens per second there does a GPU have among 32?",
+        text="**Predict**: the same model is planned for one node of 8 GPUs, too, with a quarter of the batch. How "
+        "many percent of a GPU's tokens per second there does a GPU have among 32?",
         answer=lambda rates: 100 * rates[32] / rates[8],
         solution="101",
         unit="%",
@@ -33,15 +33,15 @@ QUESTIONS = [
     ),
     Number(
         name="cloud_save",
-        text="**Predict**: how many seconds does it take to save, if each of the four nodes writes 1 GB/s? 12.85 billion "
-        "parameters, 14 bytes for each.",
+        text="**Predict**: how many seconds does it take to save, if each of the four nodes writes 1 GB/s? 12.85 "
+        "billion parameters, 14 bytes for each.",
         answer=lambda cloud: cloud.checkpoint_seconds,
         solution="12.85 * 14 / 4 / 1",
         unit="s",
         tolerance=0.03,
         near={
             "12.85 * 14": "four nodes write at the same time.",
-            "12.85 * 12 / 4": "the 16-bit weights are saved, too.",
+            "12.85 * 12 / 4": "16-bit weights are saved, too.",
         },
         otherwise="The bytes of one node's share, over its rate.",
         why="a quarter of 180 GB at 1 GB/s: {answer:.0f} s.",
@@ -73,8 +73,8 @@ QUESTIONS = [
     ),
     Number(
         name="common_step",
-        text="**c** Place pp0 has steps 300, 400 and 500, place pp1 has 200, 300 and 400, but its 400 is torn. From which "
-        "step does the training go on?",
+        text="**c** Place pp0 has steps 300, 400 and 500, place pp1 has 200, 300 and 400, but its 400 is torn. From "
+        "which step does the training go on?",
         answer=lambda: 300,
         solution="300",
         tolerance=0.0,
