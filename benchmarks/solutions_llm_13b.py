@@ -1,6 +1,7 @@
-"""Part of solutions.py: exercise 26's sum compared with torch's all-reduce, on 4 local ranks.
+"""Part of solutions.py: a step of exercise 26's sibling on a mesh of 4 local ranks beside the same step by one process.
 
-TODO(author): how times are measured, and whether both use the same algorithm.
+Both train the same GPT on the same bytes. One process has all threads that torch takes by default, the ranks have one
+each, so the ratio is only reported. Times are those of the slowest rank, without the first step.
 """
 
 from __future__ import annotations
@@ -11,39 +12,41 @@ from beside import Beside
 
 from labkit import Job, catalogue, local
 
-RANKS = 4
 PROGRAM = """
 import time
 import torch, torch.distributed as dist
+from labkit.checks.llm_training import one_process, plan_of
 from labkit.exercises import llm_13b
 
 dist.init_process_group("gloo")
-
-
-def timed(function):
-    tensor = torch.arange(numel, dtype=torch.float32)
-    dist.barrier()
-    began = time.perf_counter()
-    function(tensor)
-    return time.perf_counter() - began, tensor
-
-
-pairs = [(timed(llm_13b.total), timed(dist.all_reduce)) for _ in range(repetitions + 1)][1:]
-seconds = [[pair[k][0] for pair in pairs] for k in (0, 1)]
-[seconds, torch.equal(pairs[-1][0][1], pairs[-1][1][1])]
+layout = {"batch": 16, "microbatch": 4, "data": 2, "pipeline": 2}
+dist.barrier()
+report = llm_13b.train(plan_of(sizes, layout, repetitions + 1))
+alone = []
+if dist.get_rank() == 0:
+    for steps in (1, repetitions + 1):
+        began = time.perf_counter()
+        losses = one_process(sizes, layout, steps)["losses"]
+        alone.append(time.perf_counter() - began)
+dist.barrier()
+seen = list(report.losses.values())
+[report.step_seconds[1:], (alone[1] - alone[0]) / repetitions if alone else None, seen, losses if alone else None]
 """
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Measure the sum of one tensor."""
+    """Measure steps of one sibling."""
     exercise = catalogue.find("llm_13b")
-    numel = 1_000 if quick else 1_000_000
+    width = 32 if quick else 256
     job = Job(
-        source=f"numel, repetitions = {numel}, {repetitions}\n{PROGRAM}",
-        modules={exercise.name: exercise.source("solution")[0]},
+        source=f"sizes, repetitions = [2, {width}, 4, 32], {repetitions}\n{PROGRAM}",
+        modules={one.name: one.source("solution")[0] for one in (*exercise.builds_on, exercise)},
         trace=False,
     )
-    run = local(nproc_per_node=RANKS).run(job).raise_if_failed()
-    mine, theirs = (max(statistics.median(value[0][who]) for value in run.values) for who in (0, 1))
-    equal = all(value[1] for value in run.values)
-    return [Beside(f"sum of {numel} elements, {RANKS} ranks", mine, theirs, equal, same_algorithm=True)]
+    values = local(nproc_per_node=4).run(job).raise_if_failed().values
+    mine = max(statistics.median(value[0]) for value in values)
+    right = values[0][3]
+    seen = [value[2] for value in values if value[2]]
+    equal = all(abs(a - b) < 1e-3 * b for losses in seen for a, b in zip(losses, right, strict=True))
+    name = f"step of a sibling of width {width}, 2 stages x 2 ranks; one process"
+    return [Beside(name, mine, values[0][1], bool(seen) and equal, same_algorithm=False)]
