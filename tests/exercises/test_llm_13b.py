@@ -13,6 +13,7 @@ from labkit import Job, catalogue, local, virtual
 from labkit.checks.llm_training import cluster_of, model_of, one_process, plan_of
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import kill
+from labkit.data.source_text import source_text
 from labkit.exercises import load
 from labkit.parallel.llm_13b import MasterAdamW, extended, measured, slices, trigram_loss, windows
 
@@ -87,7 +88,7 @@ def test_16_bit_weights_have_copies_in_32_bits() -> None:
     """Steps far smaller than 16 bits can show add up; in 32 bits the optimizer is torch's."""
     start = torch.full((4,), 1.0)
     dtypes = torch.bfloat16, torch.float32, torch.float32
-    half, wide, theirs = (torch.nn.Parameter(start.to(dtype)) for dtype in dtypes)
+    half, wide, theirs = (torch.nn.Parameter(start.to(dtype, copy=True)) for dtype in dtypes)
     mine = [MasterAdamW([one], lr=1e-4) for one in (half, wide)]
     other = torch.optim.AdamW([theirs], lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
     for _ in range(100):
@@ -130,7 +131,8 @@ def test_bad_arguments_are_named(changes: dict[str, Any], message: str) -> None:
         solution.plan(**arguments)
 
 
-def test_the_trigram_model_is_better_with_more_text() -> None:
+def test_the_trigram_model_is_better_with_more_text_and_a_prior() -> None:
     tokens = windows(32, 50)
     assert tokens.shape == (50, 33)
-    assert 1.5 < trigram_loss(tokens) < trigram_loss(tokens, 100_000) < 3
+    read = source_text()[: 4_000_000 // 33 * 33].long().view(-1, 33)
+    assert 1.5 < trigram_loss(tokens, read, 10.0) < trigram_loss(tokens, read) < trigram_loss(tokens, read[:3000]) < 4

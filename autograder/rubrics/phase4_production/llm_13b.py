@@ -98,8 +98,8 @@ class Planned:
         expect(self.layout.batch, f"batch of {self.what}").equals(batch)
         expect(as_trained(self.layout), f"layout of {self.what}, as the trainer runs it").equals(self.layout)
         self.step = predict(self.model, self.layout, self.cluster)
-        held = f"memory of a GPU, at most, {self.what}"
-        expect(self.step.device_bytes.high / 1e9, held, unit="GB").at_most(self.cluster.gpu.memory_gb)
+        held = f"GB of a GPU, at most, {self.what}"
+        expect(self.step.device_bytes.high / 1e9, held).at_most(self.cluster.gpu.memory_gb)
         expect(self.steps, f"steps for {tokens:.4g} tokens, {self.what}").equals(
             math.ceil(tokens / batch / self.model.sequence)
         )
@@ -183,7 +183,7 @@ def beside_a_run(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     plan = TrainingPlan(made.model, made.layout, made.steps)
     real = own_run(plan, 1)
     what = f"{made.what}, from slices of it on 8 virtual GPUs"
-    expect(real.nbytes / 1e9, f"memory of {what}", unit="GB").at_most(80)
+    expect(real.nbytes / 1e9, f"GB of {what}").at_most(80)
     forecast = made.forecast["step_seconds"]
     expect(forecast, f"forecast of a step, {real.seconds:.4g} s by {what}").at_least(0.8 * real.seconds)
     expect(forecast, f"forecast of a step, {real.seconds:.4g} s by {what}").at_most(1.25 * real.seconds)
@@ -242,7 +242,7 @@ def refusals(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def parts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes = [2, 32, 2, draw.choice([6, 9])]
     for zero, recompute, precision in ((1, "full", "bf16"), (0, "none", "fp32")):
-        layout = {"batch": 8, "microbatch": 2, "data": 2, "tensor": 2, "zero": zero}
+        layout: dict[str, Any] = {"batch": 8, "microbatch": 2, "data": 2, "tensor": 2, "zero": zero}
         layout |= {"recompute": recompute, "precision": precision}
         seen = run(submission, ranks, sizes, layout, 1, own_loop=True)
         what = f"ZeRO {zero}, {precision}, recomputation {recompute}"
@@ -266,9 +266,10 @@ def parts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=4, todo=3, title="a step counts if all places can load it", look_at="load: exchange after each attempt")
 def resumes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     pipeline = draw.choice([True, False])
-    layout = {"batch": 8, "microbatch": 4, "data": 2, "pipeline" if pipeline else "tensor": 2}
+    layout: dict[str, Any] = {"batch": 8, "microbatch": 4, "data": 2, "pipeline" if pipeline else "tensor": 2}
     place = [0, 0, 1, 1] if pipeline else [0, 1, 0, 1]
-    sizes, options = [2, 16, 2, 6], {"held_out": 6, "learning_rate": 0.01, "seed": draw.randrange(100)}
+    sizes = [2, 16, 2, 6]
+    options: dict[str, Any] = {"held_out": 6, "learning_rate": 0.01, "seed": draw.randrange(100)}
     whole = run(submission, ranks, sizes, layout, 4, [{}] * 4, True, checkpoint_every=1, **options)
     names = [f"step_0000000{number}" for number in (1, 2, 3, 4)]
     for rank, value in enumerate(whole.values):
@@ -314,7 +315,12 @@ def like_one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ]
     for layout in meshes:
         sizes, steps = sizes_of(draw), 5
-        options = {"held_out": 8, "learning_rate": 0.02, "seed": draw.randrange(1000), "warmup_steps": 3}
+        options: dict[str, Any] = {
+            "held_out": 8,
+            "learning_rate": 0.02,
+            "seed": draw.randrange(1000),
+            "warmup_steps": 3,
+        }
         seen = run(submission, ranks, sizes, layout, steps, **options)
         right = one_process(sizes, layout, steps, **options)
         plan = plan_of(sizes, layout, steps, **options)
@@ -341,7 +347,7 @@ def like_one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=2, todo=4, title="interrupted, and resumed exactly", look_at="train: from where, and when it saves")
 def interrupted(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     sizes, layout, every = [2, 16, 2, 6], {"batch": 8, "microbatch": 4, "data": 2, "pipeline": 2}, draw.choice([2, 3])
-    options = {"held_out": 6, "learning_rate": 0.01, "seed": draw.randrange(100)}
+    options: dict[str, Any] = {"held_out": 6, "learning_rate": 0.01, "seed": draw.randrange(100)}
     whole = run(submission, ranks, sizes, layout, 5, [{}] * 4, checkpoint_every=every, **options)
     names = [f"step_{step:08}" for step in range(every, 6, every)]
     for rank, value in enumerate(whole.values):

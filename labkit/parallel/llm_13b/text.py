@@ -11,9 +11,6 @@ from torch import Tensor
 
 from labkit.data.source_text import VOCAB, source_bytes, source_text
 
-SMOOTHING = 10.0
-"""Weight of the shorter context in the trigram model: the best of 1, 3 and 10 on the held-out text."""
-
 
 def tokens_of_step(plan: Any, step: int) -> Tensor:
     """Return the global batch of a step, (batch, sequence + 1) int64: windows of the text at random places.
@@ -35,26 +32,32 @@ def windows(length: int, count: int) -> Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: Any, tokens: Tensor) -> float:
-    """Return the mean loss of a whole model on windows (count, length + 1), in nats for each byte."""
+    """Return the mean loss of a whole model on windows (count, length + 1), in nats for each byte.
+
+    The first two bytes of a window are given: a trigram model cannot predict them.
+    """
     total = 0.0
     for some in tokens.split(64):
-        logits = model(some[:, :-1]).flatten(0, 1)
-        total += float(F.cross_entropy(logits, some[:, 1:].flatten(), reduction="sum"))
-    return total / tokens[:, 1:].numel()
+        logits = model(some[:, :-1])[:, 1:].flatten(0, 1)
+        total += float(F.cross_entropy(logits, some[:, 2:].flatten(), reduction="sum"))
+    return total / tokens[:, 2:].numel()
 
 
-def trigram_loss(tokens: Tensor, train_bytes: int | None = None) -> float:
-    """Return the loss of a trigram model on the same windows, in nats: it has counted which byte follows two others.
+def trigram_loss(tokens: Tensor, read: Tensor, prior: float | None = None) -> float:
+    """Return the loss on the same bytes of windows of a trigram model, in nats: it has counted what follows two others.
 
-    It is smoothed with what follows one, and that with how often bytes occur (Dirichlet priors). Each window's first
-    token is predicted from what comes before, so the model knows two bytes where a GPT knows one: it has no handicap.
+    read: windows that it has counted, (count, length + 1). prior: None for one added to each count (Laplace); else what
+    follows one byte, in turn smoothed with how often bytes occur, counts as so many observations (Dirichlet).
     """
-    text = source_text()[:train_bytes].long()
-    three = text[:-2] * VOCAB**2 + text[1:-1] * VOCAB + text[2:]
-    counts3 = torch.bincount(three, minlength=VOCAB**3).view(VOCAB, VOCAB, VOCAB).double()
-    counts2 = torch.bincount(text[:-1] * VOCAB + text[1:], minlength=VOCAB**2).view(VOCAB, VOCAB).double()
-    share1 = (torch.bincount(text, minlength=VOCAB).double() + 1) / (len(text) + VOCAB)
-    share2 = (counts2 + SMOOTHING * share1) / (counts2.sum(-1, keepdim=True) + SMOOTHING)
-    share3 = (counts3 + SMOOTHING * share2) / (counts3.sum(-1, keepdim=True) + SMOOTHING)
-    first, second, third = tokens[:, :-2], tokens[:, 1:-1], tokens[:, 2:]
-    return float(-share3[first, second, third].log().mean())
+    two, following = read[:, :-2] * VOCAB + read[:, 1:-1], read[:, 2:]
+    counts = torch.bincount((two * VOCAB + following).flatten(), minlength=VOCAB**3).view(VOCAB**2, VOCAB)
+    seen = counts[(tokens[:, :-2] * VOCAB + tokens[:, 1:-1]).flatten()].double()  # (bytes, vocab)
+    if prior is None:
+        shares = (seen + 1) / (seen.sum(-1, keepdim=True) + VOCAB)
+    else:
+        one = torch.bincount(read.flatten(), minlength=VOCAB).double() + 1
+        pairs = torch.bincount((read[:, :-1] * VOCAB + read[:, 1:]).flatten(), minlength=VOCAB**2).double()
+        follows = pairs.view(VOCAB, VOCAB) + prior * one / one.sum()
+        follows = (follows / follows.sum(-1, keepdim=True))[tokens[:, 1:-1].flatten()]
+        shares = (seen + prior * follows) / (seen.sum(-1, keepdim=True) + prior)
+    return float(-shares.gather(-1, tokens[:, 2:].reshape(-1, 1)).log().mean())

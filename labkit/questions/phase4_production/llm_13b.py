@@ -61,7 +61,7 @@ QUESTIONS = [
     ),
     Number(
         name="tokens_deserved",
-        text="**b** Hoffmann et al. 2022 find about 20 tokens for each parameter best for a given number of operations. "
+        text="**b** Hoffmann et al. 2022 find about 20 tokens for each parameter best for a number of operations. "
         "For how many billion parameters are 25 billion tokens right?",
         answer=lambda: 25 / 20,
         solution="25 / 20",

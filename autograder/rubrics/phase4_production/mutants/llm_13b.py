@@ -25,7 +25,7 @@ MUTANTS = {
         - layout = given.as_trained(autotune.search_layout(model, cluster, batch, measure))
         + layout = autotune.search_layout(model, cluster, batch, measure)
     """),
-    "always_whole_nodes": Mutant(22, loses={"layouts"}).edited("""
+    "always_whole_nodes": Mutant(18, loses=PLANS).edited("""
         Tensor parallelism over all GPUs of a node, whatever the model.
 
         - if trained is None:
@@ -49,7 +49,7 @@ MUTANTS = {
         - days = steps * step.step_seconds / share / 86_400
         + days = steps * step.step_seconds / 86_400
     """),
-    "shards_nothing": Mutant(22, loses={"parts"}).edited("""
+    "shards_nothing": Mutant(16, loses={"parts", "resumes", "interrupted"}).edited("""
         A fake ZeRO: every rank has the whole optimizer state, and gradients are averaged as without it.
 
         - if layout.zero:

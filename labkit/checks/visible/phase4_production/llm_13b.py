@@ -74,7 +74,7 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
         layout = Plan(**seen["layout"])
         expect(as_trained(layout), f"layout for {what}, as the trainer runs it").equals(layout)
         step = predict(model, layout, cluster)
-        expect(step.device_bytes.high / 1e9, f"memory of {what}", unit="GB").at_most(cluster.gpu.memory_gb)
+        expect(step.device_bytes.high / 1e9, f"GB of {what}").at_most(cluster.gpu.memory_gb)
         expect(step.step_seconds, f"seconds of a step of {what}").at_most(1.05 * best_seconds(model, cluster, batch))
         expect(seen["steps"], f"steps for {tokens:.3g} tokens, {what}").equals(
             math.ceil(tokens / batch / model.sequence)
@@ -83,7 +83,7 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
 
 @check(points=3, todo=1, title="forecast: checkpoint, recovery, interval, days", look_at="forecast: shares and places")
 def figures(submission: Submission, ranks: Ranks) -> None:
-    layout = {"batch": 512, "microbatch": 2, "data": 8, "pipeline": 2, "tensor": 2, "zero": 1}
+    layout: dict[str, Any] = {"batch": 512, "microbatch": 2, "data": 8, "pipeline": 2, "tensor": 2, "zero": 1}
     case = [[40, 5120, 40, 2048, 50304], "dgx-a100", 4, {"storage": "cloud-disk-1gb"}, layout, 1000]
     ((seen,),) = ranks(1).call(submission.used_by(forecasts), [Args([case])]).values
     # 12.85 billion parameters: 45 GB for each of four nodes to write; 8 * (6.43 + 4.82) GB to read; at 1 GB/s
@@ -148,7 +148,14 @@ MESHES: list[dict[str, Any]] = [
     look_at="build: ZeroOptimizer, MasterAdamW, Recomputed",
 )
 def parts(submission: Submission, ranks: Ranks) -> None:
-    layout = {"batch": 4, "microbatch": 1, "data": 2, "tensor": 2, "precision": "bf16", "recompute": "full"}
+    layout: dict[str, Any] = {
+        "batch": 4,
+        "microbatch": 1,
+        "data": 2,
+        "tensor": 2,
+        "precision": "bf16",
+        "recompute": "full",
+    }
     seen = run(submission, ranks, layout, 1, own_loop=True)
     one = model_of(*SIZES)
     for rank, value in enumerate(seen.values):
@@ -173,8 +180,9 @@ def parts(submission: Submission, ranks: Ranks) -> None:
     look_at="load: the folders that all places have, the newest first; exchange after each attempt",
 )
 def resumes(submission: Submission, ranks: Ranks) -> None:
-    layout, options = {"batch": 8, "microbatch": 4, "data": 2, "pipeline": 2}, {"held_out": 6, "learning_rate": 0.01}
-    every = {"checkpoint_every": 1}
+    layout: dict[str, Any] = {"batch": 8, "microbatch": 4, "data": 2, "pipeline": 2}
+    options: dict[str, Any] = {"held_out": 6, "learning_rate": 0.01}
+    every: dict[str, Any] = {"checkpoint_every": 1}
     whole = run(submission, ranks, layout, 4, [{}] * 4, own_loop=True, **options, **every)
     for rank, value in enumerate(whole.values):
         expect(sorted(value["saved"]), f"folders of rank {rank} after 4 steps").equals(
@@ -214,7 +222,7 @@ def resumes(submission: Submission, ranks: Ranks) -> None:
     look_at="train: the rate of each step, and which part of the batch; build: what averages gradients",
 )
 def sibling(submission: Submission, ranks: Ranks) -> None:
-    options = {"held_out": 6, "learning_rate": 0.01}
+    options: dict[str, Any] = {"held_out": 6, "learning_rate": 0.01}
     for layout in MESHES:
         seen = run(submission, ranks, layout, 3, **options)
         expect(any(value["losses"] for value in seen.values), "losses on the ranks of the last stage").holds("none")
@@ -240,11 +248,11 @@ def sibling(submission: Submission, ranks: Ranks) -> None:
 )
 def learns(submission: Submission, ranks: Ranks) -> None:
     sizes, layout = [1, 32, 2, 16], {"batch": 16, "microbatch": 4, "data": 2, "pipeline": 2}
-    options = {"held_out": 64, "learning_rate": 0.02}
+    options: dict[str, Any] = {"held_out": 64, "learning_rate": 0.02}
     seen = ranks(4).call(submission.used_by(trains), [Args(sizes, layout, 40, options, None)] * 4)
     for rank, value in enumerate(seen.values):
         loss = loss_of(sizes, value["weights"], 64)
-        expect(loss, f"loss of rank {rank}'s whole model on held-out text, after 40 steps", unit="nats").at_most(3.3)
+        expect(loss, f"loss of rank {rank}'s whole model on held-out text, after 40 steps, in nats").at_most(3.3)
         expect([torch.tensor(value["held_out_loss"])], f"held_out_loss that rank {rank} reports").close_to(
             [torch.tensor(loss)], rel=1e-4
         )
