@@ -152,8 +152,9 @@ def trained(
 
     saved: checkpoints, by folder, None: the plan has no folder. own_loop: `loop` below instead of `train`.
     """
-    from labkit.exercises import llm_13b
+    from labkit import exercises
 
+    llm_13b: Any = exercises.llm_13b
     if saved is not None:
         options = {**options, "checkpoint_dir": "run"}
     memory: Any = type("Checkpointer", (MemoryCheckpointer,), {"saved": dict(saved or {}), "places": []})

@@ -195,7 +195,14 @@ def figures(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for _ in range(3):
         nnodes, tensor, pipeline = draw.choice([2, 4, 8]), draw.choice([1, 2, 4]), draw.choice([1, 2, 4])
         data = 8 * nnodes // (tensor * pipeline)
-        layout = {"batch": 4 * data, "microbatch": 1, "data": data, "pipeline": pipeline, "tensor": tensor, "zero": 1}
+        layout: dict[str, Any] = {
+            "batch": 4 * data,
+            "microbatch": 1,
+            "data": data,
+            "pipeline": pipeline,
+            "tensor": tensor,
+            "zero": 1,
+        }
         storage, steps = draw.choice(["cloud-disk-1gb", "cloud-disk", "nvme-1"]), draw.randrange(1000, 50_000)
         cases.append([GPT_13B, "dgx-a100", nnodes, {"storage": storage}, layout, steps])
         model, cluster = model_of(*GPT_13B), cluster_of("dgx-a100", nnodes, storage=storage)

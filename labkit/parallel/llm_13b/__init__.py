@@ -11,9 +11,8 @@ Report                                   # what `train` returns
 held_out_loss(model, windows), trigram_loss(windows)
 """
 
-from labkit.parallel.checkpointing.agreement import exchange
 from labkit.parallel.checkpointing.manifest import checkpoint_folders
-from labkit.parallel.llm_13b.mesh_checkpoints import MeshCheckpoints
+from labkit.parallel.llm_13b.mesh_checkpoints import MeshCheckpoints, exchange
 from labkit.parallel.llm_13b.optimizer import MasterAdamW
 from labkit.parallel.llm_13b.plans import (
     FAILURE_SECONDS,

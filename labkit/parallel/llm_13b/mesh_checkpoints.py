@@ -5,7 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup
+
+from labkit.parallel.checkpointing import agreement
+
+
+def exchange(value: Any, group: ProcessGroup | None = None) -> list[Any]:
+    """Return the values of all ranks of the group, None: of the job, in their order. A value is data as in JSON."""
+    everybody: Any = dist.group.WORLD if group is None else group
+    if torch.cuda.is_available() and dist.get_backend(everybody) == "nccl":  # which sends no host memory
+        values: list[Any] = [None] * dist.get_world_size(everybody)
+        dist.all_gather_object(values, value, group=everybody)
+        return values
+    return agreement.exchange(value, everybody)
 
 
 class MeshCheckpoints:

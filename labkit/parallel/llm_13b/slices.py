@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,15 @@ def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[t
     from labkit.exercises import llm_13b
 
     dist.init_process_group("nccl")
-    found = []
+    found: list[tuple[float, float, float, float]] = []
     for number, plan in enumerate(plans):
         labkit.reset_peak_memory_stats()
         trainer, times = llm_13b.build(plan), []
         tokens = tokens_of_step(plan, 0).chunk(trainer.mesh.sizes.dp)[trainer.mesh.coordinates().dp]
         checkpoints = llm_13b.MeshCheckpointer(str(Path(folder) / str(number)), trainer) if folder else None
-        actions = [lambda trainer=trainer, tokens=tokens: trainer.train_step(tokens[:, :-1], tokens[:, 1:])]
+        actions: list[Any] = [partial(trainer.train_step, tokens[:, :-1], tokens[:, 1:])]
         if checkpoints:
-            actions += [lambda one=checkpoints: one.save(1), checkpoints.load]
+            actions += [partial(checkpoints.save, 1), checkpoints.load]
         nbytes = 0
         for action in actions:
             dist.barrier()
@@ -66,9 +67,10 @@ def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[t
             action()
             times.append(time.perf_counter() - began)
             nbytes = nbytes or labkit.max_memory_allocated()
-        found.append((times[0], float(nbytes), *(times[1:] or (0.0, 0.0))))
+        saving, loading = times[1:] or (0.0, 0.0)
+        found.append((times[0], float(nbytes), saving, loading))
         del trainer, checkpoints, actions, action
-    return found  # type: ignore[return-value]
+    return found
 
 
 def extended(plan: TrainingPlan, values: Sequence[Sequence[Sequence[float]]], first: int = 0) -> Extended:
