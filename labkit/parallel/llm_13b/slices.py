@@ -47,13 +47,13 @@ def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[t
     is given, on the nodes' storage."""
     import torch.distributed as dist
 
-    import labkit
+    from labkit.clusters.device import max_memory_allocated, reset_peak_memory_stats
     from labkit.exercises import llm_13b
 
     dist.init_process_group("nccl")
     found: list[tuple[float, float, float, float]] = []
     for number, plan in enumerate(plans):
-        labkit.reset_peak_memory_stats()
+        reset_peak_memory_stats()
         trainer, times = llm_13b.build(plan), []
         tokens = tokens_of_step(plan, 0).chunk(trainer.mesh.sizes.dp)[trainer.mesh.coordinates().dp]
         checkpoints = llm_13b.MeshCheckpointer(str(Path(folder) / str(number)), trainer) if folder else None
@@ -66,7 +66,7 @@ def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[t
             began = time.perf_counter()
             action()
             times.append(time.perf_counter() - began)
-            nbytes = nbytes or labkit.max_memory_allocated()
+            nbytes = nbytes or max_memory_allocated()
         saving, loading = times[1:] or (0.0, 0.0)
         found.append((times[0], float(nbytes), saving, loading))
         del trainer, checkpoints, actions, action
