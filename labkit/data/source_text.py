@@ -27,9 +27,14 @@ def source_text(split: Literal["train", "test"] = "train") -> Tensor:
     About one module in ten is in the test split; its name alone decides. `bytes(tokens.tolist()).decode()` restores the
     text. Raises ValueError for another `split`, FileNotFoundError if Python was installed without its source text.
     """
+    return torch.frombuffer(bytearray(source_bytes(split)), dtype=torch.uint8)
+
+
+def source_bytes(split: Literal["train", "test"] = "train") -> bytes:
+    """Return the same text as bytes, for programs whose tensors have no values. Raises as `source_text` does."""
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
-    return torch.frombuffer(bytearray(_text(split)), dtype=torch.uint8)
+    return _text(split)
 
 
 @functools.cache

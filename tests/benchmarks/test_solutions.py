@@ -39,6 +39,7 @@ WORK = {
         "step of mlp, 16 digits a rank; torch's DDP",
         "step of mlp, 16 digits a rank, 4 microbatches",
     ],
+    "llm_13b": ["step of a sibling of width 32, 2 stages x 2 ranks; one process"],
     "hierarchical_allreduce": [
         "2 x 2 virtual, 2 x 10 Gb/s; flat ring",
         "2 x 2 virtual, 1 x 10 Gb/s; NCCL's model",

@@ -863,6 +863,22 @@ MISTAKES = {
     "image_classification: fillers count": ("counted", ".float()[counts], labels[counts]", ".float(), labels"),
     "image_classification: the rate begins anew": ("fits", "self.steps = load(", "found = load("),
     "image_classification: saved after epochs alone": ("fits", "                self.save_if_due()\n", ""),
+    "llm_13b: memory does not count": ("layouts", "step.device_bytes.high)", "0.0)"),
+    "llm_13b: one node writes": (
+        "figures",
+        "write_seconds(14 * parameters / cluster.nnodes)",
+        "write_seconds(14 * parameters)",
+    ),
+    "llm_13b: nothing in shards": ("parts", "if layout.zero:", "if layout.zero > 1:"),
+    "llm_13b: the newest of each place": (
+        "resumes",
+        "if None not in given.exchange(step, None):",
+        "if step is not None:",
+    ),
+    "llm_13b: one learning rate": ("sibling", "= plan.learning_rate_at(step)", "= plan.learning_rate"),
+    "llm_13b: begins anew": ("sibling", "range(report.first_step, plan.steps)", "range(plan.steps)"),
+    "llm_13b: targets are the inputs": ("learns", "mine[:, 1:])", "mine[:, :-1])"),
+    "llm_13b: all tokens": ("generation", "tokens[None, -context:]", "tokens[None]"),
 }
 
 

@@ -123,6 +123,11 @@ NOTEBOOKS: dict[str, dict[str, Any]] = {
         "tuned": Measurement(3.925, 23.6e9),
     },
     "image_classification": {"with_ddp": {80: 4.0}, "hours": {8: 1.516}},
+    "llm_13b": {
+        "operations": 1.928e21,
+        "rates": {8: 2515.0, 32: 2546.0},
+        "cloud": SimpleNamespace(checkpoint_seconds=45.0),
+    },
 }
 """What the notebooks' cells leave for the questions, as in their stored outputs."""
 

@@ -1,0 +1,54 @@
+"""Given parts of exercise 26: plans, the text that is read, 16-bit training, and what a training reports. As `given`:
+
+check_plan(model, cluster, batch, tokens)            # the arguments of `plan`; returns the batch
+as_trained(layout)                       # the layout as the trainer of exercise 17 runs it, or None
+TrainingPlan, Forecast                   # what `plan` returns; `plan.layout` is a `labkit.predict.Plan`
+checkpoint_bytes(plan.model, plan.layout)            # of the whole model, written once; read on each rank
+MasterAdamW                              # AdamW with a float32 copy of 16-bit weights
+Recomputed(block, checkpoint)            # a block whose activations are computed again
+tokens_of_step(plan, step)               # the global batch of a step, the same on all ranks
+Report                                   # what `train` returns
+held_out_loss(model, windows), trigram_loss(windows)
+"""
+
+from labkit.parallel.checkpointing.manifest import checkpoint_folders
+from labkit.parallel.llm_13b.mesh_checkpoints import MeshCheckpoints, exchange
+from labkit.parallel.llm_13b.optimizer import MasterAdamW
+from labkit.parallel.llm_13b.plans import (
+    FAILURE_SECONDS,
+    RESTART_SECONDS,
+    Forecast,
+    TrainingPlan,
+    as_trained,
+    check_plan,
+    with_layers,
+)
+from labkit.parallel.llm_13b.recomputed import Recomputed
+from labkit.parallel.llm_13b.report import Report, whole_model
+from labkit.parallel.llm_13b.slices import Extended, extended, measured, slices
+from labkit.parallel.llm_13b.text import held_out_loss, tokens_of_step, trigram_loss, windows
+
+__all__ = [
+    "FAILURE_SECONDS",
+    "RESTART_SECONDS",
+    "Extended",
+    "Forecast",
+    "MasterAdamW",
+    "MeshCheckpoints",
+    "Recomputed",
+    "Report",
+    "TrainingPlan",
+    "as_trained",
+    "check_plan",
+    "checkpoint_folders",
+    "exchange",
+    "extended",
+    "held_out_loss",
+    "measured",
+    "slices",
+    "tokens_of_step",
+    "trigram_loss",
+    "whole_model",
+    "windows",
+    "with_layers",
+]
