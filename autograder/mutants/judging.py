@@ -13,7 +13,7 @@ from autograder.sandbox import Sandbox
 from labkit.catalogue import all_exercises
 from labkit.checks import NoRubric, Rubric
 
-LOST_SHARE, KEPT_SHARE = 4, 12
+LOST_SHARE, KEPT_SHARE = 6, 18
 """Of the mutants that lose a check, and of those that keep it, one in this many is judged by it in tests."""
 
 HEAD = """# What wrong solutions earn
@@ -21,7 +21,7 @@ HEAD = """# What wrong solutions earn
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
 `python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by a
-fourth of the checks that it loses, at least by one, and by a twelfth of those that it keeps.
+sixth of the checks that it loses, at least by one, and by an eighteenth of those that it keeps.
 """
 
 
@@ -52,7 +52,7 @@ def stated(rubric: Rubric) -> list[Row]:
 def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
     """Return the checks that a test judges a mutant by: at least one that it loses, and some that it keeps.
 
-    Each check is judged by a fourth of the mutants that lose it and a twelfth of those that keep it, at least
+    Each check is judged by a sixth of the mutants that lose it and an eighteenth of those that keep it, at least
     by one of both, and not always by the same. `main` judges by all checks.
     """
     mutants = mutants_of(rubric)

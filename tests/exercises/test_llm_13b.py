@@ -53,7 +53,7 @@ def run(cluster: Cluster, plan: Any, backend: str = "gloo") -> list[Any]:
         (virtual, {"batch": 8, "microbatch": 2, "data": 2, "tensor": 2, "zero": 0}, "nccl"),
         (local, {"batch": 8, "microbatch": 2, "data": 2, "pipeline": 2}, "gloo"),
     ],
-    ids=str,
+    ids=["one rank", "data", "pipeline", "data and tensor", "data and pipeline, real processes"],
 )
 def test_losses_are_those_of_one_process(make: Any, layout: dict[str, Any], backend: str) -> None:
     ranks = layout.get("data", 1) * layout.get("pipeline", 1) * layout.get("tensor", 1)
