@@ -9,7 +9,7 @@ QUESTIONS = [
         name="days_at_45",
         text="**Predict**: how many days do 25 billion tokens take on 32 A100, at 45 % of their 312e12 operations a "
         "second? The operations are above.",
-        answer=lambda operations: operations / (32 * 312e12 * 0.45) / 86_400,
+        answer=lambda shares, days: days[shares.index(45)],
         solution="1.93e21 / (32 * 312e12 * 0.45) / 86400",
         unit="days",
         tolerance=0.03,
