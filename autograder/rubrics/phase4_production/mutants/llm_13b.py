@@ -68,8 +68,9 @@ MUTANTS = {
         Torch's own AdamW, with its own decay, in 16 bits.
 
         - return zero.ZeroOptimizer(parameters, given.MasterAdamW, layout.zero, group, lr=plan.learning_rate)
-        - return given.MasterAdamW(parameters, lr=plan.learning_rate)
         + return zero.ZeroOptimizer(parameters, torch.optim.AdamW, layout.zero, group, lr=plan.learning_rate)
+
+        - return given.MasterAdamW(parameters, lr=plan.learning_rate)
         + return torch.optim.AdamW(parameters, lr=plan.learning_rate)
     """),
     "each_place_its_newest": Mutant(21, loses={"resumes"}).edited("""
