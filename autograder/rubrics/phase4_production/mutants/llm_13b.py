@@ -31,6 +31,12 @@ MUTANTS = {
         - if trained is None:
         + if trained is None or trained.tensor != cluster.nproc_per_node:
     """),
+    "checks_nothing": Mutant(24, loses={"refusals"}).edited("""
+        Arguments are taken as they are.
+
+        - batch = given.check_plan(model, cluster, batch, tokens)
+        + batch = batch or 16 * cluster.world_size
+    """),
     "reads_its_share": Mutant(23, loses={"figures"}).edited("""
         Recovery reads as much as is written, though each data-parallel rank needs all weights of its place.
 
