@@ -7,7 +7,7 @@ from autograder.mutants import Mutant
 PLANS = {"layouts", "requirements", "beside_a_run"}
 
 MUTANTS = {
-    "ignores_memory": Mutant(18, loses=PLANS).edited("""
+    "ignores_memory": Mutant(17, loses=PLANS | {"refusals"}).edited("""
         The fastest layout of all is chosen, whether it fits or not.
 
         - return Measurement(step.step_seconds, step.device_bytes.high)
