@@ -72,7 +72,7 @@ def test_the_solution_passes_the_visible_checks_on_real_processes(name: str) -> 
 def test_a_visible_check_passes_once_its_todos_are_written(name: str) -> None:
     rubric = visible_rubric(HIDDEN[name].exercise)
     exercise = rubric.exercise
-    for todo in sorted({check.todo for check in rubric.checks}):
+    for todo in sorted({check.todo for check in rubric.checks})[:-1]:  # all are written in the notebook's %check
         part = replace(rubric, checks=[check for check in rubric.checks if check.todo == todo])
         submission = Submission(exercise, written_up_to(todo, solution(exercise)), earlier(exercise))
         report = run_checks(part, submission, Ranks())
@@ -93,10 +93,11 @@ def test_the_template_gets_nothing(name: str) -> None:
 @sandboxed
 @pytest.mark.parametrize(("name", "path"), VARIANTS, ids=[f"{name}-{path.stem}" for name, path in VARIANTS])
 def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
-    report = checked(name, path.read_text())
+    rubric, visible = HIDDEN[name], visible_rubric(HIDDEN[name].exercise)
+    half = rubric.variant_paths.index(path) % 2  # of the checks; `python -m autograder.mutants` takes all hidden ones
+    part = replace(visible, checks=visible.checks[half::2])
+    report = run_checks(part, Submission(rubric.exercise, path.read_text(), earlier(rubric.exercise)), Ranks())
     assert report.passed, report.text()
-    rubric = HIDDEN[name]
-    half = rubric.variant_paths.index(path) % 2  # of the hidden checks; `python -m autograder.mutants` takes them all
     checks = [check.name for check in rubric.checks][half::2]
     for once in (True, False):  # the judge repeats what may fail by chance
         report = graded(name, path.read_text(), checks, once)
