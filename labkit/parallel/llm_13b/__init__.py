@@ -3,7 +3,6 @@
 check_plan(model, cluster, batch, tokens)            # the arguments of `plan`; returns the batch
 as_trained(layout)                       # the layout as the trainer of exercise 17 runs it, or None
 TrainingPlan, Forecast                   # what `plan` returns; `plan.layout` is a `labkit.predict.Plan`
-checkpoint_bytes(plan.model, plan.layout)            # of the whole model, written once; read on each rank
 MasterAdamW                              # AdamW with a float32 copy of 16-bit weights
 Recomputed(block, checkpoint)            # a block whose activations are computed again
 tokens_of_step(plan, step)               # the global batch of a step, the same on all ranks
