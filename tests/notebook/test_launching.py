@@ -98,12 +98,19 @@ os.environ["WORLD_SIZE"]"""
 
 
 def test_restarts_are_noted_below_the_output(kernel, folder: Path) -> None:
-    cell = "%%torchrun -n 2 --max-restarts 1\nimport os\nrestarts = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-    outputs = kernel.run(
-        cell + "print('start', restarts)\nassert restarts == '1' or os.environ['RANK'] == '0'\nrestarts"
-    )
+    cell = """%%torchrun -n 2 --max-restarts 1
+import os, pathlib, time
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("start", restarts, flush=True)
+if os.environ["RANK"] == "0":
+    pathlib.Path("printed").touch()
+while not pathlib.Path("printed").exists():  # a failure ends all ranks, also those that have not printed
+    time.sleep(0.01)
+assert restarts == "1" or os.environ["RANK"] == "0"
+restarts"""
+    outputs = kernel.run(cell)
     number = kernel.run("1").messages[0][1]["execution_count"] - 1
-    why = f"restarted once after rank 1 failed: AssertionError at Cell In[{number}], line 5"
+    why = f"restarted once after rank 1 failed: AssertionError at Cell In[{number}], line 9"
     assert outputs.stdout == f"[0-1] start 0\n[0-1] start 1\nnote: {why}\n"
     assert outputs.result == "[0-1] '1'"
 
