@@ -14,14 +14,15 @@ from labkit.catalogue import all_exercises
 from labkit.checks import NoRubric, Rubric
 
 LOST_SHARE, KEPT_SHARE = 6, 18
-"""Of the mutants that lose a check, and of those that keep it, one in this many is judged by it in tests."""
+"""Of the mutants that lose a check, and of those that keep it, `./lab test --all` judges one in this many by it."""
 
 HEAD = """# What wrong solutions earn
 
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
-`python -m autograder.mutants` judges them all by all checks and writes this page. The tests judge each mutant by a
-sixth of the checks that it loses, at least by one, and by an eighteenth of those that it keeps.
+`python -m autograder.mutants` judges them all by all checks and writes this page. `./lab test --all` judges each mutant
+by a sixth of the checks that it loses, at least by one, and by an eighteenth of those that it keeps. `./lab test`
+judges, for each check, the mutant that loses it and little else.
 """
 
 
@@ -50,7 +51,7 @@ def stated(rubric: Rubric) -> list[Row]:
 
 
 def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
-    """Return the checks that a test judges a mutant by: at least one that it loses, and some that it keeps.
+    """Return the checks that the tests judge a mutant by: at least one that it loses, and some that it keeps.
 
     Each check is judged by a sixth of the mutants that lose it and an eighteenth of those that keep it, at least
     by one of both, and not always by the same. `main` judges by all checks.
@@ -67,6 +68,19 @@ def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
     if not loses & telling:
         telling.add(min(loses))
     return [check.name for check in rubric.checks if check.name in telling]
+
+
+def closest_mutants(rubric: Rubric) -> dict[str, list[str]]:
+    """Return for each check the mutant that loses it and little else, as lists of checks by mutant.
+
+    These are what `./lab test` judges on every change; `./lab test --all` judges `telling_checks` of all mutants.
+    """
+    mutants = mutants_of(rubric)
+    found: dict[str, list[str]] = {}
+    for check in rubric.checks:
+        losing = [name for name in sorted(mutants) if check.name in mutants[name].loses]
+        found.setdefault(min(losing, key=lambda name: len(mutants[name].loses)), []).append(check.name)
+    return found
 
 
 def judged(rubric: Rubric, row: Row) -> Row:

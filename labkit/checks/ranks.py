@@ -78,6 +78,15 @@ class Submission:
     def modules(self) -> dict[str, str]:
         return {**self.others, self.exercise.name: self.source}
 
+    @property
+    def is_the_solution(self) -> bool:
+        """Whether this module and all that it builds on are the course's solutions, but for blank lines around them."""
+        return all(
+            one.paths["solution"].is_file()
+            and self.modules.get(one.name, "").strip() == one.paths["solution"].read_text().strip()
+            for one in (*self.exercise.builds_on, self.exercise)
+        )
+
     def used_by(self, function: Callable[..., Any], *parts: Callable[..., Any], joined: bool = True) -> Reference:
         """A rubric's function to be called on ranks, for tests that need more than one call, such as those of a class.
 

@@ -50,6 +50,6 @@ def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Subm
 
 def _passes(submission: Submission, passes: Callable[[Submission], bool]) -> bool:
     try:
-        return passes(submission)
+        return submission.is_the_solution or passes(submission)
     except NoRubric:  # without checks, accept it
         return True

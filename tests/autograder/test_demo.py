@@ -47,6 +47,7 @@ def test_the_demo_goes_from_a_cell_to_the_gradebook(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_demo_goes_through_where_no_sandbox_can_be_made(tmp_path: Path) -> None:
     for part in ("solutions", "templates", "notebooks", "autograder"):
         (tmp_path / part).symlink_to(catalogue.root() / part)

@@ -14,6 +14,7 @@ LAUNCH = Path(__file__).parents[2] / "benchmarks" / "launch.py"
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_prints_each_figure_beside_its_peer() -> None:
     options = ["start", "first", "memory", "tail", "--ranks", "2", "--repetitions", "1", "--starts", "2"]
     output = subprocess.run([sys.executable, str(LAUNCH), *options], check=True, capture_output=True, text=True).stdout
@@ -26,6 +27,7 @@ def test_prints_each_figure_beside_its_peer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cells_on_live_ranks_beside_ipyparallel() -> None:
     pytest.importorskip("ipyparallel", reason="needs ipyparallel")
     options = ["cell", "--ranks", "2", "--repetitions", "1"]

@@ -64,11 +64,13 @@ def tables() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+@pytest.mark.exhaustive
 def test_all_parts_are_run_in_the_courses_order(tables: dict[str, str]) -> None:
     assert list(tables) == [exercise.short_name for exercise in all_exercises()]
     assert set(tables) == set(WORK)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", WORK)
 def test_each_part_does_the_same_work_as_the_library(part: str, tables: dict[str, str]) -> None:
     for work in WORK[part]:

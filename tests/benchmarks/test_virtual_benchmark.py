@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 VIRTUAL = Path(__file__).parents[2] / "benchmarks" / "virtual.py"
 
 
+@pytest.mark.exhaustive
 def test_prints_all_of_its_figures() -> None:
     command = [sys.executable, str(VIRTUAL), "--quick"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

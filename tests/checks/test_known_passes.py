@@ -12,6 +12,7 @@ from labkit.checks import check_exercise, session
 from labkit.checks.report import Report
 from labkit.progress import recorded
 
+OWN = SOLUTION + "# written by a learner\n"
 LATER = """
 [[exercise]]
 number = 2
@@ -57,40 +58,48 @@ def in_a_new_session() -> str:
 
 
 def test_a_module_that_passed_is_not_checked_again(checked: list[str]) -> None:
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later"]
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later", "later"]
 
 
+def test_the_solution_is_not_checked(checked: list[str], course: Path) -> None:
+    catalogue.find("largest").save("\n" + SOLUTION)
+    assert "your own largest" in in_a_new_session() and checked == ["later"]
+    assert not recorded("largest").passes
+    catalogue.find("largest").paths["solution"].unlink()
+    assert "your own largest" in in_a_new_session() and checked == ["later", "largest", "later"]
+
+
 def test_what_its_own_check_found_is_known_too(checked: list[str]) -> None:
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     check_exercise(catalogue.find("largest"))
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later"]
 
 
 def test_a_module_saved_by_a_cell_is_known_as_the_same_module_in_a_file(checked: list[str]) -> None:
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     in_a_new_session()
-    catalogue.find("largest").save("\n" + SOLUTION)  # line 1 is the cell's magic
+    catalogue.find("largest").save("\n" + OWN)  # line 1 is the cell's magic
     assert "your own largest" in in_a_new_session() and checked == ["largest", "later", "later"]
 
 
 def test_the_graded_cell_shows_the_report_of_a_module_that_has_just_passed(checked: list[str]) -> None:
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     passed = check_exercise(catalogue.find("largest"))
     assert session.grade("largest") == passed.earned and checked == ["largest"]
-    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    catalogue.find("largest").save(OWN.replace("MAX", "MIN"))
     assert session.grade("largest") < passed.earned and checked == ["largest", "largest"]
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     assert session.grade("largest") == passed.earned and checked == ["largest", "largest"]
 
 
 def test_a_change_of_the_module_or_of_its_checks_is_checked(checked: list[str], course: Path) -> None:
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     in_a_new_session()
-    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    catalogue.find("largest").save(OWN.replace("MAX", "MIN"))
     assert "your own fails its visible checks" in in_a_new_session()
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     checked.clear()
     assert "your own largest" in in_a_new_session() and checked == ["later"]
     checks = course / "labkit/checks/visible/phase1_small/largest.py"
@@ -99,7 +108,7 @@ def test_a_change_of_the_module_or_of_its_checks_is_checked(checked: list[str], 
 
 
 def test_what_fails_is_not_known_to_pass(checked: list[str]) -> None:
-    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    catalogue.find("largest").save(OWN.replace("MAX", "MIN"))
     check_exercise(catalogue.find("largest"))
     in_a_new_session()
     assert checked == ["largest", "largest", "later"] and not recorded("largest").passes
@@ -112,7 +121,7 @@ def test_a_workspace_that_cannot_be_written_costs_time_only(
         raise OSError("no space left")
 
     monkeypatch.setattr("labkit.checks.known_passes.save_pass", full)
-    catalogue.find("largest").save(SOLUTION)
+    catalogue.find("largest").save(OWN)
     for _ in range(2):
         assert "your own largest" in in_a_new_session()
     assert checked == ["largest", "later"] * 2

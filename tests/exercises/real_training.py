@@ -15,7 +15,12 @@ from __future__ import annotations
 
 import functools
 
+import pytest
+
 from labkit import Job, local
+
+MORE_RANKS = [pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 2)]
+"""Numbers of ranks to train on besides 4."""
 
 _BATCHES = """
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_training import ACCURACY, DIGITS, TEXT, alone, bigrams
+from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
 
 from labkit import Job, Run, catalogue, local, virtual
 
@@ -179,14 +179,14 @@ def trained(program: str, ranks: int) -> list[float]:
     return list(local(nproc_per_node=ranks).run(job).raise_if_failed().values)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [4, *MORE_RANKS])
 def test_digits_are_learned(ranks: int) -> None:
     found = trained(DIGITS, ranks)
     assert min(found) >= ACCURACY
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [4, *MORE_RANKS])
 def test_text_is_learned_as_by_one_process(ranks: int) -> None:
     found = trained(TEXT, ranks)
     assert max(found) < bigrams()

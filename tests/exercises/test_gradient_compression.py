@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_training import ACCURACY, DIGITS, TEXT, alone, bigrams
+from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
 
 from labkit import Job, catalogue, local, virtual
 from labkit.parallel.gradient_compression import BucketRounds, Compressor, pack, unpack
@@ -93,7 +93,9 @@ def trained(program: str, compressor: str, ranks: int, parallel: str = "Distribu
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("compressor", "ranks"), [("Quantized()", 1), ("PowerSGD(4)", 2), ("Quantized()", 4)], ids=lambda one: str(one)
+    ("compressor", "ranks"),
+    [("PowerSGD(4)", 4), *(pytest.param("Quantized()", *each.values, marks=each.marks) for each in MORE_RANKS)],
+    ids=str,
 )
 def test_digits_are_learned(compressor: str, ranks: int) -> None:
     results = trained(DIGITS, compressor, ranks)
@@ -110,7 +112,7 @@ def test_digits_are_learned_through_the_ddp_of_exercise_11(compressor: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [4, *MORE_RANKS])
 def test_a_language_model_loses_nothing_by_8_bits(ranks: int) -> None:
     """With 8 bits the loss is that of one process. Sparser messages come later than Adam's averages expect."""
     results = trained(TEXT, "Quantized()", ranks)

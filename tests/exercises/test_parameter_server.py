@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_training import ACCURACY, DIGITS, TEXT, alone, bigrams
+from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
 
 from labkit import Job, catalogue, exercises, local, virtual
 from labkit.clusters.virtual import kill
@@ -131,12 +131,12 @@ def learned(program: str, workers: int) -> float:
     return float(local(nproc_per_node=1 + workers).run(job).raise_if_failed().values[1])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [4, *MORE_RANKS])
 def test_digits_are_learned(workers: int) -> None:
     assert learned(DIGITS, workers) >= ACCURACY
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [4, *MORE_RANKS])
 def test_text_is_learned_as_by_one_process(workers: int) -> None:
     loss = learned(TEXT, workers)
     assert loss == pytest.approx(alone(TEXT), rel=0.01)

@@ -108,6 +108,25 @@ def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
 
 @sandboxed
 @pytest.mark.parametrize(
+    ("name", "mutant"),
+    [
+        pytest.param(name, one, id=f"{name}-{one}")
+        for name, rubric in HIDDEN.items()
+        for one in judging.closest_mutants(rubric)
+    ],
+)
+def test_each_check_fails_a_mutant_that_loses_little_else(name: str, mutant: str) -> None:
+    checks = judging.closest_mutants(HIDDEN[name])[mutant]
+    for once in (True, False):  # the judge repeats what may fail by chance
+        report = graded(name, MUTANTS[name].text(mutant), checks, once)
+        if not any(result.passed for result in report.results):
+            return
+    pytest.fail(report.text())
+
+
+@sandboxed
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
     ("name", "mutant"), [pytest.param(name, one, id=f"{name}-{one}") for name in MUTANTS for one in MUTANTS[name]]
 )
 def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str) -> None:
@@ -125,6 +144,9 @@ def test_a_mutant_loses_what_it_should_and_keeps_the_rest(name: str, mutant: str
 @each
 def test_each_check_is_seen_to_fail_some_mutant_and_to_pass_others(name: str) -> None:
     rubric = HIDDEN[name]
+    assert {check for checks in judging.closest_mutants(rubric).values() for check in checks} == {
+        check.name for check in rubric.checks
+    }
     judged_by = {mutant: judging.telling_checks(rubric, mutant) for mutant in MUTANTS[name]}
     for check in rubric.checks:
         fails = {
