@@ -194,6 +194,17 @@ def all_exercises() -> list[Exercise]:
     return [Exercise(entry.name) for entry in entries()]
 
 
+def current_modules() -> dict[str, str]:
+    """Return the source of every exercise's current module by name, for `labkit.exercises` on ranks."""
+    sources = {}
+    for exercise in all_exercises():
+        try:
+            sources[exercise.name], _ = exercise.source()
+        except MissingModule:
+            continue
+    return sources
+
+
 def several(name: str) -> list[Exercise]:
     """Return the exercises of phase `name`, or of the course for "all", in its order; empty for any other name."""
     return [exercise for exercise in all_exercises() if name == "all" or exercise.phase == name.rstrip("/")]

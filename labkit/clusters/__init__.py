@@ -1,7 +1,7 @@
 """Where cells run: jobs, runs, and one package for each kind of cluster."""
 
 from labkit.clusters.cluster import Cluster, OnOutput, OnState, State
-from labkit.clusters.job import GpusOrCores, InvalidJob, Job
+from labkit.clusters.job import GpusOrCores, InvalidJob, Job, Script
 from labkit.clusters.run import RankError, RankFailed, RankResult, Run
 from labkit.transport.wire import Opaque
 
@@ -17,5 +17,6 @@ __all__ = [
     "RankFailed",
     "RankResult",
     "Run",
+    "Script",
     "State",
 ]

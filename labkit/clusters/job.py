@@ -17,6 +17,18 @@ class InvalidJob(ValueError):
 
 
 @dataclass(frozen=True)
+class Script:
+    """How a `Job`'s source runs as a program of its own, as under `python FILE` or `python -m MODULE`."""
+
+    argv: tuple[str, ...]
+    """`sys.argv`: the file as its user has named it, and the words after it."""
+    folder: str
+    """First entry of `sys.path`: the file's folder; with `-m`, the working directory."""
+    module: str | None = None
+    """Name of the module, with `-m`: `package.module`, `package.__main__`."""
+
+
+@dataclass(frozen=True)
 class Job:
     """Code for every rank, and what it needs.
 
@@ -41,6 +53,8 @@ class Job:
     """File name in tracebacks and traces: `Cell In[3]`."""
     first_line: int = 1
     """Line of the cell at which `source` begins: 2 below a magic line."""
+    script: Script | None = None
+    """For `source` that is the text of a file, named by `filename`; its last expression has no value."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Exercise modules to ship: source text by exercise name, `phase3_multi_node/ring_allreduce`."""
     nnodes: int | None = None
@@ -64,6 +78,8 @@ class Job:
     def __post_init__(self) -> None:
         if sum(part is not None for part in (self.source, self.function, self.call)) != 1:
             raise InvalidJob("a Job needs exactly one of: source, function, call")
+        if self.script is not None and self.source is None:
+            raise InvalidJob("a Job with a script needs its source")
         for name in ("nnodes", "nproc_per_node", "min_nnodes"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from labkit.clusters.cluster import Cluster
+from labkit.clusters.job import InvalidJob
 from labkit.clusters.kind import ClusterKind, Option
 
 MODULES = [
@@ -36,3 +41,55 @@ def options() -> dict[str, tuple[Option, list[str]]]:
                 raise ValueError(f"{option.flag} of {kind.name} clusters differs from that of {', '.join(takers)}")
             takers.append(kind.name)
     return found
+
+
+class UnfitOption(InvalidJob):
+    """A kind of clusters that does not exist, or that does not take an option."""
+
+
+def add_option(add: Callable[..., Any], option: Option, takers: Sequence[str]) -> None:
+    """Add an option with `add`, an `add_argument` of argparse; its value is None unless it is given.
+
+    takers: the kinds that its help names; empty if all take it.
+    """
+    one = option.takers or (takers[0] if len(takers) == 1 else "")
+    conditions = [f"{one} only"] if one else list(takers)
+    if option.repeatable:
+        conditions.append("repeatable")
+    text = ": ".join([*([", ".join(conditions)] if conditions else []), option.help])
+    if option.is_positional:
+        add(option.flag, nargs="?", type=option.type, help=text)
+        return
+    flags = [option.short, option.flag] if option.short else [option.flag]
+    if option.switch:
+        add(*flags, dest=option.name, action="store_const", const=True, help=text)
+    else:
+        action = "append" if option.repeatable else "store"
+        add(*flags, dest=option.name, action=action, type=option.type, metavar=option.metavar, help=text)
+
+
+def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
+    """Make a cluster of kind `name` with the values of options that are given.
+
+    before: what a user writes before the name, for suggestions: `%cluster `.
+    Raises `UnfitOption`, or `InvalidJob` for a value.
+    """
+    known, known_options = registered(), options()
+    if name not in known:
+        found = known_options.values()
+        pairs = [f"{taker} {word}" for option, takers in found for taker in takers for word in option.words]
+        near = difflib.get_close_matches(name, [*known, *pairs], n=1, cutoff=0.5)
+        offer = f"did you mean {before}{near[0]}?" if near else f"available: {', '.join(known)}"
+        raise UnfitOption(f"unknown kind of cluster {name!r}; {offer}")
+    kind = known[name]
+    for argument, value in given.items():
+        option, takers = known_options[argument]
+        if name in takers:
+            continue
+        if option.is_positional:
+            raise UnfitOption(f"unexpected argument {value!r}; {option.flag}s are for {' and '.join(takers)} clusters")
+        raise UnfitOption(f"{option.flag} is not an option of {name} clusters")
+    if not kind.counts_ranks and isinstance(words := given.get("nproc_per_node"), str):
+        able = " and ".join(other.name for other in known.values() if other.counts_ranks)
+        raise UnfitOption(f"--nproc-per-node {words} is for {able} clusters; on {name}, give a number")
+    return kind.make(**given)

@@ -32,6 +32,11 @@ def seconds(text: str) -> float:
     return value
 
 
+def seconds_or_off(text: str) -> float | None:
+    """Parse a time limit in seconds; None for `0` or `off`."""
+    return None if text in ("0", "off") else seconds(text)
+
+
 def duration(text: str) -> float:
     """Parse a time: seconds, or `90s`, `10m`, `2h`."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType, NoneType, TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ from torch.distributed import distributed_c10d
 from labkit import exercises
 from labkit.clusters.arguments import on_rank
 from labkit.clusters.error_hints import NOT_WRITTEN
-from labkit.clusters.job import Job
+from labkit.clusters.job import Job, Script
 from labkit.clusters.run import RankError, RankResult
 
 _NAMED = ("send", "isend", "recv", "irecv", "init_process_group", "new_group", "split_group")
@@ -97,7 +98,19 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
         function, arguments = cloudpickle.loads(job.function)
         return RankResult(rank, value=function(*arguments))
     assert job.source is not None
-    return RankResult(rank, value=run_cell(job.source, job.filename, main, job.first_line))
+    if job.script is not None:
+        _make_script(main, job.filename, job.script)
+    value = run_cell(job.source, job.filename, main, job.first_line)
+    return RankResult(rank, value=value if job.script is None else None)
+
+
+def _make_script(main: ModuleType, filename: str, script: Script) -> None:
+    """Give `main` what Python gives the `__main__` of a program."""
+    main.__file__ = filename
+    if script.module is not None:
+        main.__package__ = script.module.rpartition(".")[0]
+        # multiprocessing's new processes import the module by this name
+        main.__spec__ = ModuleSpec(script.module, None, origin=filename)
 
 
 def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) -> Any:

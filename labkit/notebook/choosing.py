@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +10,7 @@ from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob, kinds
 from labkit.clusters.cluster import DryRunCluster, ReleasableCluster, RemoteCluster
-from labkit.clusters.kind import Option
 from labkit.clusters.local import local
-from labkit.clusters.options import NPROC_PER_NODE
 from labkit.notebook.magics import Magic
 
 if TYPE_CHECKING:
@@ -82,7 +78,7 @@ def magics(choice: Choice) -> list[Magic]:
     )
     magic.option("kind", nargs="?", help=f"{' or '.join(known)}; or release: give up nodes that are kept")
     for option, takers in options.values():
-        _add(magic, option, takers if len(takers) < len(known) else ())
+        kinds.add_option(magic.option, option, takers if len(takers) < len(known) else ())
     magic.option(
         "--dry-run",
         action="store_const",
@@ -91,24 +87,6 @@ def magics(choice: Choice) -> list[Magic]:
         "cluster",
     )
     return [magic]
-
-
-def _add(magic: Magic, option: Option, takers: Sequence[str]) -> None:
-    """Add an option; its help names the kinds that take it, unless all do."""
-    one = option.takers or (takers[0] if len(takers) == 1 else "")
-    conditions = [f"{one} only"] if one else list(takers)
-    if option.repeatable:
-        conditions.append("repeatable")
-    text = ": ".join([*([", ".join(conditions)] if conditions else []), option.help])
-    if option.is_positional:
-        magic.option(option.flag, nargs="?", type=option.type, help=text)
-        return
-    flags = [option.short, option.flag] if option.short else [option.flag]
-    if option.switch:
-        magic.option(*flags, dest=option.name, action="store_const", const=True, help=text)
-    else:
-        action = "append" if option.repeatable else "store"
-        magic.option(*flags, dest=option.name, action=action, type=option.type, metavar=option.metavar, help=text)
 
 
 def _dry_run(name: str | None, given: dict[str, object]) -> str:
@@ -122,23 +100,7 @@ def _dry_run(name: str | None, given: dict[str, object]) -> str:
 
 def make(name: str, given: dict[str, object]) -> Cluster:
     """A cluster of kind `name` with the magic's options. Raises `InvalidJob` or `UsageError` if they do not fit."""
-    known, options = kinds.registered(), kinds.options()
-    if name not in known:
-        pairs = [f"{taker} {word}" for option, takers in options.values() for taker in takers for word in option.words]
-        near = difflib.get_close_matches(name, [*known, *pairs], n=1, cutoff=0.5)
-        offer = f"did you mean %cluster {near[0]}?" if near else f"available: {', '.join(known)}"
-        raise UsageError(f"%cluster: unknown kind of cluster {name!r}; {offer}")
-    kind = known[name]
-    for argument, value in given.items():
-        option, takers = options[argument]
-        if name in takers:
-            continue
-        if option.is_positional:
-            raise UsageError(
-                f"%cluster: unexpected argument {value!r}; {option.flag}s are for {' and '.join(takers)} clusters"
-            )
-        raise UsageError(f"%cluster: {option.flag} is not an option of {name} clusters")
-    if not kind.counts_ranks and isinstance(words := given.get(NPROC_PER_NODE.name), str):
-        able = " and ".join(other.name for other in known.values() if other.counts_ranks)
-        raise UsageError(f"%cluster: {NPROC_PER_NODE.flag} {words} is for {able} clusters; on {name}, give a number")
-    return kind.make(**given)
+    try:
+        return kinds.make(name, given, "%cluster ")
+    except kinds.UnfitOption as error:
+        raise UsageError(f"%cluster: {error}") from None

@@ -1,18 +1,11 @@
-"""Render a failed run for learners: which rank failed, at which line of which cell, and how the others ended."""
+"""Show failed runs in notebooks, with cells by their numbers."""
 
 from __future__ import annotations
 
-import linecache
-from collections import defaultdict
-
 from IPython.core.interactiveshell import InteractiveShell
 
-from labkit.clusters import RankFailed, RankResult, Run, hangs
-from labkit.clusters.run import ranges
-
-_RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
-_LINES_BEFORE, _LINES_AFTER = 2, 1
-_MOST_CALLS = 6
+from labkit.clusters import RankFailed, Run
+from labkit.rank_output import failures
 
 
 def install() -> None:
@@ -22,110 +15,10 @@ def install() -> None:
 
 def render(run: Run) -> list[str]:
     """The lines that IPython shows instead of a traceback."""
-    first = run.first_failure
-    if run.stopped or first is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *where_all_were(run)]
-    return [*_failure(run, first), *_others(run, first)]
-
-
-def _failure(run: Run, first: RankResult) -> list[str]:
-    """The rank that failed first, its line, and the calls that led there."""
-    alike = run.alike(first)
-    head = run.headline(first, alike)
-    error = first.error
-    if error is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {head}"]
-    # a cell may have run on some of the ranks only
-    of = f" of {max(len(run.ranks), run.trace.world_size)}" if head == f"{error.type} on {_named(alike)}" else ""
-    lines = [f"{_RED}{_BOLD}RankFailed{_END}: {head}{of}"]
-    calls = error.frames[:-1]
-    if len(calls) > _MOST_CALLS:
-        lines += [_call(frame) for frame in calls[:2]]
-        lines.append(f"  ... {len(calls) - _MOST_CALLS} more calls ...")
-        calls = calls[2 - _MOST_CALLS :]
-    lines += [_call(frame) for frame in calls]
-    if error.frames:
-        lines += _excerpt(*error.frames[-1])
-    if error.locals:
-        lines.append("      " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
-    said = run.what_to_try()
-    # for a lost connection, the findings explain more than the message
-    if not error.says_nothing and not (error.consequence and said):
-        lines.append(f"{_RED}{error.type}{_END}: {error.message}" if error.frames else error.message)
-    return [*lines, *map(_finding, said)]
-
-
-def _others(run: Run, first: RankResult) -> list[str]:
-    """How the other ranks ended: first those that failed on their own, then those that were stopped by others."""
-    own: dict[tuple[str, str], list[int]] = defaultdict(list)
-    messages: dict[tuple[str, str], str] = {}
-    drawn_in = []
-    told = set(run.alike(first))
-    for result in run.ranks:
-        error = result.error
-        if result.rank in told or (error is None and result.exit == 0):
-            continue
-        if error is None or error.consequence:
-            drawn_in.append(result.rank)
-        else:
-            own[error.type, error.where].append(result.rank)
-            messages.setdefault((error.type, error.where), error.message)
-    if first.error is not None:
-        # the same error at the same line: one message is enough
-        messages[first.error.type, first.error.where] = ""
-    lines = []
-    for (kind, where), ranks in own.items():
-        message = messages[kind, where].split("\n")[0]
-        at = f" at {where}" if where else ""
-        lines.append(f"also {kind} on {_named(ranks)}{at}{': ' if message else ''}{message}")
-    return [*lines, f"{_named(drawn_in)} stopped because of it"] if drawn_in else lines
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-
-
-def where_all_were(run: Run) -> list[str]:
-    """Where each rank was when the lab stopped them all."""
-    if run.statuses:
-        return [*hangs.table(run.statuses), *map(_finding, hangs.findings(run.statuses))]
-    places: dict[str, list[int]] = defaultdict(list)
-    for result in run.ranks:
-        if result.error is not None and result.error.frames:
-            *_, text = result.error.frames[-1]
-            places[f"was at {result.error.where}: {text}"].append(result.rank)
-        elif result.error is not None:
-            places[f"{result.error.type}: {result.error.message}"].append(result.rank)
-        else:
-            places["had ended" if result.exit == 0 else "was stopped"].append(result.rank)
-    return [f"[{ranges(ranks)}] {place}" for place, ranks in places.items()]
-
-
-def _finding(line: str) -> str:
-    tried = line.removeprefix("try: ")
-    return f"{_BOLD}{line}{_END}" if tried == line else f"{_GREEN}try:{_END} {tried}"
-
-
-def _call(frame: tuple[str, int, str, str]) -> str:
-    file, number, _, text = frame
-    # a rank that runs a function from the notebook does not have the source of its cell
-    return f"  {_cell(file)}, line {number}: {text or linecache.getline(file, number).strip()}"
+    return failures.render(run, _cell)
 
 
 def _cell(file: str) -> str:
     """`Cell In[3]` for IPython's temporary name of a cell's code; any other name unchanged."""
     shell = InteractiveShell.instance() if InteractiveShell.initialized() else None
     return " ".join((shell and shell.compile.format_code_name(file)) or [file])
-
-
-def _excerpt(file: str, number: int, function: str, text: str) -> list[str]:
-    """The failing line with its neighbours."""
-    inside = f", in {function}" if function != "<module>" else ""
-    lines = [f"  {_GREEN}{_cell(file)}, line {number}{_END}{inside}"]
-    for near in range(max(1, number - _LINES_BEFORE), number + _LINES_AFTER + 1):
-        line = linecache.getline(file, near).rstrip()
-        if near == number:
-            lines.append(f"{_GREEN}----> {near}{_END} {line or text}")
-        elif line:
-            lines.append(f"{near:>{6 + len(str(number))}} {line}")
-    return lines

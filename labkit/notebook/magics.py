@@ -22,7 +22,6 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from labkit import catalogue
 from labkit.checks import NoRubric
 from labkit.clusters import InvalidJob
-from labkit.clusters.options import seconds
 from labkit.questions import UnknownQuestion
 
 if TYPE_CHECKING:
@@ -137,11 +136,6 @@ def _told_plainly() -> Iterator[None]:
         yield
     except (InvalidJob, NoRubric, catalogue.UnknownExercise, catalogue.MissingModule, UnknownQuestion) as error:
         raise UsageError(str(error)) from None
-
-
-def seconds_or_off(text: str) -> float | None:
-    """Parse a time limit in seconds; None for `0` or `off`."""
-    return None if text in ("0", "off") else seconds(text)
 
 
 def variable(text: str) -> str:

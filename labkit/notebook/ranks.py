@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from labkit import catalogue
 from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State, kinds
 from labkit.clusters.live import Interrupted, LiveCluster, LiveRanks, RankState
-from labkit.clusters.options import at_least_one, seconds
+from labkit.clusters.options import at_least_one, seconds, seconds_or_off
 from labkit.clusters.run import ranges
-from labkit.notebook import failures
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, seconds_or_off, variable
+from labkit.notebook.magics import Magic, variable
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.stopping import PRESSED
 from labkit.notebook.results import RankValues
-from labkit.notebook.running import cell_job, modules_under_work, run_shown, shown_values
+from labkit.notebook.running import cell_job, run_shown, shown_values
+from labkit.rank_output.failures import where_all_were
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -214,7 +215,7 @@ def _say_where_it_queues(state: State) -> None:
 
 
 def _beginning(nproc_per_node: int | None) -> Job:
-    return Job(source="", modules=modules_under_work(), nproc_per_node=nproc_per_node)
+    return Job(source="", modules=catalogue.current_modules(), nproc_per_node=nproc_per_node)
 
 
 def _of_notebook(shell: InteractiveShell, names: Sequence[str]) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def _tell(interrupt: Interrupted) -> None:
     run = interrupt.run
     killed = [result.rank for result in run.ranks if result.exit is None]
     interrupt.args = (f"{_counted(len(run.ranks))} interrupted" + "; their variables are kept" * (not killed),)
-    lines = [f"KeyboardInterrupt: {interrupt}", *failures.where_all_were(run), *run.notes]
+    lines = [f"KeyboardInterrupt: {interrupt}", *where_all_were(run), *run.notes]
     interrupt._render_traceback_ = lambda: [  # type: ignore[attr-defined]  # IPython looks there
         *lines,
         *({PRESSED} & set(getattr(interrupt, "__notes__", ()))),  # the note is added later

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from labkit import catalogue
 from labkit.clusters import Job, OnOutput, OnState, Run
 from labkit.clusters.cluster import ModelledCluster
-from labkit.clusters.options import seconds
 from labkit.notebook import failures, launching, names
 from labkit.notebook.cells import cell_name, lines_above, prompt_number, require_syntax
 from labkit.notebook.choosing import Choice
-from labkit.notebook.magics import Magic, seconds_or_off, variable
+from labkit.notebook.magics import Magic, variable
 from labkit.notebook.output.display import RunDisplay
 from labkit.notebook.output.live import LiveView
 from labkit.notebook.output.progress import ranks_in_words
@@ -48,19 +47,13 @@ def magics(choice: Choice) -> list[Magic]:
         kind="cell",
     )
     launching.add_options(magic)
-    magic.option("--timeout", type=seconds, metavar="S", help="stop all ranks after S seconds")
-    magic.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
-                 help="report a hang after S seconds without progress; 0 or off: never")  # fmt: skip
-    magic.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
-                 help="on a hang: stop, with a table of who waits for whom, or show it and wait")  # fmt: skip
     magic.option("-o", "--output", type=variable, metavar="NAME", help="store the Run in this variable: values, trace")
     return [magic]
 
 
 def run_cell(shell: InteractiveShell, choice: Choice, options: argparse.Namespace, cell: str) -> RankValues | None:
     """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`, `CellSyntaxError`."""
-    kept = {name: getattr(options, name) for name in ("timeout", "hang_timeout", "on_hang")}
-    job = cell_job(shell, cell, **kept, **launching.job_options(options))
+    job = cell_job(shell, cell, **launching.job_options(options))
     cluster = choice.cluster
     if launching.instead_of_running(options, cluster, cell, prompt_number(shell)):
         return None
@@ -91,7 +84,7 @@ def cell_job(shell: InteractiveShell, cell: str, **options: Any) -> Job:
     # to show the lines around a failing one
     padded = "\n" * (first_line - 1) + cell
     linecache.cache[filename] = (len(padded), None, padded.splitlines(keepends=True), filename)
-    return Job(source=cell, filename=filename, first_line=first_line, modules=modules_under_work(), **options)
+    return Job(source=cell, filename=filename, first_line=first_line, modules=catalogue.current_modules(), **options)
 
 
 def run_shown(
@@ -173,14 +166,3 @@ def shown_values(run: Run, cell: str) -> RankValues | None:
     record.result = repr(values)
     record.tell()
     return values
-
-
-def modules_under_work() -> dict[str, str]:
-    """Source of every exercise's module by name, for `labkit.exercises` on the ranks."""
-    sources = {}
-    for exercise in catalogue.all_exercises():
-        try:
-            sources[exercise.name], _ = exercise.source()
-        except catalogue.MissingModule:
-            continue
-    return sources

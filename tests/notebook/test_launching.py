@@ -179,8 +179,10 @@ def test_the_command_for_several_nodes_and_for_slurm(kernel, folder: Path) -> No
 def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
     import argparse
 
+    from labkit.clusters.launch_options import Nodes
     from labkit.clusters.slurm.cluster import SlurmCluster
     from labkit.clusters.slurm.script import ResourceRequest
+    from labkit.clusters.torchrun_command import TorchrunCommand
     from labkit.notebook import launching
 
     asked = ResourceRequest(
@@ -191,7 +193,7 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
         save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False, master_port=None,
         role=None, standalone=False,
     )  # fmt: skip
-    command = launching._Command("x.py", launching.Nodes(None, 2), 4, 0, {}).explained(cluster)
+    command = TorchrunCommand("x.py", Nodes(None, 2), 4, 0, {}).explained(cluster)
     assert launching.instead_of_running(options, cluster, "1", 3)
     assert command.startswith(
         "srun --nodes=2 --partition=gpu '--reservation=a b' --ntasks-per-node=1 --cpus-per-task=12 sh -c 'torchrun "

@@ -200,7 +200,10 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
         os.chdir(request.folder)
     if request.path is not None:
         sys.path[:] = request.path
-    sys.argv[:] = [request.job.filename]
+    script = request.job.script
+    sys.argv[:] = [request.job.filename] if script is None else script.argv
+    if script is not None:
+        sys.path.insert(0, script.folder)
     # functions registered before the fork belong to the forkserver
     atexit._clear()
     threads = os.environ.get("OMP_NUM_THREADS", "1")

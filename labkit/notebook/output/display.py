@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.clusters import State
-from labkit.notebook.output.folding import label
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.logs import Logs
 from labkit.notebook.output.progress import Progress, in_words, only
+from labkit.rank_output.folding import label
 
 _MOST_LINES = 120
 _LONGEST = 400

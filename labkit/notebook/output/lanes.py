@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from labkit.notebook.output.folding import FoldedLine, OutputLine, align, fold, label, settle
-from labkit.notebook.output.rows import SPECIAL, Row, Rows, cut
+from labkit.rank_output.folding import FoldedLine, OutputLine, align, fold, label, settle
+from labkit.rank_output.rows import SPECIAL, Row, Rows, cut
 
 MOST_LINES_AT_FIRST, MOST_LINES_AT_LAST = 300, 60
 """Lines shown at the beginning and the end of longer output."""

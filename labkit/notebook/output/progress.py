@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from labkit.clusters import State
-from labkit.notebook.output.folding import OutputLine, fold, label
-from labkit.notebook.output.rows import Row
+from labkit.rank_output.folding import OutputLine, fold, label
+from labkit.rank_output.rows import Row
 
 MOST_BARS = 8
 """Most bars that are all shown; of more, only the slowest and the fastest."""

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from labkit.notebook.output.folding import FoldedLine, OutputLine, align, fold, label, settle
 from labkit.notebook.output.lanes import Lanes
-from labkit.notebook.output.rows import LONGEST_LINE
+from labkit.rank_output.folding import FoldedLine, OutputLine, align, fold, label, settle
+from labkit.rank_output.rows import LONGEST_LINE
 
 
 def lines(*printed: tuple[int, str], gap: float = 0.0) -> list[OutputLine]:
