@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _bench(arguments[1:])
         if arguments[:1] == ["analyze"]:
             return _analyze(arguments[1:])
+        if arguments[:1] == ["launch"]:
+            return _launch(arguments[1:])
         parser, commands, missing = _parser()
         if missing and arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
             parser.error(f"unknown command {arguments[0]!r}; available: {', '.join(commands)}; {missing}")
@@ -96,6 +98,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     edit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     edit.set_defaults(run=_edit)
 
+    commands.add_parser("launch", help="run a program on the ranks of a cluster, as torchrun does", add_help=False)
     commands.add_parser("predict", help="predict a step's time and memory, find the best layout", add_help=False)
     commands.add_parser("calibrate", help="measure this machine, and save the results for predictions", add_help=False)
     commands.add_parser("bench", help="measure how training scales: bench scaling --gpus 1 2 4 8", add_help=False)
@@ -143,6 +146,21 @@ def _add_installed(commands: Any) -> str:
     if importlib.util.find_spec("autograder") is None:
         return "instructors' commands come with the autograder: pip install ./autograder, or use ./lab"
     return missing
+
+
+def _launch(arguments: list[str]) -> int:
+    from labkit import forkserver_process
+
+    if arguments and not {"-h", "--help"} & set(arguments):
+        # first of all: it imports torch while this process does
+        forkserver_process.begin()
+    from labkit.clusters import InvalidJob
+    from labkit.launch import command
+
+    try:
+        return command.main(arguments)
+    except InvalidJob as error:
+        raise CommandError(str(error)) from None
 
 
 def _predict(arguments: list[str]) -> int:

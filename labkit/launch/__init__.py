@@ -1,0 +1,1 @@
+"""`labkit launch`: a file, a module or a notebook on the ranks of a cluster, from a shell."""

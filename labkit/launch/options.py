@@ -1,0 +1,106 @@
+"""The options of `labkit launch`: torchrun's, those of `%cluster`, and the words for the program after `--`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from labkit.clusters import Cluster, launch_options
+from labkit.clusters import kinds as cluster_kinds
+from labkit.clusters.cluster import DryRunCluster
+
+_ELSEWHERE = "use this with torchrun itself: --print-command shows its command"
+_REFUSED = {
+    ("--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr", "--node-rank", "--local-addr"): (
+        f"the cluster sets up the rendezvous of the ranks; {_ELSEWHERE}"
+    ),
+    ("--log-dir", "--logs-specs", "--tee", "-t", "--redirects", "-r"): (
+        "the output of all ranks is shown; redirect it with > and 2>, as that of any command"
+    ),
+    ("--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"): (
+        "the output of all ranks is shown, equal lines once"
+    ),
+    ("--monitor-interval", "--start-method", "--no-python", "--run-path"): (
+        f"ranks are forked, with torch imported, and run Python; {_ELSEWHERE}"
+    ),
+    ("--signals-to-handle", "--shutdown-timeout"): (
+        "Ctrl-C and SIGTERM stop the ranks, and they have 5 s to save if they handle SIGTERM"
+    ),
+    ("--event-log-handler",): "starts and ends of ranks are printed as notes",
+    ("--numa-binding",): f"ranks share the cores of their node; {_ELSEWHERE}",
+    ("--virtual-local-rank",): "LOCAL_RANK is a rank's number in its node, and its GPU is cuda:LOCAL_RANK",
+}
+"""torchrun's options that mean nothing here, and why."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the options before `--`."""
+    made = argparse.ArgumentParser(
+        prog="labkit launch",
+        usage="labkit launch [options] FILE.py|-m MODULE [-- ARGUMENTS...]",
+        description="Run a program on every rank of a cluster, as torchrun does. Lines that ranks print are shown as "
+        "[rank] line, equal lines once. Exit status: 0 if all ranks succeed, 1 if one fails, 130 after Ctrl-C.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("file", nargs="?", metavar="FILE.py", help="the program; its text is sent to the ranks")
+    add("-m", "--module", metavar="MODULE", help="instead of a file: a module, as python -m runs it")
+    known = cluster_kinds.registered()
+    add("--cluster", default="local", metavar="KIND", help=f"{', '.join(known)} (default: %(default)s)")
+    launch_options.add_options(add, "program", _REFUSED, _c10d)
+    add("--dry-run", action="store_true",
+        help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
+    group = made.add_argument_group("options of the cluster, as for %cluster")
+    taken = {action.dest for action in made._actions}
+    for option, takers in cluster_kinds.options().values():
+        if option.name not in taken:
+            named = dataclasses.replace(option, flag=f"--{option.name}") if option.is_positional else option
+            cluster_kinds.add_option(group.add_argument, named, takers if len(takers) < len(known) else ())
+    return made
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words after `labkit launch`; those for the program are `options.arguments`. Exits for bad options."""
+    own, arguments = list(words), []
+    if "--" in own:
+        place = own.index("--")
+        own, arguments = own[:place], own[place + 1 :]
+    made = parser()
+    options, unknown = made.parse_known_intermixed_args([_dashed(word) for word in own])
+    if unknown:
+        kind = "option" if unknown[0].startswith("-") else "argument"
+        made.error(f"unknown {kind} {unknown[0]}; words for the program go after --")
+    if (options.file is None) == (options.module is None):
+        made.error("give either FILE.py or -m MODULE")
+    options.arguments = tuple(arguments)
+    return options
+
+
+def cluster(options: argparse.Namespace) -> Cluster:
+    """Make the cluster that the options name. Raises `InvalidJob` if they do not fit."""
+    known = cluster_kinds.options()
+    given = {name: value for name, value in vars(options).items() if name in known and value is not None}
+    given.pop("timeout", None)  # the job has it
+    kind = cluster_kinds.registered().get(options.cluster)
+    nodes = launch_options.asked_nodes(options)
+    given.pop("nnodes", None)
+    if nodes is not None:
+        given["nnodes"] = nodes.most
+    if options.nproc_per_node is None and kind is not None and kind.counts_ranks:
+        given["nproc_per_node"] = 1  # torchrun's default
+    if isinstance(options.nproc_per_node, str) and kind is not None and not kind.counts_ranks:
+        del given["nproc_per_node"]  # the cluster itself counts its GPUs, or says that it cannot
+    return cluster_kinds.make(options.cluster, given, "--cluster ")
+
+
+def _dashed(word: str) -> str:
+    """torchrun's options may be written with _ too."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _c10d(text: str) -> str:
+    if text != "c10d":
+        raise argparse.ArgumentTypeError(f"ranks use the c10d rendezvous, got {text!r}; {_ELSEWHERE}")
+    return text

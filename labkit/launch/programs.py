@@ -1,0 +1,99 @@
+"""The program that `labkit launch` runs: the text of a file or a module, and how Python would run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tokenize
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from labkit.clusters import Script
+from labkit.commands import CommandError, require_file
+
+
+class ProgramSyntaxError(Exception):
+    """The program does not parse; the message is Python's own."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Source text for every rank."""
+
+    source: str
+    filename: str
+    """Absolute path of its file."""
+    script: Script
+
+    def require_syntax(self) -> None:
+        """Raise `ProgramSyntaxError` unless the text compiles."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the ranks will show them
+                compile(self.source, self.filename, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+            raise ProgramSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
+
+
+def from_file(file: Path, arguments: Sequence[str]) -> Program:
+    """Return the program in `file`. Raises `CommandError` if it cannot be read."""
+    require_file(file)
+    path = os.path.abspath(file)
+    # Python resolves links for this, so that a script finds the modules beside it
+    folder = os.path.dirname(os.path.realpath(file))
+    return Program(_text(path), path, Script((str(file), *arguments), folder))
+
+
+def from_module(name: str, arguments: Sequence[str]) -> Program:
+    """Return the program that `python -m NAME` runs. Imports nothing. Raises `CommandError` if there is none."""
+    spec = _find(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = _find(name)
+        if spec is None:
+            raise CommandError(f"-m {name.removesuffix('.__main__')} is a package without __main__.py")
+    if spec is None:
+        raise CommandError(f"there is no module {name}: -m looks in this folder and among the installed packages")
+    if not spec.origin or not spec.origin.endswith(".py"):
+        raise CommandError(f"module {name} has no Python source: {spec.origin}")
+    path = os.path.abspath(spec.origin)
+    return Program(_text(path), path, Script((path, *arguments), os.getcwd(), name))
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Find a module without importing the packages that it is in."""
+    places: list[str] | None = [os.getcwd(), *sys.path]
+    found: ModuleSpec | None = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        if places is None:
+            return None
+        part = ".".join(parts[:end])
+        found = importlib.machinery.PathFinder.find_spec(part, places) or _find_installed(part, end == 1)
+        if found is None:
+            return None
+        locations = found.submodule_search_locations
+        places = None if locations is None else list(locations)
+    return found
+
+
+def _find_installed(name: str, is_outermost: bool) -> ModuleSpec | None:
+    """Find a package that an editable installation brings."""
+    return importlib.util.find_spec(name) if is_outermost else None
+
+
+def _text(path: str) -> str:
+    try:
+        with tokenize.open(path) as file:  # in the encoding that the file declares
+            return file.read()
+    except SyntaxError as error:
+        raise CommandError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not text in UTF-8, and declares no other encoding: {error}") from None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,225 @@
+"""`labkit launch`: programs on local and virtual ranks, as a user starts them from a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = """
+import json, os, sys
+import helper
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_PORT", "ROLE_NAME")
+here = {
+    "argv": sys.argv, "file": __file__, "name": __name__, "folder": sys.path[0], "package": __package__,
+    "main": sys.modules["__main__"].__file__, "helper": helper.__file__,
+}
+print(json.dumps(here))
+if "RANK" in os.environ:
+    print({name: os.environ[name] for name in names if name != "MASTER_PORT"})
+"""
+FAILS = """\
+import os, signal, sys
+import torch.distributed as dist
+how = sys.argv[1]
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    if how == "exit":
+        sys.exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("no data")
+dist.barrier()
+"""
+WAITS = """\
+import sys, time
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"environment.py": ENVIRONMENT, "fails.py": FAILS, "waits.py": WAITS, "helper.py": ""}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def launch(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "labkit", "launch", *words],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def of_each_rank(output: str) -> dict[int, list[str]]:
+    """The lines of each rank: `[0-1] x` is one of both."""
+    lines: dict[int, list[str]] = {}
+    for line in output.splitlines():
+        found = re.fullmatch(r"\[(?:\d+:)?([\d, -]+)(?: stderr)?\] (.*)", line)
+        assert found, line
+        for part in found[1].split(", "):
+            first, _, last = part.partition("-")
+            for rank in range(int(first), int(last or first) + 1):
+                lines.setdefault(rank, []).append(found[2])
+    return lines
+
+
+@pytest.mark.parametrize("program", [["environment.py"], ["-m", "package.environment"]])
+def test_a_program_sees_what_it_sees_under_torchrun(folder: Path, program: list[str]) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "environment.py").write_text(ENVIRONMENT)
+    words = ["--alpha", "a b", "--"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    there = subprocess.run(
+        [*torchrun, *program, *words], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert there.returncode == 0, there.stderr
+    here = launch(*program, "--", *words, cwd=folder)
+    assert here.returncode == 0, here.stderr
+    assert here.stdout.replace("[0] ", "") == there.stdout
+    assert '"--alpha", "a b", "--"' in here.stdout
+
+
+@pytest.mark.parametrize("cluster", [["local"], ["virtual", "--preset", "dgx-a100"]])
+def test_ranks_of_several_nodes(folder: Path, cluster: list[str]) -> None:
+    options = ["--nnodes", "2", "--nproc_per_node=2", "--role", "trainer"]
+    done = launch("environment.py", "--cluster", *cluster, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = of_each_rank(done.stdout)
+    assert sorted(lines) == [0, 1, 2, 3] and re.search(r"^\[1:\d", done.stdout, re.MULTILINE)
+    for rank, (_, variables) in lines.items():
+        assert eval(variables) == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": str(rank % 2),
+            "GROUP_RANK": str(rank // 2),
+            "ROLE_NAME": "trainer",
+        }
+
+
+@pytest.mark.parametrize(
+    ("how", "shown"),
+    [
+        ("error", ["RankFailed: ValueError on rank 1 of 2", "  fails.py, line 10", "ValueError: no data"]),
+        ("exit", ["RankFailed: rank 1 ended with exit code 3", "  fails.py, line 7"]),
+        ("kill", ["RankFailed: rank 1 was killed by SIGKILL"]),
+    ],
+)
+def test_a_failed_rank_is_named_with_its_line_and_the_status_is_torchruns(
+    folder: Path, how: str, shown: list[str]
+) -> None:
+    done = launch("fails.py", "-n", "2", "--", how, cwd=folder)
+    assert done.returncode == 1
+    assert [line for line in shown if line not in done.stderr.splitlines()] == [], done.stderr
+    assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
+
+
+def test_restarts_are_noted_and_the_last_start_counts(folder: Path) -> None:
+    (folder / "again.py").write_text(
+        "import os\nstart = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('start', start, __file__ != '')\n"
+        "assert start == '1' or os.environ['RANK'] == '0'\n"
+    )
+    done = launch("again.py", "-n", "2", "--max-restarts", "1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert set(of_each_rank(done.stdout)[1]) == {"start 0 True", "start 1 True"}
+    assert "note: restarted once after rank 1 failed: AssertionError at " in done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_ranks(folder: Path, number: signal.Signals, status: int) -> None:
+    (folder / "waits.py").write_text(
+        WAITS.replace("ready", "{os.getpid()}").replace('"{', 'f"{').replace("sys,", "os,")
+    )
+    command = [sys.executable, "-m", "labkit", "launch", "waits.py", "-n", "2"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stderr is not None
+        ranks = [int(running.stdout.readline().split()[1]) for _ in range(2)]
+        running.send_signal(number)
+        errors = running.stderr.read()
+        assert running.wait() == status, errors
+    assert "waits.py, line 3" in errors
+    for pid in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_output_that_nobody_reads_ends_the_ranks(folder: Path) -> None:
+    (folder / "prints.py").write_text("import time\nwhile True:\n    print('again')\n    time.sleep(0.01)\n")
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m labkit launch prints.py | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "[0] again\n141\n" and done.stderr == ""
+
+
+def test_a_program_that_does_not_parse_is_not_started(folder: Path) -> None:
+    (folder / "broken.py").write_text("print(1)\nif True\n")
+    done = launch("broken.py", cwd=folder)
+    assert done.returncode == 1 and done.stdout == ""
+    assert f'File "{folder}/broken.py", line 2' in done.stderr and "SyntaxError" in done.stderr
+
+
+def test_neither_ipython_nor_a_kernel_is_loaded(folder: Path) -> None:
+    (folder / "loaded.py").write_text(
+        "import sys\nprint([name for name in ('IPython', 'ipykernel') if name in sys.modules])"
+    )
+    program = (
+        "import sys\nsys.modules['IPython'] = sys.modules['ipykernel'] = None\nfrom labkit.cli import main\n"
+        "sys.exit(main(['launch', 'loaded.py']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[0] []\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["nowhere.py"], "labkit: there is no file nowhere.py"),
+        (["-m", "no.where"], "labkit: there is no module no.where: -m looks in this folder"),
+        ([], "give either FILE.py or -m MODULE"),
+        (["environment.py", "--lr", "1"], "unknown option --lr; words for the program go after --"),
+        (["environment.py", "--cluster", "slurn"], "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),
+        (["environment.py", "--preset", "dgx-a100"], "unexpected argument 'dgx-a100'; presets are for virtual clusters"),
+        (["environment.py", "--rdzv-endpoint", "host:1"], "--rdzv-endpoint: the cluster sets up the rendezvous"),
+        (["environment.py", "--standalone", "--nnodes", "2"], "--standalone: one node, but 2 are asked for"),
+        (["environment.py", "--cluster", "virtual", "-n", "cpu"], "nproc_per_node"),
+        (["environment.py", "--dry-run"], "labkit: --dry-run is for slurm and kubernetes, where jobs are submitted"),
+    ],
+)
+def test_a_wrong_request_gets_one_clear_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], answer: str
+) -> None:
+    from labkit.cli import main
+
+    monkeypatch.chdir(folder)
+    try:
+        status = main(["launch", *words])
+    except SystemExit as error:
+        status = error.code
+    errors = capsys.readouterr().err
+    assert status == 2 and answer in errors.splitlines()[-1], errors
+
+
+def test_equal_lines_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from labkit.launch.output import LiveOutput
+
+    with LiveOutput(in_order=False) as output:
+        output._ended.set()  # all is printed at the end, whenever it arrives
+        output._thread.join()
+        for rank in (1, 0, 2):
+            output.on_output(rank, "stdout", "ready\nwith")
+            output.on_output(rank, "stdout", f"out end\nrank {rank % 2}")
+        output.on_output(1, "stderr", "warning\n")
+    shown = capsys.readouterr()
+    assert shown.out == "[0-2] ready\n[0-2] without end\n[0, 2] rank 0\n[1] rank 1\n"
+    assert shown.err == "[1 stderr] warning\n"
