@@ -24,6 +24,8 @@ class Script:
     """`sys.argv`: the file as its user has named it, and the words after it."""
     folder: str
     """First entry of `sys.path`: the file's folder; with `-m`, the working directory."""
+    file: str | None = None
+    """`__file__`: an absolute path. None for cells of a notebook, which have none."""
     module: str | None = None
     """Name of the module, with `-m`: `package.module`, `package.__main__`."""
 
@@ -54,7 +56,7 @@ class Job:
     first_line: int = 1
     """Line of the cell at which `source` begins: 2 below a magic line."""
     script: Script | None = None
-    """For `source` that is the text of a file, named by `filename`; its last expression has no value."""
+    """For `source` that is a program, not a cell whose last expression is a value."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Exercise modules to ship: source text by exercise name, `phase3_multi_node/ring_allreduce`."""
     nnodes: int | None = None

@@ -99,18 +99,19 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
         return RankResult(rank, value=function(*arguments))
     assert job.source is not None
     if job.script is not None:
-        _make_script(main, job.filename, job.script)
+        _make_script(main, job.script)
     value = run_cell(job.source, job.filename, main, job.first_line)
     return RankResult(rank, value=value if job.script is None else None)
 
 
-def _make_script(main: ModuleType, filename: str, script: Script) -> None:
+def _make_script(main: ModuleType, script: Script) -> None:
     """Give `main` what Python gives the `__main__` of a program."""
-    main.__file__ = filename
+    if script.file is not None:
+        main.__file__ = script.file
     if script.module is not None:
         main.__package__ = script.module.rpartition(".")[0]
         # multiprocessing's new processes import the module by this name
-        main.__spec__ = ModuleSpec(script.module, None, origin=filename)
+        main.__spec__ = ModuleSpec(script.module, None, origin=script.file)
 
 
 def run_cell(source: str, filename: str, main: ModuleType, first_line: int = 1) -> Any:

@@ -1,42 +1,75 @@
-"""`labkit launch FILE.py` and `labkit launch -m MODULE`."""
+"""`labkit launch FILE.py`, `labkit launch -m MODULE` and `labkit launch NOTEBOOK.ipynb`."""
 
 from __future__ import annotations
 
+import argparse
+import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labkit import catalogue
 from labkit.clusters import InvalidJob, Job, kinds, launch_options
 from labkit.clusters.cluster import DryRunCluster
-from labkit.launch import programs, running
+from labkit.launch import notebooks, programs, running
 from labkit.launch.options import cluster, parse
+from labkit.launch.programs import Program
 
 
 def main(words: Sequence[str]) -> int:
     """Run the program and return the exit status. Raises `CommandError` and `InvalidJob` for wrong requests."""
     options = parse(words)
+    if options.dry_run:
+        return _dry_run(options)
+    if options.file is not None and options.file.endswith(".ipynb"):
+        return _notebook(options, words)
     if options.module is not None:
         program = programs.from_module(options.module, options.arguments)
     else:
         program = programs.from_file(Path(options.file), options.arguments)
+    return _run(program, options)
+
+
+def _dry_run(options: argparse.Namespace) -> int:
     chosen = cluster(options)
-    if options.dry_run:
-        if not isinstance(chosen, DryRunCluster):
-            able = " and ".join(kinds.with_ability(DryRunCluster))
-            raise InvalidJob(f"--dry-run is for {able}, where jobs are submitted")
-        print(chosen.dry_run(), end="")
-        return 0
+    if not isinstance(chosen, DryRunCluster):
+        able = " and ".join(kinds.with_ability(DryRunCluster))
+        raise InvalidJob(f"--dry-run is for {able}, where jobs are submitted")
+    print(chosen.dry_run(), end="")
+    return 0
+
+
+def _notebook(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run a notebook's programs one after the other until one fails; the command's options override a cell's."""
+    found, note = notebooks.programs(Path(options.file), options.arguments)
+    if note:
+        print(f"note: {note}", file=sys.stderr)
+    for one in found:
+        if len(found) > 1:
+            print(one.title, file=sys.stderr)
+        status = _run(one.program, parse([*one.options, *words]), one.modules)
+        if status and not (one.may_fail and status == running.FAILED):
+            return status
+    return 0
+
+
+def _run(program: Program, options: argparse.Namespace, modules: Mapping[str, str] | None = None) -> int:
+    """Run a program; `modules` replace those of the workspace."""
+    chosen = cluster(options)
     try:
         program.require_syntax()
     except programs.ProgramSyntaxError as error:
         print(error, file=sys.stderr)
         return running.FAILED
+    padded = "\n" * (program.first_line - 1) + program.source
+    # to show the lines around a failing one
+    linecache.cache[program.filename] = (len(padded), None, padded.splitlines(keepends=True), program.filename)
     job = Job(
         source=program.source,
         filename=program.filename,
+        first_line=program.first_line,
         script=program.script,
-        modules=catalogue.current_modules(),
+        modules={**catalogue.current_modules(), **(modules or {})},
         **launch_options.job_options(options),
     )
     return running.run(chosen, job)

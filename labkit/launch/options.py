@@ -38,13 +38,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the options before `--`."""
     made = argparse.ArgumentParser(
         prog="labkit launch",
-        usage="labkit launch [options] FILE.py|-m MODULE [-- ARGUMENTS...]",
+        usage="labkit launch [options] FILE.py|NOTEBOOK.ipynb|-m MODULE [-- ARGUMENTS...]",
         description="Run a program on every rank of a cluster, as torchrun does. Lines that ranks print are shown as "
         "[rank] line, equal lines once. Exit status: 0 if all ranks succeed, 1 if one fails, 130 after Ctrl-C.",
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("file", nargs="?", metavar="FILE.py", help="the program; its text is sent to the ranks")
+    add(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="the program, whose text is sent to the ranks; or a notebook, whose cells are run",
+    )
     add("-m", "--module", metavar="MODULE", help="instead of a file: a module, as python -m runs it")
     known = cluster_kinds.registered()
     add("--cluster", default="local", metavar="KIND", help=f"{', '.join(known)} (default: %(default)s)")
@@ -72,7 +77,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         kind = "option" if unknown[0].startswith("-") else "argument"
         made.error(f"unknown {kind} {unknown[0]}; words for the program go after --")
     if (options.file is None) == (options.module is None):
-        made.error("give either FILE.py or -m MODULE")
+        made.error("give either a FILE or -m MODULE")
     options.arguments = tuple(arguments)
     return options
 

@@ -27,15 +27,18 @@ class Program:
 
     source: str
     filename: str
-    """Absolute path of its file."""
+    """Its name in tracebacks: the absolute path of its file; for a cell, the notebook and the cell's number."""
     script: Script
+    first_line: int = 1
+    """Line at which `source` begins; 2 below a magic's line."""
 
     def require_syntax(self) -> None:
         """Raise `ProgramSyntaxError` unless the text compiles."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the ranks will show them
-                compile(self.source, self.filename, "exec", dont_inherit=True)
+                padded = "\n" * (self.first_line - 1) + self.source
+                compile(padded, self.filename, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:  # ValueError: null bytes
             raise ProgramSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
 
@@ -46,7 +49,7 @@ def from_file(file: Path, arguments: Sequence[str]) -> Program:
     path = os.path.abspath(file)
     # Python resolves links for this, so that a script finds the modules beside it
     folder = os.path.dirname(os.path.realpath(file))
-    return Program(_text(path), path, Script((str(file), *arguments), folder))
+    return Program(_text(path), path, Script((str(file), *arguments), folder, path))
 
 
 def from_module(name: str, arguments: Sequence[str]) -> Program:
@@ -62,7 +65,7 @@ def from_module(name: str, arguments: Sequence[str]) -> Program:
     if not spec.origin or not spec.origin.endswith(".py"):
         raise CommandError(f"module {name} has no Python source: {spec.origin}")
     path = os.path.abspath(spec.origin)
-    return Program(_text(path), path, Script((path, *arguments), os.getcwd(), name))
+    return Program(_text(path), path, Script((path, *arguments), os.getcwd(), path, name))
 
 
 def _find(name: str) -> ModuleSpec | None:

@@ -7,9 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rank_lines import of_each_rank  # beside this file
+
+from labkit.cli import main
+from labkit.launch.output import LiveOutput
 
 ENVIRONMENT = """
 import json, os, sys
@@ -50,31 +56,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launch(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "labkit", "launch", *words],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
+@dataclass
+class Done:
+    """A finished command."""
+
+    status: int | str | None
+    out: str
+    err: str
 
 
-def of_each_rank(output: str) -> dict[int, list[str]]:
-    """The lines of each rank: `[0-1] x` is one of both."""
-    lines: dict[int, list[str]] = {}
-    for line in output.splitlines():
-        found = re.fullmatch(r"\[(?:\d+:)?([\d, -]+)(?: stderr)?\] (.*)", line)
-        assert found, line
-        for part in found[1].split(", "):
-            first, _, last = part.partition("-")
-            for rank in range(int(first), int(last or first) + 1):
-                lines.setdefault(rank, []).append(found[2])
-    return lines
+@pytest.fixture
+def launch(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """`labkit launch` in this process, whose torch and forkserver are there."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(*words: str) -> Done:
+        try:
+            status: int | str | None = main(["launch", *words])
+        except SystemExit as error:
+            status = error.code
+        shown = capsys.readouterr()
+        return Done(status, shown.out, shown.err)
+
+    return run
 
 
 @pytest.mark.parametrize("program", [["environment.py"], ["-m", "package.environment"]])
-def test_a_program_sees_what_it_sees_under_torchrun(folder: Path, program: list[str]) -> None:
+def test_a_program_sees_what_it_sees_under_torchrun(
+    folder: Path, launch: Callable[..., Done], program: list[str]
+) -> None:
     (folder / "package").mkdir()
     (folder / "package" / "environment.py").write_text(ENVIRONMENT)
     words = ["--alpha", "a b", "--"]
@@ -84,19 +95,19 @@ def test_a_program_sees_what_it_sees_under_torchrun(folder: Path, program: list[
         text=True,
     )  # fmt: skip
     assert there.returncode == 0, there.stderr
-    here = launch(*program, "--", *words, cwd=folder)
-    assert here.returncode == 0, here.stderr
-    assert here.stdout.replace("[0] ", "") == there.stdout
-    assert '"--alpha", "a b", "--"' in here.stdout
+    here = launch(*program, "--", *words)
+    assert here.status == 0, here.err
+    assert here.out.replace("[0] ", "") == there.stdout
+    assert '"--alpha", "a b", "--"' in here.out
 
 
 @pytest.mark.parametrize("cluster", [["local"], ["virtual", "--preset", "dgx-a100"]])
-def test_ranks_of_several_nodes(folder: Path, cluster: list[str]) -> None:
+def test_ranks_of_several_nodes(launch: Callable[..., Done], cluster: list[str]) -> None:
     options = ["--nnodes", "2", "--nproc_per_node=2", "--role", "trainer"]
-    done = launch("environment.py", "--cluster", *cluster, *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    lines = of_each_rank(done.stdout)
-    assert sorted(lines) == [0, 1, 2, 3] and re.search(r"^\[1:\d", done.stdout, re.MULTILINE)
+    done = launch("environment.py", "--cluster", *cluster, *options)
+    assert done.status == 0, done.err
+    lines = of_each_rank(done.out)
+    assert sorted(lines) == [0, 1, 2, 3] and re.search(r"^\[1:\d", done.out, re.MULTILINE)
     for rank, (_, variables) in lines.items():
         assert eval(variables) == {
             "RANK": str(rank),
@@ -116,23 +127,23 @@ def test_ranks_of_several_nodes(folder: Path, cluster: list[str]) -> None:
     ],
 )
 def test_a_failed_rank_is_named_with_its_line_and_the_status_is_torchruns(
-    folder: Path, how: str, shown: list[str]
+    launch: Callable[..., Done], how: str, shown: list[str]
 ) -> None:
-    done = launch("fails.py", "-n", "2", "--", how, cwd=folder)
-    assert done.returncode == 1
-    assert [line for line in shown if line not in done.stderr.splitlines()] == [], done.stderr
-    assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
+    done = launch("fails.py", "-n", "2", "--", how)
+    assert done.status == 1
+    assert [line for line in shown if line not in done.err.splitlines()] == [], done.err
+    assert "Traceback" not in done.err and "\x1b" not in done.err
 
 
-def test_restarts_are_noted_and_the_last_start_counts(folder: Path) -> None:
+def test_restarts_are_noted_and_the_last_start_counts(folder: Path, launch: Callable[..., Done]) -> None:
     (folder / "again.py").write_text(
         "import os\nstart = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('start', start, __file__ != '')\n"
         "assert start == '1' or os.environ['RANK'] == '0'\n"
     )
-    done = launch("again.py", "-n", "2", "--max-restarts", "1", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert set(of_each_rank(done.stdout)[1]) == {"start 0 True", "start 1 True"}
-    assert "note: restarted once after rank 1 failed: AssertionError at " in done.stderr
+    done = launch("again.py", "-n", "2", "--max-restarts", "1")
+    assert done.status == 0, done.err
+    assert set(of_each_rank(done.out)[1]) == {"start 0 True", "start 1 True"}
+    assert "note: restarted once after rank 1 failed: AssertionError at " in done.err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -162,11 +173,11 @@ def test_output_that_nobody_reads_ends_the_ranks(folder: Path) -> None:
     assert done.stdout == "[0] again\n141\n" and done.stderr == ""
 
 
-def test_a_program_that_does_not_parse_is_not_started(folder: Path) -> None:
+def test_a_program_that_does_not_parse_is_not_started(folder: Path, launch: Callable[..., Done]) -> None:
     (folder / "broken.py").write_text("print(1)\nif True\n")
-    done = launch("broken.py", cwd=folder)
-    assert done.returncode == 1 and done.stdout == ""
-    assert f'File "{folder}/broken.py", line 2' in done.stderr and "SyntaxError" in done.stderr
+    done = launch("broken.py")
+    assert done.status == 1 and done.out == ""
+    assert f'File "{folder}/broken.py", line 2' in done.err and "SyntaxError" in done.err
 
 
 def test_neither_ipython_nor_a_kernel_is_loaded(folder: Path) -> None:
@@ -186,33 +197,22 @@ def test_neither_ipython_nor_a_kernel_is_loaded(folder: Path) -> None:
     [
         (["nowhere.py"], "labkit: there is no file nowhere.py"),
         (["-m", "no.where"], "labkit: there is no module no.where: -m looks in this folder"),
-        ([], "give either FILE.py or -m MODULE"),
+        ([], "give either a FILE or -m MODULE"),
         (["environment.py", "--lr", "1"], "unknown option --lr; words for the program go after --"),
         (["environment.py", "--cluster", "slurn"], "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),
-        (["environment.py", "--preset", "dgx-a100"], "unexpected argument 'dgx-a100'; presets are for virtual clusters"),
+        (["environment.py", "--preset", "x"], "unexpected argument 'x'; presets are for virtual clusters"),
         (["environment.py", "--rdzv-endpoint", "host:1"], "--rdzv-endpoint: the cluster sets up the rendezvous"),
         (["environment.py", "--standalone", "--nnodes", "2"], "--standalone: one node, but 2 are asked for"),
         (["environment.py", "--cluster", "virtual", "-n", "cpu"], "nproc_per_node"),
         (["environment.py", "--dry-run"], "labkit: --dry-run is for slurm and kubernetes, where jobs are submitted"),
     ],
 )
-def test_a_wrong_request_gets_one_clear_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], answer: str
-) -> None:
-    from labkit.cli import main
-
-    monkeypatch.chdir(folder)
-    try:
-        status = main(["launch", *words])
-    except SystemExit as error:
-        status = error.code
-    errors = capsys.readouterr().err
-    assert status == 2 and answer in errors.splitlines()[-1], errors
+def test_a_wrong_request_gets_one_clear_line(launch: Callable[..., Done], words: list[str], answer: str) -> None:
+    done = launch(*words)
+    assert done.status == 2 and answer in done.err.splitlines()[-1], done.err
 
 
 def test_equal_lines_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from labkit.launch.output import LiveOutput
-
     with LiveOutput(in_order=False) as output:
         output._ended.set()  # all is printed at the end, whenever it arrives
         output._thread.join()
