@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.clusters import Cluster
-from labkit.clusters.cluster import ModelledCluster, SrunCluster
+from labkit.clusters import Cluster, GpusOrCores
+from labkit.clusters.cluster import CoreSharingCluster, ModelledCluster, SrunCluster
 from labkit.clusters.launch_options import Nodes
 
-_PORT = 29500
+_PORT = "29500"
 
 
 @dataclass(frozen=True)
 class TorchrunCommand:
-    """torchrun with its options, and the file that it runs."""
+    """torchrun with its options, and the program that it runs."""
 
-    file: str
+    program: tuple[str, ...]
+    """The file, or -m and the module, and the program's own arguments."""
     nnodes: Nodes
     nproc_per_node: int | str
     max_restarts: int
@@ -47,10 +50,10 @@ class TorchrunCommand:
                 lines.append(f"# NUMBER is 0 on HOST, and 1 to {self.nnodes.most - 1} on the others")
         return "\n".join([*lines, self.line])
 
-    def words(self, host: str, number: str, identifier: str) -> list[str]:
+    def words(self, host: str, number: str, identifier: str, port: str = _PORT) -> list[str]:
         """Return the command's words, as a shell reads them, without the variables of the environment.
 
-        host: the first node. number: how a node's own number is written. identifier: of the rendezvous.
+        host: the first node. number: how a node's own number is written. identifier, port: of the rendezvous.
         """
         words = ["torchrun"]
         if self.nnodes.most > 1:
@@ -61,15 +64,39 @@ class TorchrunCommand:
         elif self.nnodes.most == 1:
             words.append("--standalone")
         else:
-            words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{_PORT}", f"--rdzv-id={identifier}"]
+            words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", f"--rdzv-id={identifier}"]
         words.append(f"--nproc-per-node={self.nproc_per_node}")
         if self.max_restarts:
             words.append(f"--max-restarts={self.max_restarts}")
         if self.role:
             words.append(f"--role={shlex.quote(self.role)}")
-        return [*words, shlex.quote(self.file)]
+        return [*words, *map(shlex.quote, self.program)]
 
     def _srun(self, options: Sequence[str]) -> str:
         first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
         inner = " ".join(self.words(first, "$SLURM_NODEID", "$SLURM_JOB_ID"))
         return f"srun {shlex.join(options)} sh -c {shlex.quote(inner)}"
+
+
+def exercises_used(source: str) -> list[str]:
+    """Names that a program imports from labkit.exercises."""
+    found: dict[str, None] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("labkit.exercises."):
+            path = node.module.split(".")[2:]
+            found.update(dict.fromkeys(path[:1] or [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+            found.update({path[2]: None for path in paths if path[:2] == ["labkit", "exercises"] and len(path) > 2})
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "labkit.exercises":
+            found[node.attr] = None
+    return list(found)
+
+
+def environment(source: str, cluster: Cluster, nnodes: Nodes, nproc_per_node: int | GpusOrCores) -> dict[str, str]:
+    """Return variables that ranks of `cluster` have, and torchrun's would not. source: text of the program."""
+    found: dict[str, str] = {}
+    if isinstance(cluster, CoreSharingCluster) and nnodes.most == 1 and "OMP_NUM_THREADS" not in os.environ:
+        found["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(nproc_per_node))
+    names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(source) else ()
+    return {**found, **{name: os.environ[name] for name in names if name in os.environ}}

@@ -11,7 +11,7 @@ from pathlib import Path
 from labkit import catalogue
 from labkit.clusters import InvalidJob, Job, kinds, launch_options
 from labkit.clusters.cluster import DryRunCluster
-from labkit.launch import notebooks, programs, running
+from labkit.launch import notebooks, programs, running, saving
 from labkit.launch.options import cluster, parse
 from labkit.launch.programs import Program
 
@@ -27,7 +27,20 @@ def main(words: Sequence[str]) -> int:
         program = programs.from_module(options.module, options.arguments)
     else:
         program = programs.from_file(Path(options.file), options.arguments)
+    if options.save is not None or options.print_command:
+        return _save(program, options)
     return _run(program, options)
+
+
+def _save(program: Program, options: argparse.Namespace) -> int:
+    chosen = cluster(options)
+    command = saving.torchrun_command(program, options, chosen)
+    if options.save is not None:
+        saving.save(options.save, command, chosen, options.force)
+        print(f"saved as {options.save}")
+    if options.print_command:
+        print(command.explained(chosen))
+    return 0
 
 
 def _dry_run(options: argparse.Namespace) -> int:
@@ -41,6 +54,8 @@ def _dry_run(options: argparse.Namespace) -> int:
 
 def _notebook(options: argparse.Namespace, words: Sequence[str]) -> int:
     """Run a notebook's programs one after the other until one fails; the command's options override a cell's."""
+    if options.save is not None or options.print_command:
+        raise InvalidJob("--save and --print-command are for one program; in the notebook: %%torchrun --save FILE.py")
     found, note = notebooks.programs(Path(options.file), options.arguments)
     if note:
         print(f"note: {note}", file=sys.stderr)

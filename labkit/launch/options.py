@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from labkit.clusters import Cluster, launch_options
 from labkit.clusters import kinds as cluster_kinds
@@ -56,6 +57,10 @@ def parser() -> argparse.ArgumentParser:
     launch_options.add_options(add, "program", _REFUSED, _c10d)
     add("--dry-run", action="store_true",
         help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
+    add("--save", type=Path, metavar="run.sh|job.sbatch",
+        help="write what runs the program by torchrun, without the lab: a script, or a job for sbatch")  # fmt: skip
+    add("--force", action="store_true", help="--save may overwrite a file")
+    add("--print-command", action="store_true", help="show the torchrun command instead of running the program")
     group = made.add_argument_group("options of the cluster, as for %cluster")
     taken = {action.dest for action in made._actions}
     for option, takers in cluster_kinds.options().values():

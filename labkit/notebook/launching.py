@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import os
 from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob, launch_options
-from labkit.clusters.cluster import CoreSharingCluster
 from labkit.clusters.launch_options import Nodes, asked_nodes
-from labkit.clusters.torchrun_command import TorchrunCommand
+from labkit.clusters.torchrun_command import TorchrunCommand, environment, exercises_used
 from labkit.notebook.magics import Magic
 
 _ELSEWHERE = "use this with torchrun itself: --print-command shows the command for this cell"
@@ -64,12 +61,15 @@ def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str,
     """Save the cell or show its command, if requested; return False when it should run. `number`: In[number]."""
     if options.save is None and not options.print_command:
         return False
+    file = str(options.save or f"cell_{number}.py")
+    nnodes = asked_nodes(options) or Nodes(None, cluster.nnodes)
+    nproc_per_node = options.nproc_per_node or cluster.nproc_per_node
     command = TorchrunCommand(
-        file=str(options.save or f"cell_{number}.py"),
-        nnodes=asked_nodes(options) or Nodes(None, cluster.nnodes),
-        nproc_per_node=options.nproc_per_node or cluster.nproc_per_node,
+        program=(file,),
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
         max_restarts=options.max_restarts,
-        environment=_environment(options, cluster, cell),
+        environment=environment(cell, cluster, nnodes, nproc_per_node),
         master_port=options.master_port,
         role=options.role,
     )
@@ -79,7 +79,7 @@ def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str,
         _save(options.save, cell, number, command, options.force)
     if options.print_command:
         if options.save is None:
-            print(f"# the cell as a script: %%torchrun --save {command.file}")
+            print(f"# the cell as a script: %%torchrun --save {file}")
         print(command.explained(cluster))
     return True
 
@@ -102,32 +102,6 @@ def _save(path: Path, cell: str, number: int, command: TorchrunCommand, force: b
     except OSError as error:
         raise UsageError(f"%%torchrun: {path} cannot be written: {error.strerror}") from None
     print(f"saved as {path}")
-
-
-def exercises_used(cell: str) -> list[str]:
-    """Names that a cell imports from labkit.exercises."""
-    found: dict[str, None] = {}
-    for node in ast.walk(ast.parse(cell)):
-        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("labkit.exercises."):
-            path = node.module.split(".")[2:]
-            found.update(dict.fromkeys(path[:1] or [alias.name for alias in node.names]))
-        elif isinstance(node, ast.Import):
-            paths = [alias.name.split(".") for alias in node.names]
-            found.update({path[2]: None for path in paths if path[:2] == ["labkit", "exercises"] and len(path) > 2})
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "labkit.exercises":
-            found[node.attr] = None
-    return list(found)
-
-
-def _environment(options: argparse.Namespace, cluster: Cluster, cell: str) -> dict[str, str]:
-    """Environment variables that a cell's ranks have and torchrun's would not."""
-    found: dict[str, str] = {}
-    count = options.nproc_per_node or cluster.nproc_per_node
-    one_node = (asked_nodes(options) or Nodes(None, cluster.nnodes)).most == 1
-    if isinstance(cluster, CoreSharingCluster) and one_node and "OMP_NUM_THREADS" not in os.environ:
-        found["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(count))
-    names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(cell) else ()
-    return {**found, **{name: os.environ[name] for name in names if name in os.environ}}
 
 
 def _c10d(text: str) -> str:

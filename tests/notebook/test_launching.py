@@ -193,7 +193,7 @@ def test_slurms_command_starts_torchrun_once_on_each_node() -> None:
         save=None, print_command=True, nnodes=None, nproc_per_node=None, max_restarts=0, force=False, master_port=None,
         role=None, standalone=False,
     )  # fmt: skip
-    command = TorchrunCommand("x.py", Nodes(None, 2), 4, 0, {}).explained(cluster)
+    command = TorchrunCommand(("x.py",), Nodes(None, 2), 4, 0, {}).explained(cluster)
     assert launching.instead_of_running(options, cluster, "1", 3)
     assert command.startswith(
         "srun --nodes=2 --partition=gpu '--reservation=a b' --ntasks-per-node=1 --cpus-per-task=12 sh -c 'torchrun "

@@ -1,0 +1,95 @@
+"""Write what runs a program without the lab: a shell script with torchrun's command, or a job for Slurm's `sbatch`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from labkit.clusters import Cluster, InvalidJob
+from labkit.clusters.cluster import ModelledCluster, SrunCluster
+from labkit.clusters.launch_options import Nodes, asked_nodes
+from labkit.clusters.torchrun_command import TorchrunCommand, environment
+from labkit.launch.programs import Program
+
+
+def torchrun_command(program: Program, options: argparse.Namespace, cluster: Cluster) -> TorchrunCommand:
+    """Return the torchrun command that does what the options ask for. Raises `InvalidJob` if there is none."""
+    nnodes = asked_nodes(options) or Nodes(None, cluster.nnodes)
+    nproc_per_node = options.nproc_per_node or cluster.nproc_per_node
+    if options.master_port and nnodes.least is not None:
+        raise InvalidJob("where nodes come and go, torchrun chooses MASTER_PORT: leave out --master-port")
+    named = (str(options.file),) if options.module is None else ("-m", options.module)
+    return TorchrunCommand(
+        program=(*named, *options.arguments),
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        max_restarts=options.max_restarts,
+        environment=environment(program.source, cluster, nnodes, nproc_per_node),
+        master_port=options.master_port,
+        role=options.role,
+    )
+
+
+def save(path: Path, command: TorchrunCommand, cluster: Cluster, force: bool) -> None:
+    """Write `path`, whose suffix selects the format. Raises `InvalidJob` if it cannot be written."""
+    if path.suffix == ".sbatch":
+        if not isinstance(cluster, SrunCluster):
+            raise InvalidJob(f"--save {path}: a job for sbatch needs --cluster slurm and its options")
+        text = sbatch_script(command, cluster)
+    elif path.suffix == ".sh":
+        text = shell_script(command, cluster)
+    else:
+        raise InvalidJob(f"--save {path}: the name must end in .sh or .sbatch")
+    if path.exists() and not force:
+        raise InvalidJob(f"{path} exists; --force overwrites it")
+    try:
+        path.write_text(text)
+        if path.suffix == ".sh":
+            path.chmod(0o755)
+    except OSError as error:
+        raise InvalidJob(f"{path} cannot be written: {error.strerror}") from None
+
+
+def shell_script(command: TorchrunCommand, cluster: Cluster) -> str:
+    """Return a script for the machine, or for each of several: its arguments name the first one, and count them."""
+    lines = ["#!/bin/sh"]
+    if isinstance(cluster, ModelledCluster):
+        lines.append(f"# Starts real processes; the {cluster.kind} cluster has modelled GPUs.")
+    if isinstance(cluster, SrunCluster):
+        return "\n".join([*lines, "# Run it within an allocation, as by salloc.", command.explained(cluster)]) + "\n"
+    number = ""
+    if command.nnodes.most > 1:
+        lines.append(f"# Run it on each of {command.nnodes} nodes, with the name of one of them, the same on all.")
+        lines.append("host=${1:?give the name of one of the nodes, the same on all}")
+        if command.master_port:
+            last = command.nnodes.most - 1
+            lines.append(f"number=${{2:?give the number of this node: 0 on $host, and 1 to {last} on the others}}")
+            number = '"$number"'
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in command.environment.items()]
+    return "\n".join([*lines, " ".join(["exec", *command.words('"$host"', number, "labkit")])]) + "\n"
+
+
+def sbatch_script(command: TorchrunCommand, cluster: SrunCluster) -> str:
+    """Return a job for sbatch: `srun` starts torchrun once on each node, and they meet at the first."""
+    several = command.nnodes.most > 1
+    options = cluster.srun_options(command.nnodes.most)
+    elastic = ["--no-kill"] if command.nnodes.least is not None else []
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH {shlex.quote(option)}" for option in [*options, *elastic]]
+    lines.append("# The program's file and torchrun must be on all nodes, at the same paths.")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in command.environment.items()]
+    ranks = command.nproc_per_node
+    if isinstance(ranks, int):
+        lines.append(f"export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / {ranks}))")
+    if several:
+        lines.append('first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    if several and not command.master_port:
+        lines.append("port=$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a node")
+    # sbatch's number of cores is not passed on to srun
+    srun = ["srun", '--cpus-per-task="$SLURM_CPUS_PER_TASK"', *elastic]
+    words = command.words('"$first"', '"$SLURM_NODEID"', '"$SLURM_JOB_ID"', '"$port"')
+    if several and command.master_port:  # each node's own shell knows its number
+        lines[-1] = f"export {lines[-1]}"
+        words = ["sh", "-c", shlex.quote(" ".join(words))]
+    return "\n".join([*lines, " ".join([*srun, *words])]) + "\n"

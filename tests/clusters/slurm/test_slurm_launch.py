@@ -1,0 +1,79 @@
+"""`labkit launch` on a real Slurm: on its nodes, and as a job for sbatch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from slurm_rig import SlurmRig  # beside this file
+
+from labkit.cli import main
+
+PROGRAM = """\
+import os, sys
+import torch.distributed as dist
+import beside
+dist.init_process_group("gloo")
+everyone = [None] * dist.get_world_size()
+here = (dist.get_rank(), os.uname().nodename, os.environ["OMP_NUM_THREADS"], sys.argv[1:])
+dist.all_gather_object(everyone, here)
+if dist.get_rank() == 0:
+    print(*everyone, sep="\\n", flush=True)
+dist.barrier()
+if sys.argv[1] == "fail" and dist.get_rank() == 3:
+    raise ValueError("no data")
+dist.destroy_process_group()
+"""
+OPTIONS = [
+    "--cluster",
+    "slurm",
+    "--nnodes",
+    "2",
+    "-n",
+    "2",
+    "--cpus-per-task",
+    "2",
+    "--partition",
+    "lab",
+    "--time",
+    "5",
+]
+
+
+@pytest.fixture
+def folder(rig: SlurmRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def expected(rig: SlurmRig, word: str) -> list[str]:
+    names = [node.name for node in rig.nodes] if rig.namespaces else [os.uname().nodename] * 2
+    return [f"({rank}, '{names[rank // 2]}', '2', ['{word}'])" for rank in range(4)]
+
+
+def test_a_program_runs_on_the_nodes_and_its_failure_comes_back(
+    rig: SlurmRig, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "train.py", *OPTIONS, "--", "fail"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [f"[0:0] {line}" for line in expected(rig, "fail")]
+    assert "RankFailed: ValueError on rank 3 of 4" in shown.err and "  train.py, line 12" in shown.err
+    assert "waits" in shown.err or "Python starts there" in shown.err
+
+
+@pytest.mark.parametrize("port", [[], ["--master-port", "29411"]])
+def test_a_saved_job_does_the_same_for_sbatch(rig: SlurmRig, folder: Path, port: list[str]) -> None:
+    assert main(["launch", "train.py", *OPTIONS, *port, "--save", "job.sbatch", "--", "a b"]) == 0
+    job = rig.ask("sbatch", "--parsable", "--output=out", "--error=err", "job.sbatch")
+    assert job.isdigit(), job
+    while rig.ask("squeue", "--noheader", f"--jobs={job}", "--format=%i"):
+        time.sleep(0.2)
+    printed = (folder / "out").read_text()
+    assert printed.splitlines() == expected(rig, "a b"), (folder / "err").read_text()
