@@ -8,10 +8,11 @@ from labkit.checks.ranks import Submission
 from labkit.checks.stand_ins import StandIns, stand_ins
 
 
-def working_modules(exercise: Exercise) -> StandIns:
+def working_modules(exercise: Exercise, purpose: str = "measures") -> StandIns:
     """Return the modules of an exercise and of those that it builds on, with notes that say whose they are.
 
     A module is known to pass if its visible checks passed before, in a notebook or by `labkit check`: none run here.
+    purpose: a verb for the note on the exercise itself.
     An exercise without a solution in this course gets its template.
     """
     needed = (*exercise.builds_on, exercise)
@@ -24,6 +25,6 @@ def working_modules(exercise: Exercise) -> StandIns:
     else:
         text, kind = exercise.source("solution", "template")
         whose = f"the {kind} of"
-    found.notes.append(f"it measures with {whose} {exercise.short_name}.")
+    found.notes.append(f"it {purpose} with {whose} {exercise.short_name}.")
     found.modules[exercise.name] = text
     return found

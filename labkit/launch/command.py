@@ -9,16 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labkit import catalogue
+from labkit.checks.working_modules import working_modules
 from labkit.clusters import InvalidJob, Job, kinds, launch_options
 from labkit.clusters.cluster import DryRunCluster
-from labkit.launch import notebooks, programs, running, saving
-from labkit.launch.options import cluster, parse
+from labkit.launch import configuration, notebooks, programs, running, saving
+from labkit.launch.options import cluster, parse, parser
 from labkit.launch.programs import Program
 
 
 def main(words: Sequence[str]) -> int:
     """Run the program and return the exit status. Raises `CommandError` and `InvalidJob` for wrong requests."""
     options = parse(words)
+    if options.config is not None:
+        return _configured(options, words)
     if options.dry_run:
         return _dry_run(options)
     if options.file is not None and options.file.endswith(".ipynb"):
@@ -30,6 +33,20 @@ def main(words: Sequence[str]) -> int:
     if options.save is not None or options.print_command:
         return _save(program, options)
     return _run(program, options)
+
+
+def _configured(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run what a configuration file asks for; the command's own options override those of the file."""
+    found = configuration.read(options.config, parser())
+    options = parse([*found.launch_words(options.cluster), *words])
+    if options.save is not None or options.print_command:
+        raise InvalidJob("--save and --print-command are for a file or a module, not for --config")
+    if options.dry_run:
+        return _dry_run(options)
+    chosen = working_modules(catalogue.find(found.exercise), "trains")
+    for note in chosen.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return _run(found.program(options.arguments), options, chosen.modules)
 
 
 def _save(program: Program, options: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the options before `--`."""
     made = argparse.ArgumentParser(
         prog="labkit launch",
-        usage="labkit launch [options] FILE.py|NOTEBOOK.ipynb|-m MODULE [-- ARGUMENTS...]",
+        usage="labkit launch [options] FILE.py|NOTEBOOK.ipynb|-m MODULE|--config FILE.yaml [-- ARGUMENTS...]",
         description="Run a program on every rank of a cluster, as torchrun does. Lines that ranks print are shown as "
         "[rank] line, equal lines once. Exit status: 0 if all ranks succeed, 1 if one fails, 130 after Ctrl-C.",
         allow_abbrev=False,
@@ -52,8 +52,9 @@ def parser() -> argparse.ArgumentParser:
         help="the program, whose text is sent to the ranks; or a notebook, whose cells are run",
     )
     add("-m", "--module", metavar="MODULE", help="instead of a file: a module, as python -m runs it")
+    add("--config", type=Path, metavar="FILE.yaml", help="instead of a file: what to train, and where, as a file says")
     known = cluster_kinds.registered()
-    add("--cluster", default="local", metavar="KIND", help=f"{', '.join(known)} (default: %(default)s)")
+    add("--cluster", metavar="KIND", help=f"{', '.join(known)} (default: local)")
     launch_options.add_options(add, "program", _REFUSED, _c10d)
     add("--dry-run", action="store_true",
         help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
@@ -81,8 +82,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         kind = "option" if unknown[0].startswith("-") else "argument"
         made.error(f"unknown {kind} {unknown[0]}; words for the program go after --")
-    if (options.file is None) == (options.module is None):
-        made.error("give either a FILE or -m MODULE")
+    if sum(given is not None for given in (options.file, options.module, options.config)) != 1:
+        made.error("give either a FILE, or -m MODULE, or --config FILE")
     options.arguments = tuple(arguments)
     return options
 
@@ -92,7 +93,8 @@ def cluster(options: argparse.Namespace) -> Cluster:
     known = cluster_kinds.options()
     given = {name: value for name, value in vars(options).items() if name in known and value is not None}
     given.pop("timeout", None)  # the job has it
-    kind = cluster_kinds.registered().get(options.cluster)
+    name = options.cluster or "local"
+    kind = cluster_kinds.registered().get(name)
     nodes = launch_options.asked_nodes(options)
     given.pop("nnodes", None)
     if nodes is not None:
@@ -101,7 +103,7 @@ def cluster(options: argparse.Namespace) -> Cluster:
         given["nproc_per_node"] = 1  # torchrun's default
     if isinstance(options.nproc_per_node, str) and kind is not None and not kind.counts_ranks:
         del given["nproc_per_node"]  # the cluster itself counts its GPUs, or says that it cannot
-    return cluster_kinds.make(options.cluster, given, "--cluster ")
+    return cluster_kinds.make(name, given, "--cluster ")
 
 
 def _dashed(word: str) -> str:

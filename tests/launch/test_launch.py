@@ -197,7 +197,7 @@ def test_neither_ipython_nor_a_kernel_is_loaded(folder: Path) -> None:
     [
         (["nowhere.py"], "labkit: there is no file nowhere.py"),
         (["-m", "no.where"], "labkit: there is no module no.where: -m looks in this folder"),
-        ([], "give either a FILE or -m MODULE"),
+        ([], "give either a FILE, or -m MODULE, or --config FILE"),
         (["environment.py", "--lr", "1"], "unknown option --lr; words for the program go after --"),
         (["environment.py", "--cluster", "slurn"], "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),
         (["environment.py", "--preset", "x"], "unexpected argument 'x'; presets are for virtual clusters"),

@@ -1,0 +1,195 @@
+"""Configuration files: a training run as YAML, checked against the options that it stands for.
+
+    program: image_classification
+    model: resnet8
+    learning_rate: 0.03
+    checkpoints: {folder: checkpoints}
+    cluster: {kind: slurm, nnodes: 2}
+
+Keys are the options of the program's command and, below `cluster`, those of `labkit launch`, so that there is no second
+list of them. Each error names the file and the line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from labkit.clusters import Script, kinds
+from labkit.commands import CommandError, require_file
+from labkit.launch.programs import Program
+from labkit.parallel.image_classification import command as image_classification
+
+PROGRAMS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {"image_classification": image_classification.parser}
+"""Exercises with a command, and the parser of its options."""
+_OTHER_NAMES = {
+    "learning_rate": "lr",
+    "precision": "mixed_precision",
+    "checkpoints.folder": "checkpoint_dir",
+    "checkpoints.minutes": "checkpoint_minutes",
+    "checkpoints.resume": "resume",
+    "log_folder": "log_dir",
+}
+"""Keys that are named otherwise than the command's options."""
+_OTHER_VALUES = {("precision", "fp32"): "no"}
+"""Values, too: a bare `no` means False in YAML."""
+
+_OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run")
+"""Options of `labkit launch` that a file does not take."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a file asks for."""
+
+    exercise: str
+    """Short name of the exercise whose command runs."""
+    cluster: Mapping[str, Sequence[str]]
+    """Options of `labkit launch` as words, by their names in Python."""
+    arguments: Sequence[str]
+    """Options of the command."""
+
+    def launch_words(self, kind: str | None) -> list[str]:
+        """Return the options of `labkit launch`; of those of clusters, what `kind` takes, if it is not the file's."""
+        options = kinds.options()
+        return [
+            word
+            for name, words in self.cluster.items()
+            if kind is None or name not in options or kind in options[name][1]
+            for word in words
+        ]
+
+    def program(self, arguments: Sequence[str]) -> Program:
+        """Return the program; `arguments` come after those of the file, and override them."""
+        source = f"from labkit.exercises import {self.exercise}\n\n{self.exercise}.main()\n"
+        script = Script((self.exercise, *self.arguments, *arguments), os.getcwd())
+        return Program(source, f"{self.exercise} by labkit launch", script)
+
+
+def read(file: Path, launch_parser: argparse.ArgumentParser) -> Configuration:
+    """Read and check a file. Raises `CommandError`, which names the line, for what does not fit."""
+    require_file(file)
+    return _Reader(file).read(launch_parser)
+
+
+class _Reader:
+    """Reads one file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self, launch_parser: argparse.ArgumentParser) -> Configuration:
+        try:
+            root = yaml.compose(self._file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except (yaml.MarkedYAMLError, UnicodeDecodeError) as error:
+            mark = getattr(error, "problem_mark", None)
+            at = f", line {mark.line + 1}" if mark else ""
+            raise CommandError(f"{self._file}{at}: {getattr(error, 'problem', error)}") from None
+        if not isinstance(root, yaml.MappingNode):
+            raise CommandError(f"{self._file}, line 1: expected keys and values, such as `model: resnet8`")
+        entries = dict(self._entries(root))
+        if "program" not in entries:
+            raise CommandError(f"{self._file}, line 1: `program` is missing: {' or '.join(PROGRAMS)}")
+        name = self._choice("program", entries.pop("program"), list(PROGRAMS))
+        cluster = {key: node for key, node in entries.items() if key.startswith("cluster.")}
+        known = _by_key(PROGRAMS[name]())
+        own = {key: node for key, node in entries.items() if key not in cluster}
+        launch_known = {f"cluster.{name}": action for name, action in _actions(launch_parser).items()}
+        launch_known["cluster.kind"] = launch_known.pop("cluster.cluster")
+        for name in _OF_SHELL:
+            del launch_known[f"cluster.{name}"]
+        launch: dict[str, list[str]] = {}
+        for key, node in cluster.items():
+            words = self._words({key: node}, launch_known)
+            launch[launch_known[key].dest] = words
+        return Configuration(name, launch, self._words(own, known))
+
+    def _entries(self, mapping: yaml.MappingNode, before: str = "") -> Iterator[tuple[str, yaml.Node]]:
+        """The file's keys, those of an inner mapping as `cluster.kind`."""
+        seen: set[str] = set()
+        for key_node, value in mapping.value:
+            key = f"{before}{key_node.value}"
+            if not isinstance(key_node, yaml.ScalarNode) or key in seen:
+                self._refuse(key_node, f"{key} is there twice" if key in seen else "a key must be a word")
+            seen.add(key)
+            if isinstance(value, yaml.MappingNode):
+                yield from self._entries(value, f"{key}.")
+            else:
+                yield key, value
+
+    def _words(self, entries: Mapping[str, yaml.Node], known: Mapping[str, argparse.Action]) -> list[str]:
+        """The entries as words for a parser."""
+        words: list[str] = []
+        for key, node in entries.items():
+            if key not in known:
+                inner = [one for one in known if one.endswith(f".{key}")]
+                near = inner or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+                offer = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+                self._refuse(node, f"unknown key {key}; {offer}")
+            action = known[key]
+            option = action.option_strings[-1]
+            if action.nargs == 0:
+                if self._choice(key, node, ["true", "false"]) == "true":
+                    words.append(option)
+                continue
+            nodes = node.value if isinstance(node, yaml.SequenceNode) and _is_repeatable(action) else [node]
+            words += [f"{option}={self._value(key, one, action)}" for one in nodes]
+        return words
+
+    def _value(self, key: str, node: yaml.Node, action: argparse.Action) -> str:
+        if not isinstance(node, yaml.ScalarNode) or node.tag == "tag:yaml.org,2002:null":
+            self._refuse(node, f"{key} needs one value")
+        text = str(node.value)
+        if action.choices is not None:
+            shown = [*map(str, action.choices)]
+            for (other, name), value in _OTHER_VALUES.items():
+                if other == key:
+                    shown[shown.index(value)] = name
+            text = self._choice(key, node, shown)
+            return _OTHER_VALUES.get((key, text), text)
+        if callable(action.type):
+            try:
+                action.type(text)
+            except argparse.ArgumentTypeError as error:
+                self._refuse(node, f"{key}: {error}")
+            except ValueError:
+                self._refuse(node, f"{key} must be a number, got {text!r}")
+        return text
+
+    def _choice(self, key: str, node: yaml.Node, choices: Sequence[str]) -> str:
+        value = str(node.value)
+        if value not in choices:
+            near = difflib.get_close_matches(value, choices, n=1)
+            self._refuse(
+                node,
+                f"{key} must be one of {', '.join(choices)}, got {value!r}"
+                + (f"; did you mean {near[0]}?" if near else ""),
+            )
+        return value
+
+    def _refuse(self, node: yaml.Node, why: str) -> None:
+        raise CommandError(f"{self._file}, line {node.start_mark.line + 1}: {why}")
+
+
+def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """The parser's options by name, `nproc_per_node`; without those that refuse, and without --help."""
+    return {
+        action.option_strings[-1].lstrip("-").replace("-", "_"): action
+        for action in parser._actions
+        if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help"
+    }
+
+
+def _by_key(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    found = _actions(parser)
+    return {key: found.pop(name) for key, name in _OTHER_NAMES.items() if name in found} | found
+
+
+def _is_repeatable(action: argparse.Action) -> bool:
+    return isinstance(action, argparse._AppendAction)

@@ -1,0 +1,112 @@
+"""`labkit launch --config`: files that name a training run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rank_lines import of_each_rank  # beside this file
+
+from labkit.cli import main
+from labkit.launch import configuration
+from labkit.launch.options import parser
+from labkit.parallel.image_classification import command
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "cluster/configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path / "workspace"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_each_file_of_the_course_fits(file: Path) -> None:
+    found = configuration.read(file, parser())
+    options = command.parser().parse_args(found.arguments)
+    assert options.strategy == file.stem and found.launch_words(None)[0].startswith("--cluster=")
+
+
+def test_a_file_trains_and_the_shell_overrides_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--config",
+        str(ROOT / "cluster/configs/fsdp.yaml"),
+        "--cluster",
+        "local",
+        "--nnodes",
+        "1",
+        "-n",
+        "2",
+        "--",
+    ]
+    small = [
+        "--data",
+        "digits",
+        "--model",
+        "resnet8",
+        "--epochs",
+        "1",
+        "--mixed-precision",
+        "no",
+        "--batch-size",
+        "128",
+    ]
+    assert main(["launch", *words, *small, "--checkpoint-dir", str(folder / "saved")]) == 0
+    shown = capsys.readouterr()
+    (report,) = of_each_rank(shown.out)[0]
+    assert json.loads(report)["epoch"] == 1 and json.loads(report)["strategy"] == "fsdp"
+    assert any((folder / "saved").iterdir())
+    assert "note: it trains with the solution of image_classification." in shown.err
+
+
+def test_keys_and_values_become_options(folder: Path) -> None:
+    Path("own.yaml").write_text(
+        "program: image_classification\nprecision: fp32\nlearning_rate: 1e-2\nactivation_checkpointing: false\n"
+        "checkpoints: {folder: here, resume: true}\ncluster:\n  kind: virtual\n  max_restarts: 2\n  fake: true\n"
+        "  fault: ['slow(1, factor=2)', jitter(seed=0)]\n"
+    )
+    found = configuration.read(Path("own.yaml"), parser())
+    assert found.arguments == ["--mixed-precision=no", "--lr=1e-2", "--checkpoint-dir=here", "--resume"]
+    faults = ["--fault=slow(1, factor=2)", "--fault=jitter(seed=0)"]
+    assert found.launch_words(None) == ["--cluster=virtual", "--max-restarts=2", "--fake", *faults]
+    assert found.launch_words("local") == ["--cluster=virtual", "--max-restarts=2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("stratgy: ddp", "own.yaml, line 3: unknown key stratgy; did you mean strategy?"),
+        ("strategy: dpp", "line 3: strategy must be one of auto, ddp, fsdp, got 'dpp'; did you mean ddp?"),
+        ("precision: no", "line 3: precision must be one of fp32, bf16, fp16, got 'no'"),
+        ("epochs: many", "line 3: epochs must be a number, got 'many'"),
+        ("epochs:", "line 3: epochs needs one value"),
+        ("epochs: [1, 2]", "line 3: epochs needs one value"),
+        ("resume: true\nepochs: 1", "line 3: unknown key resume; did you mean checkpoints.resume?"),
+        ("cpu_offload: 1", "line 3: cpu_offload must be one of true, false, got '1'"),
+        ("data: x\ndata: y", "line 4: data is there twice"),
+        ("data: [x", "own.yaml, line 4: "),
+        ("cluster:\n  nnodes: 0", "line 4: cluster.nnodes: expected a whole number of at least 1, got '0'"),
+        ("cluster: {kind: slurn}", "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),
+        ("cluster: {partition: lab}", "--partition is not an option of local clusters"),
+    ],
+)
+def test_a_wrong_line_is_named(folder: Path, capsys: pytest.CaptureFixture[str], line: str, answer: str) -> None:
+    Path("own.yaml").write_text(f"# mine\nprogram: image_classification\n{line}\n")
+    assert main(["launch", "--config", "own.yaml"]) == 2
+    errors = capsys.readouterr().err
+    assert answer in errors.splitlines()[-1], errors
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("model: x", "line 1: `program` is missing"), ("[1]", "line 1: expected keys and values")]
+)
+def test_a_file_of_something_else_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, answer: str
+) -> None:
+    Path("own.yaml").write_text(text)
+    assert main(["launch", "--config", "own.yaml"]) == 2
+    assert answer in capsys.readouterr().err
