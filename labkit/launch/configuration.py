@@ -102,8 +102,8 @@ class _Reader:
         own = {key: node for key, node in entries.items() if key not in cluster}
         launch_known = {f"cluster.{name}": action for name, action in _actions(launch_parser).items()}
         launch_known["cluster.kind"] = launch_known.pop("cluster.cluster")
-        for name in _OF_SHELL:
-            del launch_known[f"cluster.{name}"]
+        for option in _OF_SHELL:
+            del launch_known[f"cluster.{option}"]
         launch: dict[str, list[str]] = {}
         for key, node in cluster.items():
             words = self._words({key: node}, launch_known)
