@@ -1,7 +1,7 @@
 """A stand-in for kube-apiserver: the part of its protocol that Kubernetes' own Python client, kubectl and the lab use.
 
-Created objects are checked against the schemas that Kubernetes publishes (kubernetes-validate, strict), and TrainJobs
-against trainjob_schema.py.
+Created objects are checked against the schemas that Kubernetes publishes (kubernetes-validate, strict), and custom
+resources against those beside this file (standin_kinds.py).
 """
 
 from __future__ import annotations
@@ -18,19 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import kubernetes_validate
+from standin_kinds import Kind, discovery, require_valid, served
 from standin_store import Object, Store
-from trainjob_schema import require_train_job, spec_fields
-
-VERSION = "1.34"
-KINDS = {
-    "/api/v1": {
-        "pods": "Pod", "services": "Service", "secrets": "Secret", "events": "Event", "configmaps": "ConfigMap"
-    },
-    "/apis/batch/v1": {"jobs": "Job"},
-    "/apis/trainer.kubeflow.org/v1alpha1": {"trainjobs": "TrainJob"},
-}  # fmt: skip
-TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
 
 
 class Refusal(Exception):
@@ -104,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = _do
 
     def _answer(self, path: str, query: dict[str, str], body: Object) -> None:
-        if self.command == "GET" and (found := self._discovery(path)):
+        if self.command == "GET" and (found := discovery(path, self.server.trainer)):
             return self._json(found)
         if path.endswith("/selfsubjectaccessreviews"):
             asked = body["spec"]["resourceAttributes"]
@@ -112,24 +101,22 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({**body, "status": {"allowed": allowed}}, 201)
         if path.endswith("/clustertrainingruntimes/torch-distributed") and self.server.trainer:
             return self._json({"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch-distributed"}})
-        for root, kinds in KINDS.items():
-            names = "|".join(kinds)
-            match = re.fullmatch(rf"{root}/namespaces/([^/]+)/({names})(?:/([^/]+))?(/log|/status)?", path)
-            if match and (root != TRAINER or self.server.trainer):
-                namespace, plural, name, sub = match.groups()
-                return self._objects(root, namespace, plural, kinds[plural], name, sub, query, body)
+        for kind in served(self.server.trainer):
+            within = r"/namespaces/([^/]+)" if kind.namespaced else "()"
+            if match := re.fullmatch(rf"{kind.root}{within}/{kind.plural}(?:/([^/]+))?(/log|/status)?", path):
+                namespace, name, sub = match.groups()
+                return self._objects(kind, namespace, name, sub, query, body)
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
     def _objects(
-        self, root: str, namespace: str, plural: str, kind: str, name: str | None, sub: str | None,
-        query: dict[str, str], body: Object,
-    ) -> None:  # fmt: skip
-        store = self.server.store
+        self, kind: Kind, namespace: str, name: str | None, sub: str | None, query: dict[str, str], body: Object
+    ) -> None:
+        store, plural = self.server.store, kind.plural
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(self.command, "get" if name else "list")
         verb = "watch" if verb == "list" and query.get("watch") in ("true", "1") else verb
         what = f"{plural}{(sub or '')}"
         if (verb, what) in self.server.forbidden:
-            group = root.split("/")[2] if root.startswith("/apis") else ""
+            group = kind.api_version.rpartition("/")[0]
             raise Refusal(
                 403,
                 "Forbidden",
@@ -137,15 +124,15 @@ class _Handler(BaseHTTPRequestHandler):
                 f'in API group "{group}" in the namespace "{namespace}"',
             )
         if verb == "create":
-            return self._json(self._create(root, namespace, plural, kind, body), 201)
+            return self._json(self._create(kind, namespace, body), 201)
         if verb in ("list", "watch"):
             chosen = _selector(query)
             if verb == "watch":
                 return self._watch(namespace, plural, chosen, query)
             items = store.list(plural, namespace, chosen)
             metadata = {"resourceVersion": str(store.version)}
-            version = root.removeprefix("/apis/").removeprefix("/api/")
-            return self._json({"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items})
+            listed = {"kind": f"{kind.name}List", "apiVersion": kind.api_version}
+            return self._json({**listed, "metadata": metadata, "items": items})
         assert name
         thing = store.get(plural, namespace, name)
         if thing is None:
@@ -158,55 +145,21 @@ class _Handler(BaseHTTPRequestHandler):
             store.delete(plural, namespace, name)
         self._json(thing)
 
-    def _create(self, root: str, namespace: str, plural: str, kind: str, body: Object) -> Object:
-        store = self.server.store
+    def _create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        store, plural = self.server.store, kind.plural
         if plural == "jobs" and self.server.quota:
             raise Refusal(
                 403, "Forbidden", f'jobs.batch "{body["metadata"]["name"]}" is forbidden: {self.server.quota}'
             )
         try:
-            if root == TRAINER:
-                require_train_job(body, self.server.trainer or "")
-            else:
-                kubernetes_validate.validate(body, VERSION, strict=True)
+            require_valid(kind, body, self.server.trainer)
         except Exception as error:
             where = ".".join(map(str, getattr(error, "path", ())))
-            raise Refusal(422, "Invalid", f"{kind} is invalid: {where}: {getattr(error, 'message', error)}") from None
+            what = getattr(error, "message", error)
+            raise Refusal(422, "Invalid", f"{kind.name} is invalid: {where}: {what}") from None
         if store.get(plural, namespace, body["metadata"]["name"]):
             raise Refusal(409, "AlreadyExists", f'{plural} "{body["metadata"]["name"]}" already exists')
         return store.create(plural, namespace, body)
-
-    def _discovery(self, path: str) -> Object | None:
-        kinds = {root: found for root, found in KINDS.items() if root != TRAINER or self.server.trainer}
-        groups = [root.split("/")[2:4] for root in kinds if root.startswith("/apis")]
-        if path == "/version":
-            return {"major": "1", "minor": VERSION[2:], "gitVersion": f"v{VERSION}.0+stand-in"}
-        if path == "/api":
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        if path == "/apis":
-            found = [
-                {
-                    "name": group,
-                    "versions": [{"groupVersion": f"{group}/{version}", "version": version}],
-                    "preferredVersion": {"groupVersion": f"{group}/{version}", "version": version},
-                }
-                for group, version in groups
-            ]
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
-        if path in kinds:
-            verbs = ["create", "delete", "get", "list", "patch", "watch"]
-            found = [
-                {"name": plural, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": verbs}
-                for plural, kind in kinds[path].items()
-            ]
-            version = path.removeprefix("/apis/").removeprefix("/api/")
-            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
-        if path == f"/openapi/v3{TRAINER}" and self.server.trainer:
-            return {"components": {"schemas": {"org.kubeflow.trainer.v1alpha1.TrainJob": {
-                "properties": {"spec": {"properties": spec_fields(self.server.trainer)}},
-                "x-kubernetes-group-version-kind": [{"group": "trainer.kubeflow.org", "kind": "TrainJob"}],
-            }}}}  # fmt: skip
-        return None
 
     def _watch(self, namespace: str, plural: str, chosen: Callable[[Object], bool], query: dict[str, str]) -> None:
         seconds, version = float(query.get("timeoutSeconds", 60)), int(query.get("resourceVersion") or 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -25,18 +26,20 @@ NAMESPACE = "lab"
 class StandInCluster:
     """Nodes `node-a`, `node-b`; an image `lab:1`, and `rooted:1`, which runs as root."""
 
-    def __init__(self, folder: Path, gpus: dict[str, int] | None = None) -> None:
+    def __init__(self, folder: Path, gpus: dict[str, int] | None = None, images: tuple[str, ...] = ()) -> None:
+        """gpus: of each node; images: further ones, which run as an ordinary user."""
         self.store = Store()
         self.kubeconfig = folder / "kubeconfig"
         self.certificate = folder / "certificate.pem"
         _make_certificate(self.certificate)
         self.api = StandInApi(self.store, "a-token", self.certificate)
         environment = {
-            "PATH": os.environ["PATH"],
-            # the image contains labkit: this one
+            # the image contains torch's commands and labkit: these
+            "PATH": os.pathsep.join([f"{sys.prefix}/bin", os.environ["PATH"]]),
             "PYTHONPATH": str(Path(labkit.__file__).parents[1]),
         }
-        self.kubelet = Kubelet(self.store, folder / "kubelet", {"lab:1": 1000, "rooted:1": 0}, environment)
+        users = {"lab:1": 1000, "rooted:1": 0} | dict.fromkeys(images, 1000)
+        self.kubelet = Kubelet(self.store, folder / "kubelet", users, environment)
         self.api.read_log = self.kubelet.read_log
         self.controllers = Controllers(self.store, gpus or {"node-a": 8, "node-b": 8})
         self.write_kubeconfig(self.api.url)

@@ -1,4 +1,4 @@
-"""Controllers of the stand-in cluster: Jobs make pods, pods get nodes, TrainJobs become Jobs."""
+"""Controllers of the stand-in cluster: Jobs and StatefulSets make pods, pods get nodes, TrainJobs become Jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import threading
 from typing import Any
 
+from standin_stateful_sets import keep_stateful_set
 from standin_store import Object, Store, now
 
 _GPU = "nvidia.com/gpu"
@@ -40,6 +41,8 @@ class Controllers:
                     self._make_job(train_job)
                 for job in self.store.list("jobs"):
                     self._keep_job(job)
+                for stateful_set in self.store.list("statefulsets"):
+                    keep_stateful_set(self.store, stateful_set)
                 for pod in self.store.list("pods", chosen=lambda pod: not pod["spec"].get("nodeName")):
                     self._schedule(pod)
                 if version == self.store.version:

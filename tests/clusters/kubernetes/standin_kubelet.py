@@ -1,12 +1,12 @@
 """A small kubelet: runs each pod's command as a real process in its own bubblewrap container.
 
-Its pid 1 is the pod's command; Secrets are mounted, `/etc/hosts` holds the names of pods that have a Service, on
-loopback; SIGTERM, then SIGKILL after the grace period. There are no images: all have this machine's files.
+Its pid 1 is the pod's command; volumes are mounted, `/etc/hosts` holds the names of pods that have a Service, on
+loopback; SIGTERM, then SIGKILL after the grace period; `restartPolicy: Always` starts an ended container again. There
+are no images: all have this machine's files.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from standin_store import Object, Store
+from standin_volumes import Volumes, expand, image_mounts
 
 from autograder.sandbox.bwrap import bwrap
 
@@ -35,6 +36,7 @@ class Kubelet:
         self.folder = folder
         self.images = images
         self.environment = environment
+        self.image_folders = [Path(sys.prefix), *(Path(path) for path in environment["PYTHONPATH"].split(":"))]
         self.pods: dict[str, _Pod] = {}
         self._over = False
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -49,7 +51,7 @@ class Kubelet:
             pod.thread.join(10)
 
     def running(self, index: int) -> _Pod:
-        """Return the running pod of this completion index."""
+        """Return the running pod of this completion index, or ordinal."""
         return next(pod for pod in self.pods.values() if pod.index == index and pod.process and not pod.ended)
 
     def read_log(self, pod: Object, follow: bool, since: float | None) -> Iterator[bytes]:
@@ -80,7 +82,8 @@ class _Pod:
     def __init__(self, kubelet: Kubelet, pod: Object) -> None:
         self.kubelet = kubelet
         self.pod = pod
-        self.index = int(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"])
+        ordinal = pod["metadata"]["name"].rpartition("-")[2]
+        self.index = int(pod["metadata"]["annotations"].get("batch.kubernetes.io/job-completion-index", ordinal))
         self.container = pod["spec"]["containers"][0]
         self.printed: list[tuple[float, bytes]] = []
         self.ended = False
@@ -89,7 +92,8 @@ class _Pod:
         """Process id of the container's pid 1."""
         self._reason = ""
         self._folder = kubelet.folder / pod["metadata"]["uid"]
-        self._seen_secret = ""
+        self._volumes = Volumes(kubelet.store, pod, self._folder, kubelet.folder / "claims")
+        self.restarts = 0
         self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
 
@@ -102,27 +106,35 @@ class _Pod:
 
     def _live(self) -> None:
         if self._may_start():
-            self._start()
-            reader = threading.Thread(target=self._read, daemon=True)
-            reader.start()
-            killed_at: float | None = None
-            while self.process and self.process.poll() is None:
-                self._refresh()
-                if killed_at is None and self._is_deleted():
-                    killed_at = time.monotonic() + self.pod["spec"].get("terminationGracePeriodSeconds", 30)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(self.init, signal.SIGTERM)
-                if killed_at is not None and time.monotonic() > killed_at:
-                    self.kill("")
-                time.sleep(_TICK_SECONDS)
-            reader.join()
-            assert self.process
-            code = self.process.returncode
-            self._terminated(128 - code if code < 0 else code)
+            code = self._run()
+            while self.pod["spec"]["restartPolicy"] == "Always" and not self._is_deleted() and not self.kubelet._over:
+                self.restarts += 1
+                code = self._run()
+            self._terminated(code)
         self.ended = True
         while not self._is_deleted() and not self.kubelet._over:
             time.sleep(_TICK_SECONDS)
         self.kubelet.store.delete("pods", self.pod["metadata"]["namespace"], self.pod["metadata"]["name"], True)
+
+    def _run(self) -> int:
+        """Run the container once; return its exit code."""
+        self._start()
+        reader = threading.Thread(target=self._read, daemon=True)
+        reader.start()
+        killed_at: float | None = None
+        while self.process and self.process.poll() is None:
+            self._refresh()
+            if killed_at is None and self._is_deleted():
+                killed_at = time.monotonic() + self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.init, signal.SIGTERM)
+            if killed_at is not None and time.monotonic() > killed_at:
+                self.kill("")
+            time.sleep(_TICK_SECONDS)
+        reader.join()
+        assert self.process
+        code = self.process.returncode
+        return 128 - code if code < 0 else code
 
     def _may_start(self) -> bool:
         image = self.container["image"]
@@ -148,41 +160,30 @@ class _Pod:
     def _start(self) -> None:
         # only now does it have an address, and with it a name
         self._status(waiting={"reason": "ContainerCreating"}, podIP="127.0.0.1")
+        self._folder.mkdir(parents=True, exist_ok=True)
         hosts = self._folder / "hosts"
         nsswitch = self._folder / "nsswitch.conf"
         nsswitch.write_text("hosts: files\n")
         self._write_hosts(hosts)
         (self._folder / "termination-log").touch()
-        mounts = [
-            "--ro-bind",
-            "/",
-            "/",
-            "--bind",
-            "/tmp",
-            "/tmp",
-            "--tmpfs",
-            "/run",
-            "--dev",
-            "/dev",
-            "--proc",
-            "/proc",
-        ]
-        volumes = {volume["name"]: volume for volume in self.pod["spec"].get("volumes", ())}
-        for mount in self.container.get("volumeMounts", ()):
-            volume = volumes[mount["name"]]
-            if "secret" in volume:
-                mounts += ["--ro-bind", str(self._folder / volume["name"]), mount["mountPath"]]
-            elif "emptyDir" in volume:
-                mounts += ["--tmpfs", mount["mountPath"]]
+        mounts = image_mounts(self.container)
+        environment = dict(self.kubelet.environment)
+        for entry in self.container.get("env", ()):
+            name, value = self._variable(entry)
+            environment[name] = expand(value, environment)
+        mounts += self._volumes.mounts(self.container, environment)
+        # an empty folder may cover the image's files
+        for folder in self.kubelet.image_folders:
+            mounts += ["--ro-bind", str(folder), str(folder)]
         for file, path in (
             (hosts, "/etc/hosts"),
             (nsswitch, "/etc/nsswitch.conf"),
             (self._folder / "termination-log", "/dev/termination-log"),
         ):
             mounts += ["--bind", str(file), path]
-        environment = {**self.kubelet.environment, **dict(map(self._variable, self.container.get("env", ())))}
         # a container's /usr/bin/python is this one
-        command = [sys.executable if word == "python" else word for word in self.container["command"]]
+        words = [*self.container["command"], *self.container.get("args", ())]
+        command = [sys.executable if word == "python" else expand(word, environment) for word in words]
         mounts += ["--chdir", self.container.get("workingDir", "/")]
         told, tells = os.pipe()
         isolation = ["--unshare-pid", "--as-pid-1", "--unshare-uts", "--hostname", self.pod["spec"]["hostname"]]
@@ -205,21 +206,9 @@ class _Pod:
             self.printed.append((time.time(), line))
 
     def _refresh(self) -> bool:
-        """Bring the Secrets and the hosts file up to date; return False when a Secret is missing."""
-        space = self.pod["metadata"]["namespace"]
-        for volume in self.pod["spec"].get("volumes", ()):
-            if "secret" not in volume:
-                continue
-            secret = self.kubelet.store.get("secrets", space, volume["secret"]["secretName"])
-            if secret is None:
-                return False
-            if secret["metadata"]["resourceVersion"] != self._seen_secret:
-                self._seen_secret = secret["metadata"]["resourceVersion"]
-                folder = self._folder / volume["name"]
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, value in secret["data"].items():
-                    (folder / f".{name}").write_bytes(base64.b64decode(value))
-                    (folder / f".{name}").replace(folder / name)
+        """Bring the volumes and the hosts file up to date; return False when an object of a volume is missing."""
+        if not self._volumes.refresh():
+            return False
         if (self._folder / "hosts").exists():
             self._write_hosts(self._folder / "hosts")
         return True
@@ -244,6 +233,8 @@ class _Pod:
         if "value" in entry:
             return entry["name"], entry["value"]
         path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+        if path == "metadata.name":
+            return entry["name"], self.pod["metadata"]["name"]
         match = re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path)
         assert match, path
         return entry["name"], self.pod["metadata"][match[1]][match[2]]

@@ -131,7 +131,7 @@ def test_a_template_that_train_jobs_cannot_carry_makes_a_plain_job(standin: Stan
 
 
 def test_the_role_for_learners_is_valid_and_grants_what_is_used() -> None:
-    file = Path(__file__).parents[3] / "cluster" / "kubernetes" / "role.yaml"
+    file = Path(__file__).parents[3] / "cluster" / "kubernetes" / "base" / "role.yaml"
     things = list(yaml.safe_load_all(file.read_text()))
     for thing in things:
         kubernetes_validate.validate(thing, "1.34", strict=True)

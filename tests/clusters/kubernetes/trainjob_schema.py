@@ -6,83 +6,64 @@ schemas. Fields that are not listed here are refused, as the API server does wit
 
 from __future__ import annotations
 
-import functools
-import json
-from importlib import resources
 from typing import Any
 
-import jsonschema
-from referencing import Registry, Resource
+from schema_parts import TEXT, TEXTS, array, closed_map, of, require, resource
 
-_DEFINITIONS = "_definitions.json"
-
-
-def _of(kind: str) -> dict[str, str]:
-    return {"$ref": f"{_DEFINITIONS}#/$defs/io.k8s.api.core.v1.{kind}"}
-
-
-def _map(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
-
-
-def _list(items: Any, most: int = 128) -> dict[str, Any]:
-    return {"type": "array", "items": items, "maxItems": most}
-
-
-_TEXT = {"type": "string"}
-_TEXTS = {"type": "object", "additionalProperties": _TEXT}
-_METADATA = _map(labels=_TEXTS, annotations=_TEXTS)
+_METADATA = closed_map(labels=TEXTS, annotations=TEXTS)
 _POD = {
-    "serviceAccountName": _TEXT,
-    "nodeSelector": _TEXTS,
-    "affinity": _of("Affinity"),
-    "tolerations": _list(_of("Toleration")),
-    "volumes": _list(_of("Volume")),
-    "imagePullSecrets": _list(_of("LocalObjectReference")),
-    "schedulingGates": _list(_of("PodSchedulingGate")),
+    "serviceAccountName": TEXT,
+    "nodeSelector": TEXTS,
+    "affinity": of("Affinity"),
+    "tolerations": array(of("Toleration")),
+    "volumes": array(of("Volume")),
+    "imagePullSecrets": array(of("LocalObjectReference")),
+    "schedulingGates": array(of("PodSchedulingGate")),
 }
 
 
 def _container(**more: Any) -> dict[str, Any]:
-    return _map(("name",), name=_TEXT, env=_list(_of("EnvVar")), volumeMounts=_list(_of("VolumeMount")), **more)
+    return closed_map(("name",), name=TEXT, env=array(of("EnvVar")), volumeMounts=array(of("VolumeMount")), **more)
 
 
 def _nested(*names: str, inside: dict[str, Any]) -> dict[str, Any]:
     for name in reversed(names):
-        inside = _map(**{name: inside})
+        inside = closed_map(**{name: inside})
     return inside
 
 
 _PODS = {
-    "podTemplateOverrides": _list(
-        _map(
+    "podTemplateOverrides": array(
+        closed_map(
             ("targetJobs",),
-            targetJobs=_list(_map(("name",), name={"enum": ["node", "dataset-initializer", "model-initializer"]})),
+            targetJobs=array(
+                closed_map(("name",), name={"enum": ["node", "dataset-initializer", "model-initializer"]})
+            ),
             metadata=_METADATA,
-            spec=_map(**_POD, containers=_list(_container()), initContainers=_list(_container())),
+            spec=closed_map(**_POD, containers=array(_container()), initContainers=array(_container())),
         )
     ),
-    "runtimePatches": _list(
-        _map(
+    "runtimePatches": array(
+        closed_map(
             ("manager",),
             manager={"type": "string", "minLength": 1, "maxLength": 253},
             trainingRuntimeSpec=_nested(
                 "template",
                 "spec",
                 "replicatedJobs",
-                inside=_list(
-                    _map(
+                inside=array(
+                    closed_map(
                         ("name",),
-                        name=_TEXT,
+                        name=TEXT,
                         template=_nested(
                             "spec",
                             "template",
-                            inside=_map(
+                            inside=closed_map(
                                 metadata=_METADATA,
-                                spec=_map(
+                                spec=closed_map(
                                     **_POD,
-                                    containers=_list(_container(securityContext=_of("SecurityContext")), 64),
-                                    securityContext=_of("PodSecurityContext"),
+                                    containers=array(_container(securityContext=of("SecurityContext")), 64),
+                                    securityContext=of("PodSecurityContext"),
                                 ),
                             ),
                         ),
@@ -98,18 +79,18 @@ _PODS = {
 def spec_fields(pods_field: str) -> dict[str, Any]:
     """Return fields of TrainJobSpec, of the version with this field for pods."""
     fields = {
-        "runtimeRef": _map(("name",), name=_TEXT, apiGroup=_TEXT, kind=_TEXT),
-        "trainer": _map(
+        "runtimeRef": closed_map(("name",), name=TEXT, apiGroup=TEXT, kind=TEXT),
+        "trainer": closed_map(
             image={"type": "string", "maxLength": 500},
-            command=_list(_TEXT),
-            args=_list(_TEXT),
-            env=_list(_of("EnvVar")),
+            command=array(TEXT),
+            args=array(TEXT),
+            env=array(of("EnvVar")),
             numNodes={"type": "integer"},
             numProcPerNode={"type": "integer"},
-            resourcesPerNode=_of("ResourceRequirements"),
+            resourcesPerNode=of("ResourceRequirements"),
         ),
         "suspend": {"type": "boolean"},
-        "managedBy": _TEXT,
+        "managedBy": TEXT,
         pods_field: _PODS[pods_field],
     }
     if pods_field == "runtimePatches":
@@ -119,18 +100,5 @@ def spec_fields(pods_field: str) -> dict[str, Any]:
 
 def require_train_job(thing: dict[str, Any], pods_field: str) -> None:
     """Raises `jsonschema.ValidationError`."""
-    schema = _map(
-        ("apiVersion", "kind", "metadata", "spec"),
-        apiVersion={"const": "trainer.kubeflow.org/v1alpha1"},
-        kind={"const": "TrainJob"},
-        metadata={"$ref": f"{_DEFINITIONS}#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
-        spec={**_map(**spec_fields(pods_field)), "required": ["runtimeRef"]},
-    )
-    registry: Registry[Any] = Registry().with_resource(_DEFINITIONS, _definitions())
-    jsonschema.Draft202012Validator(schema, registry=registry).validate(thing)
-
-
-@functools.cache
-def _definitions() -> Resource[Any]:
-    folder = resources.files("kubernetes_validate") / "kubernetes-json-schema" / "v1.34.0-local-strict"
-    return Resource.from_contents(json.loads((folder / _DEFINITIONS).read_text()))
+    spec = {**closed_map(**spec_fields(pods_field)), "required": ["runtimeRef"]}
+    require(resource("trainer.kubeflow.org/v1alpha1", "TrainJob", spec), thing)
