@@ -43,8 +43,10 @@ class Node:
 class SlurmRig:
     """Start with `with SlurmRig(folder, nodes=2) as rig`; programs find it by `rig.environment`."""
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4) -> None:
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, settings: str = "") -> None:
+        """settings: further lines of slurm.conf."""
         self.folder = folder
+        self._settings = settings
         self._cpus = cpus
         self._processes: list[subprocess.Popen[bytes]] = []
         self._switch: subprocess.Popen[bytes] | None = None
@@ -108,6 +110,14 @@ class SlurmRig:
                     if command and not command.startswith(("slurmd", "/usr/sbin/slurmd")):
                         found.append(command)
         return found
+
+    def start_on(self, node: Node, user: int, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process on a node beside Slurm, as over ssh."""
+        if not self.namespaces:
+            raise NotImplementedError("nodes without namespaces of their own share their processes")
+        enter = ["nsenter", f"--target={self._first_process(node)}", "--pid", "--mount", "--net"]
+        enter += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+        return self._spawn(*enter, *command)
 
     def cut_off(self, node: Node) -> None:
         """Simulate a power loss: the node vanishes without notice."""
@@ -251,7 +261,7 @@ KillWait=2
 GresTypes=gpu
 {addresses}PartitionName=lab Nodes={names} Default=YES MaxTime=00:30:00 State=UP OverSubscribe=NO
 PartitionName=closed Nodes={names} AllowAccounts=physics State=UP
-"""
+{self._settings}"""
         )
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
