@@ -94,6 +94,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     sync.add_argument("--check", action="store_true", help="write nothing; exit with 1 if files are out of date")
     sync.set_defaults(run=_sync)
 
+    site = commands.add_parser("docs", help="write the course site: guides, course map, notebooks, reference")
+    site.add_argument("--output", type=Path, default=None, metavar="FOLDER", help="(default: site/ of the course)")
+    site.add_argument("--fresh", action="store_true", help="read all pages again, not only those that changed")
+    site.set_defaults(run=_docs)
+
     edit = commands.add_parser("edit", help="edit a notebook as text in $EDITOR; unchanged cells keep their outputs")
     edit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     edit.set_defaults(run=_edit)
@@ -273,6 +278,13 @@ def _sync(options: argparse.Namespace) -> int:
     from labkit import sync
 
     return sync.main(check=options.check)
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from labkit.catalogue import root
+    from labkit.site.command import main as build
+
+    return build(options.output or root() / "site", fresh=options.fresh)
 
 
 def _edit(options: argparse.Namespace) -> int:

@@ -215,8 +215,9 @@ def test_what_a_command_does_not_take_is_not_installed_for_it(tmp_path: Path) ->
     folder = make_checkout(tmp_path / "course", locked_version("pip"))
     with (folder / "pyproject.toml").open("a") as file:
         file.write("[project.optional-dependencies]\nlab = ['cloudpickle']\n")
+        file.write("[dependency-groups]\ndocs = ['iniconfig']\n")
     with (folder / "requirements.lock").open("a") as file:
-        file.writelines(f"{name}=={locked_version(name)}\n" for name in ("cloudpickle", "execnet", "uv"))
+        file.writelines(f"{name}=={locked_version(name)}\n" for name in ("cloudpickle", "execnet", "iniconfig", "uv"))
     fake_torch(tmp_path / "wheels", "2.13.0+fake")  # pip prefers it to that of any index
     wheels = {"PIP_FIND_LINKS": str(tmp_path / "wheels")}
     started = lab(folder, "start", **wheels)
@@ -224,7 +225,10 @@ def test_what_a_command_does_not_take_is_not_installed_for_it(tmp_path: Path) ->
     (site_packages,) = (folder / ".venv/lib").glob("python3*/site-packages")
     (installed,) = site_packages.glob("cloudpickle-*.dist-info")
     assert (installed / "INSTALLER").read_text().strip() == "uv"
-    assert not (site_packages / "execnet").exists()
+    assert not (site_packages / "execnet").exists() and not (site_packages / "iniconfig").exists()
+    documented = lab(folder, "docs", **wheels)
+    assert (documented.returncode, documented.stdout) == (0, "labkit docs 2.13.0\n"), documented.stderr
+    assert (site_packages / "iniconfig").is_dir() and not (site_packages / "execnet").exists()
     tested = lab(folder, "test", "--version", PIP_PREFER_BINARY="1", **wheels)
     assert "setting up .venv for testing" in tested.stderr
     (installed,) = site_packages.glob("execnet-*.dist-info")

@@ -35,7 +35,7 @@ def declared() -> list[Requirement]:
     texts = [
         *project["project"]["dependencies"],
         *(text for extra in project["project"]["optional-dependencies"].values() for text in extra),
-        *project["dependency-groups"]["dev"],
+        *(text for group in project["dependency-groups"].values() for text in group if isinstance(text, str)),
         *grader["project"]["dependencies"],
     ]
     return [requirement for requirement in map(Requirement, texts) if requirement.name != "labkit"]

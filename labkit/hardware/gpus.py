@@ -172,3 +172,4 @@ GPUS: dict[str, GPU] = {
         ),
     )
 }  # fmt: skip
+"""GPUs by name."""

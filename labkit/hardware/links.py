@@ -85,3 +85,4 @@ LINKS: dict[str, Link] = {
         Link("ib-ndr", 50.0, 5e-6, f"{_IB} (NDR: 400 Gb/s)", 0.95),
     )
 }
+"""Links by name."""

@@ -51,6 +51,7 @@ PRESETS: dict[str, Topology] = {
         _node("workstation-4090", "rtx-4090", 4, "pcie4", "ethernet-10g", 1, "nvme-1", switch=40.0),
     )
 }
+"""Clusters by name: `topology("dgx-a100", nnodes=4)` scales one of them."""
 _DEFAULT = _node("custom", "a100-80gb", 2, "nvlink3", "ib-hdr", 1, "nvme-a100")
 
 

@@ -45,3 +45,4 @@ STORAGE: dict[str, Storage] = {
         Storage("cloud-disk", 0.5, 0.5, 5e-3, "assumed: one network disk of a cloud instance"),
     )
 }
+"""File systems by name."""

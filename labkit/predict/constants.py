@@ -97,6 +97,7 @@ class Constants:
 
 
 COMPONENTS = Constants()
+"""Constants measured on single components: matrix products, links, memory. None is fitted to a training run."""
 _RATES = ("passes_share", "plain_passes_share", "flash_backward", "network_share")
 _NUMBERS = [one.name for one in fields(Constants) if one.type == "float"]
 FITTED = replace(
@@ -110,6 +111,7 @@ FITTED = replace(
     lockstep_seconds=246e-6,
     crossing_seconds=650e-6,
 )
+"""Constants fitted to published training runs (docs/predict.md); `predict` uses them unless it is given others."""
 
 
 def share(table: Any, gpu: str, missing: float) -> float:

@@ -19,6 +19,7 @@ from labkit.replaced_files import replace_text
 LAB_EXTENSIONS = Path(__file__).with_name("labextensions")
 """Folder for JupyterLab's option `--LabApp.extra_labextensions_path`."""
 HOME = "HOME.md"
+"""File name of the page, in the workspace and in `notebooks/`."""
 
 TOUR = (
     "A notebook sets one exercise. Shift+Enter runs a cell and goes on to the next one.",

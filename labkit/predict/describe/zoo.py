@@ -79,6 +79,7 @@ MODELS: dict[str, Description] = {
         Transformer("bert-large", 24, 1024, 16, 30_528, 512, tied=True, dropout=True, causal=False, head_tokens=80),
     )
 }
+"""Models by name."""
 
 
 def model(name: str, *, sequence: int | None = None) -> Description:
