@@ -46,6 +46,14 @@ def add(commands: Any) -> None:
     teach.add_argument("--course", type=Path, metavar="DIR", help=course)
     teach.set_defaults(run=_teach, passed_on=[])
 
+    hub = commands.add_parser("hub", help="run the course for many learners: JupyterHub on this machine, until Ctrl-C")
+    hub.add_argument("--site", type=Path, metavar="FILE", help="settings (default: cluster/jupyterhub/site.toml)")
+    hub.add_argument("--learners", type=_count, metavar="N", default=0, help="let learner1 to learnerN log in, too")
+    hub.add_argument("--demo", action="store_true", help="fill the course with submissions of the learners")
+    hub.add_argument("--check", action="store_true", help="start nothing; report what is missing on this machine")
+    hub.add_argument("--new-password", metavar="NAME", help="forget a password; an instructor is given a new one")
+    hub.set_defaults(run=_hub)
+
     verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
     verdict.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
     verdict.add_argument("student", metavar="NAME", help="the learner's name in submitted/")
@@ -97,6 +105,16 @@ def _teach(options: argparse.Namespace) -> NoReturn:
     from autograder import teach
 
     teach.main(options.course, options.passed_on)
+
+
+def _hub(options: argparse.Namespace) -> int:
+    from autograder.classroom import check, command
+
+    if options.check:
+        return check.main(options.site)
+    if options.new_password:
+        return command.forget_password(options.site, options.new_password)
+    return command.main(options.site, options.learners, options.demo)
 
 
 def _verdict(options: argparse.Namespace) -> int:

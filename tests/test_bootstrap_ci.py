@@ -37,6 +37,7 @@ def declared() -> list[Requirement]:
         *(text for extra in project["project"]["optional-dependencies"].values() for text in extra),
         *(text for group in project["dependency-groups"].values() for text in group if isinstance(text, str)),
         *grader["project"]["dependencies"],
+        *(text for extra in grader["project"]["optional-dependencies"].values() for text in extra),
     ]
     return [requirement for requirement in map(Requirement, texts) if requirement.name != "labkit"]
 

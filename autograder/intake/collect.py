@@ -78,6 +78,11 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
     containers, nothing in the exchange shows who wrote a file: set it to False to collect anyway.
     """
 
+    own_inbound = Bool(
+        False,
+        help="`inbound/` has a folder for each learner, the only one in which that learner can write: as on the lab's "
+        "hub. The folder is then the proof of who wrote a submission, and owners are not checked.",
+    ).tag(config=True)
     believe_names = Bool(
         False,
         help="Take the time in a folder's name though its files were changed later, as after the exchange was copied.",
@@ -123,6 +128,11 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         if self._failed:
             self.fail(f"{len(self._failed)} submissions could not be collected; run the command again")
 
+    @property
+    def checks_owner(self) -> bool:
+        """Whether a submission must belong to the learner whom it names, as users of this machine."""
+        return bool(self.check_owner) and not self.own_inbound
+
     def _duedate(self) -> datetime | None:
         with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
             try:
@@ -137,28 +147,39 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         assignment = re.escape(course.assignment_id)
         # STUDENT+ASSIGNMENT+TIME+RANDOM; names may hold a plus, and so may the time: +0200
         parts = re.compile(rf"(.+)\+{assignment}\+([^+]+(?:\+\d{{4}})?)(\+[\w=-]{{1,64}})?", re.DOTALL)
+        for writer, entry in self._entries():
+            match = parts.fullmatch(entry.name)
+            if match is None or not fnmatch.fnmatchcase(match[1], course.student_id or "*"):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            claimed = told_time(match[2])
+            problem = "" if claimed else "the time in its name is none"
+            if not is_student(match[1]):
+                problem = "no learner has such a name"
+            if writer is not None and writer != match[1]:
+                problem = f"it says that it is {match[1]!r}'s, but is in the folder of {writer!r}"
+            problem = problem or self._foreign(match[1], status)
+            if problem or claimed is None:
+                self._refuse(entry.name, status, problem)
+            else:
+                yield Arrival(match[1], claimed, Path(entry.path), status)
+
+    def _entries(self) -> Iterator[tuple[str | None, os.DirEntry[str]]]:
+        """Yield what is in `inbound/`, with the learner whose folder it is in, None without `own_inbound`."""
         with os.scandir(self.inbound_path) as entries:
             for entry in entries:
-                match = parts.fullmatch(entry.name)
-                if match is None or not fnmatch.fnmatchcase(match[1], course.student_id or "*"):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                claimed = told_time(match[2])
-                problem = "" if claimed else "the time in its name is none"
-                if not is_student(match[1]):
-                    problem = "no learner has such a name"
-                problem = problem or self._foreign(match[1], status)
-                if problem or claimed is None:
-                    self._refuse(entry.name, status, problem)
-                else:
-                    yield Arrival(match[1], claimed, Path(entry.path), status)
+                if not self.own_inbound:
+                    yield None, entry
+                elif is_student(entry.name) and entry.is_dir(follow_symlinks=False):
+                    with os.scandir(entry) as own:
+                        yield from ((entry.name, each) for each in own)
 
     def _foreign(self, student: str, status: os.stat_result) -> str:
         """Return why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""
-        if not self.check_owner:
+        if not self.checks_owner:
             return ""
         try:
             uid = pwd.getpwnam(student).pw_uid
@@ -230,7 +251,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         (making / STAMPS[0]).write_text(handed_in.strftime(FORMAT))
         new = Record(
             *(arrival.student, course.assignment_id, handed_in, arrival.claimed, _owner(arrival.status)),
-            *(bool(self.check_owner), digest, printable(arrival.path.name), tuple(notes)),
+            *(self.checks_owner, digest, printable(arrival.path.name), tuple(notes)),
         )
         put_by(submitted, collected, record)
         write_json(collected / "current.json", new.to_json())

@@ -36,15 +36,27 @@ def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
     scratch_bytes: size of each in-memory folder; only these are writable. Raises `FileNotFoundError` where bubblewrap
     is not installed.
     """
+    command = [*namespaces(), "--clearenv"]
+    for name, value in environment().items():
+        command += ["--setenv", name, value]
+    command += system(scratch_bytes)
+    command += installed()
+    command += ["--ro-bind", str(Path(__file__).parent / "inside"), f"{INSIDE}/enclosed"]
+    return [*command, "--remount-ro", "/", "--chdir", HOME, "--"]
+
+
+def namespaces() -> list[str]:
+    """Return the beginning of a bubblewrap command: new namespaces, and root's capabilities that are still needed."""
     command = [bwrap(), "--new-session", "--hostname", "learner"]
     command += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if own_uids() is not None:
-        command += ["--cap-drop", "ALL", *(part for name in _NEEDED for part in ("--cap-add", name))]
-    else:
-        command += ["--unshare-user"]
-    command += ["--clearenv"]
-    for name, value in environment().items():
-        command += ["--setenv", name, value]
+        return [*command, "--cap-drop", "ALL", *(part for name in _NEEDED for part in ("--cap-add", name))]
+    return [*command, "--unshare-user"]
+
+
+def system(scratch_bytes: int) -> list[str]:
+    """Return the mounts of the system, read-only, of /proc and /dev, and of scratch folders of that size in memory."""
+    command: list[str] = []
     for path in ("/etc", "/home", HOME, "/tmp", INSIDE):
         command += ["--perms", "0755", "--dir", path]  # bubblewrap's default is private
     for path in _SYSTEM:
@@ -52,15 +64,17 @@ def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
             command += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             command += ["--ro-bind", path, path]
-    here = Path(__file__).parent
-    for file in sorted((here / "etc").iterdir()):  # gloo looks up its own host
+    for file in sorted((Path(__file__).parent / "etc").iterdir()):  # gloo looks up its own host
         command += ["--ro-bind", str(file), f"/etc/{file.name}"]
     command += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/dev/shm", "--remount-ro", "/dev"]
     for path in SCRATCH:
         command += ["--perms", "1777", "--size", str(scratch_bytes), "--tmpfs", path]
-    command += _mounts(_visible(), _hidden())
-    command += ["--ro-bind", str(here / "inside"), f"{INSIDE}/enclosed"]
-    return [*command, "--remount-ro", "/", "--chdir", HOME, "--"]
+    return command
+
+
+def installed(*also: Path) -> list[str]:
+    """Return the mounts of Python with its packages, of labkit and of these folders, read-only."""
+    return _mounts([*_visible(), *also], _hidden())
 
 
 def own_uids() -> range | None:

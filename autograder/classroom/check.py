@@ -1,0 +1,26 @@
+"""`labkit hub --check`: what the configured classroom needs, and what of it is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autograder.classroom import site as sites
+from autograder.classroom.folders import learners
+from autograder.classroom.requirements import missing
+from labkit import catalogue
+
+
+def main(site_file: Path | None) -> int:
+    """Print what is missing; return 0 if nothing is, else 1. Raises `CommandError` for wrong settings."""
+    path = (site_file or catalogue.root() / sites.DEFAULT).resolve()
+    site = sites.load(path)
+    people = learners(site, site.folder)
+    print(f"{path}: the settings are valid")
+    print(f"login: {site.login.kind}; servers: {site.servers.kind}")
+    print(f"{len(site.course.instructors)} instructors, {len(people)} learners, classroom in {site.folder}")
+    problems = missing(site)
+    for problem in problems:
+        print(f"missing: {problem}")
+    if not problems:
+        print("nothing is missing")
+    return 1 if problems else 0

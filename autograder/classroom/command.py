@@ -1,0 +1,214 @@
+"""`labkit hub`: JupyterHub with the course, on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.markup import escape
+
+from autograder.classroom import configured, learner_view, login, proxy
+from autograder.classroom import site as sites
+from autograder.classroom.folders import Folders, add_learners, learners
+from autograder.classroom.requirements import missing
+from autograder.classroom.site import Site
+from labkit import catalogue
+from labkit.commands import CommandError
+from labkit.linux import prctl
+
+CONFIGURATION = Path("cluster/jupyterhub/jupyterhub_config.py")
+_START_SECONDS = 120.0
+
+
+def main(site_file: Path | None, count: int, demo: bool) -> int:
+    """Run the hub until it is stopped; return its exit status. Raises `CommandError`.
+
+    count: number of learners `learner1`, `learner2`, ... who may log in besides those of the settings.
+    """
+    path = (site_file or catalogue.root() / sites.DEFAULT).resolve()
+    site = sites.load(path)
+    console = Console(highlight=False)
+    proxy.install()
+    if problems := missing(site):
+        raise CommandError("\n".join(["the hub cannot run here:", *(f"  {problem}" for problem in problems)]))
+    with _only_hub(site.folder), _running_folder() as running:
+        folders = Folders(site.folder, running, site.course.name)
+        folders.prepare()
+        known = learners(site, folders.root)
+        new = [name for name in (f"learner{number}" for number in range(1, count + 1)) if name not in known]
+        add_learners(folders.root, new)
+        people = [*known, *new]
+        for name in people:
+            folders.prepare_learner(name)
+        learner_view.configure(folders)
+        configured.configure_instructors(folders)
+        given = login.give_passwords(folders.hub / "passwords", site.course.instructors)
+        if demo:
+            from autograder.classroom.demo import fill
+
+            fill(console, folders, people)
+        with _hub(path, folders, site) as hub:
+            _announce(console, site, folders, people, given)
+            return _wait(hub)
+
+
+def forget_password(site_file: Path | None, name: str) -> int:
+    """Let a learner choose a new password, or give an instructor one; return the exit status. Raises `CommandError`."""
+    site = sites.load((site_file or catalogue.root() / sites.DEFAULT).resolve())
+    passwords = site.folder / "hub" / "passwords"
+    if name not in (*site.course.instructors, *learners(site, site.folder)) or not passwords.parent.is_dir():
+        raise CommandError(f"nobody of the course {site.course.name} is called {name!r}")
+    login.forget(passwords, name)
+    if name in site.course.instructors:
+        print(f"the new password of {name}: {login.give_passwords(passwords, [name])[name]}")
+    else:
+        print(f"the next password that {name} enters is theirs")
+    return 0
+
+
+@contextlib.contextmanager
+def _only_hub(folder: Path) -> Iterator[None]:
+    """Hold the classroom's lock, which ends with this process. Raises `CommandError` if another hub has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "hub.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise CommandError(f"the hub of {folder} is running already, process {lock.read().strip()}") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+@contextlib.contextmanager
+def _running_folder() -> Iterator[Path]:
+    """A folder for sockets, deleted at the end. Its path is short and has no capitals, as JupyterHub's addresses."""
+    running = Path(tempfile.mkdtemp(prefix="labkit-hub-", dir="/tmp"))
+    try:
+        running.chmod(0o711)
+        yield running
+    finally:
+        shutil.rmtree(running, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _hub(site_file: Path, folders: Folders, site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """JupyterHub, once it answers; stopped at the end. Raises `CommandError` if it does not start."""
+    environment = {**os.environ, configured.SITE: str(site_file), configured.RUNNING: str(folders.running)}
+    command = [sys.executable, "-m", "jupyterhub", "--config", str(catalogue.root() / CONFIGURATION)]
+    parent = os.getpid()
+    with (folders.hub / "hub.log").open("ab") as log:
+        hub = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folders.hub,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,  # Ctrl-C is handled here
+            preexec_fn=lambda: _as_a_child(parent),
+        )
+    try:
+        _wait_until_up(hub, site, folders)
+        yield hub
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            hub.terminate()
+        try:
+            hub.wait(60)
+        except subprocess.TimeoutExpired:
+            hub.kill()
+            hub.wait()
+
+
+def _as_a_child(parent: int) -> None:
+    # a shell's background jobs ignore it, and JupyterHub ends its services with it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    prctl.die_with_parent(parent, signal.SIGTERM)
+
+
+def _wait_until_up(hub: subprocess.Popen[bytes], site: Site, folders: Folders) -> None:
+    address = urlsplit(site.hub.address)
+    host = "127.0.0.1" if address.hostname in (None, "0.0.0.0") else str(address.hostname)
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    limit = time.monotonic() + _START_SECONDS
+    while time.monotonic() < limit:
+        if hub.poll() is not None:
+            raise CommandError(f"JupyterHub does not start:\n{_end_of(folders.hub / 'hub.log')}")
+        if not folders.hub_socket.exists():  # it is made after the proxy, which would log each attempt as an error
+            time.sleep(0.1)
+            continue
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = kind(host, address.port or (443 if address.scheme == "https" else 80), timeout=5)
+            if address.scheme == "https":  # whether it answers, not who it is
+                connection = _unverified(host, address.port or 443)
+            connection.request("GET", "/hub/health")
+            if connection.getresponse().status == 200:
+                return
+        time.sleep(0.1)
+    raise CommandError(f"JupyterHub does not answer at {site.hub.address}:\n{_end_of(folders.hub / 'hub.log')}")
+
+
+def _unverified(host: str, port: int) -> http.client.HTTPSConnection:
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=5, context=context)
+
+
+def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]) -> None:
+    """Print the address and who can log in."""
+    chosen = login.have_passwords(folders.hub / "passwords", people)
+    address = site.hub.address.replace("0.0.0.0", socket.gethostname())
+    console.print(f"JupyterHub is at [bold]{escape(address)}[/bold], with the course {site.course.name}")
+    for name in site.course.instructors:
+        password = f"password {given[name]} (shown once)" if name in given else "with the password shown before"
+        console.print(f"  instructor {name}: {password}", soft_wrap=True)
+    waiting = [name for name in people if name not in chosen]
+    if not people:
+        console.print(f"  no learners yet: write their names to {folders.root / 'learners.txt'}, or use --learners 3")
+    if waiting:
+        console.print(f"  choose a password at their first login: {', '.join(waiting)}", soft_wrap=True)
+    if chosen:
+        console.print(f"  have chosen theirs: {', '.join(name for name in people if name in chosen)}", soft_wrap=True)
+    console.print(f"Everything is kept in {folders.root}. Ctrl-C stops the hub.", soft_wrap=True)
+    sys.stdout.flush()
+
+
+def _wait(hub: subprocess.Popen[bytes]) -> int:
+    """Wait for the hub's end, or for a signal that asks for it; return the exit status."""
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        hub.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    status = hub.wait()
+    if stopped:
+        print("the hub is stopped", flush=True)
+        return 0
+    raise CommandError(f"JupyterHub has ended with status {status}; its log is hub/hub.log of the classroom's folder")
+
+
+def _end_of(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])

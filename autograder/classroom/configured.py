@@ -1,0 +1,85 @@
+"""What jupyterhub_config.py needs to know about one classroom, passed on by `labkit hub` in its environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from autograder.classroom import site as sites
+from autograder.classroom.folders import Folders, learners
+from autograder.classroom.site import Site
+from labkit import catalogue
+from labkit.clusters.local.free_port import free_port
+from labkit.jupyterlab import config_path
+
+SITE, RUNNING = "LABKIT_HUB_SITE", "LABKIT_HUB_RUNNING"
+"""Environment variables: the file of settings, and the folder of sockets."""
+
+COURSE_CONFIGURATION = Path(__file__).resolve().parent.parent
+"""nbgrader reads nbgrader_config.py from the folder in which it starts."""
+
+
+@dataclass(frozen=True)
+class Classroom:
+    """One classroom: settings, people, folders."""
+
+    site: Site
+    folders: Folders
+    learners: list[str]
+
+    @cached_property
+    def service_url(self) -> str:
+        """Address of the instructors' JupyterLab behind the proxy. Learners' sandboxes have another loopback."""
+        return f"http://127.0.0.1:{free_port()}"
+
+    @property
+    def service_path(self) -> str:
+        return f"/services/{self.site.course.name}"
+
+    @property
+    def service_environment(self) -> dict[str, str]:
+        own = self.folders.running / "teaching"
+        return {
+            "LABKIT_ROOT": str(catalogue.root().resolve()),
+            "LABKIT_COURSE": str(self.folders.course),
+            "JUPYTER_CONFIG_PATH": os.pathsep.join([str(own), config_path("teaching", self.folders.course)]),
+            "JUPYTER_RUNTIME_DIR": str(self.folders.running / "jupyter"),
+            "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",
+        }
+
+    @property
+    def reachable(self) -> str:
+        """Address of the hub on this machine."""
+        return self.site.hub.address.replace("//0.0.0.0", "//127.0.0.1")
+
+    def first_page(self, handler: Any) -> str:
+        """Return where someone who has logged in goes: instructors to the course, learners to their own server."""
+        user = handler.current_user
+        if user is None:
+            return ""  # the hub's own choice: the login page
+        if user.name in self.site.course.instructors:
+            return f"{self.service_path}/lab?formgrader=true"
+        return "/hub/spawn"
+
+
+def from_environment() -> Classroom:
+    """Return the classroom that `labkit hub` has started."""
+    site = sites.load(Path(os.environ[SITE]))
+    folders = Folders(site.folder, Path(os.environ[RUNNING]), site.course.name)
+    return Classroom(site, folders, learners(site, site.folder))
+
+
+def configure_instructors(folders: Folders) -> None:
+    """Write the settings of the instructors' JupyterLab: nbgrader's exchange, and its page within JupyterLab's."""
+    own = folders.running / "teaching"
+    own.mkdir(exist_ok=True)
+    (own / "nbgrader_config.py").write_text(
+        "c = get_config()\n"
+        f"c.CourseDirectory.course_id = {folders.course_name!r}\n"
+        f"c.Exchange.root = {str(folders.exchange)!r}\n"
+        "c.ExchangeCollect.own_inbound = True\n"
+        "c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'\n"
+    )

@@ -1,0 +1,132 @@
+"""Where a classroom keeps what: below its folder what is kept, below `running` what ends with the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.classroom.site import Site, is_user_name
+from autograder.sandbox import view
+from labkit.commands import CommandError
+
+FIRST_UIDS = (range(1_200_000, 1_300_000), range(60_000, 65_000))
+"""User ids of learners where root starts the hub: the first range that exists here. The grader has others."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of one classroom. `root` is kept; `running` is short, since paths of sockets are limited."""
+
+    root: Path
+    running: Path
+    course_name: str
+
+    @property
+    def course(self) -> Path:
+        """nbgrader's course: releases, submissions, gradebook."""
+        return self.root / "course"
+
+    @property
+    def hub(self) -> Path:
+        """Database, passwords and logs of the hub."""
+        return self.root / "hub"
+
+    @property
+    def exchange(self) -> Path:
+        """nbgrader's exchange. Learners see parts of it: `learner_exchange`."""
+        return self.root / "exchange"
+
+    @property
+    def hub_socket(self) -> Path:
+        """The hub's API. The folder of this file is visible in sandboxes, since the file is replaced at each start."""
+        return self.running / "api" / "hub.sock"
+
+    def home(self, learner: str) -> Path:
+        return self.root / "homes" / learner
+
+    def in_exchange(self, part: str, learner: str = "") -> Path:
+        """A folder of the course in the exchange: `outbound` of all, `inbound` or `feedback` of one learner."""
+        return self.exchange / self.course_name / part / learner
+
+    def socket(self, user: str) -> Path:
+        """Where the proxy reaches the server of `user`. The folder is the hub's: no learner can replace the socket."""
+        return self.running / "servers" / f"{user}.sock"
+
+    def prepare(self) -> None:
+        """Make the folders that do not exist yet, closed to other users of this machine."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        for folder in (self.course, self.hub, self.root / "homes", self.exchange, self.hub_socket.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self.running / "servers").mkdir(exist_ok=True)
+        for part in ("outbound", "inbound", "feedback"):
+            self.in_exchange(part).mkdir(parents=True, exist_ok=True)
+
+    def prepare_learner(self, learner: str) -> int | None:
+        """Make a learner's own folders. Returns the learner's user id where root starts the hub, else None."""
+        own = [self.home(learner), self.in_exchange("inbound", learner)]
+        users = own_uids()
+        uid = None if users is None else self._uid(learner, users)
+        for folder in own:
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
+            if uid is not None and folder.stat().st_uid != uid:
+                give(folder, uid)
+        self.in_exchange("feedback", learner).mkdir(exist_ok=True)
+        return uid
+
+    def _uid(self, learner: str, users: range) -> int:
+        home = self.home(learner)
+        if home.exists() and home.stat().st_uid in users:
+            return home.stat().st_uid
+        taken = {folder.stat().st_uid for folder in home.parent.iterdir()}
+        return next(uid for uid in users if uid not in taken)
+
+
+def own_uids() -> range | None:
+    """Return user ids for learners, one each; None where this process cannot switch to other users."""
+    if view.own_uids() is None:
+        return None
+    known = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    for users in FIRST_UIDS:
+        if any(first <= users[0] and users[-1] < first + count for first, _, count in known):
+            return users
+    return None
+
+
+def give(folder: Path, uid: int) -> None:
+    """Give a folder and all in it to a user. Links are not followed."""
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(os.path.join(parent, name), uid, uid, follow_symlinks=False)
+    os.chown(folder, uid, uid)
+
+
+def learners(site: Site, root: Path) -> list[str]:
+    """Return who may log in as a learner: those of the settings, then those of `learners.txt`, each once.
+
+    Raises `CommandError` for a line that cannot be a name.
+    """
+    path = root / "learners.txt"
+    names = list(site.course.learners)
+    for number, line in enumerate(path.read_text().splitlines() if path.is_file() else [], start=1):
+        name = line.split("#")[0].strip()
+        if not name:
+            continue
+        if not is_user_name(name) or name in site.course.instructors:
+            raise CommandError(
+                f"{path}:{number}: {name!r} cannot be a learner: use lower-case letters, digits, '.', '_' and '-', "
+                "and no name of an instructor"
+            )
+        names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def add_learners(root: Path, names: Iterable[str]) -> None:
+    """Append names to `learners.txt`."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / "learners.txt"
+    text = path.read_text() if path.is_file() else ""
+    path.write_text(text + ("" if not text or text.endswith("\n") else "\n") + "".join(f"{name}\n" for name in names))

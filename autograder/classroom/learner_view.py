@@ -1,0 +1,97 @@
+"""What a learner's server sees: a bubblewrap command around it, and its environment.
+
+The system, Python with its packages, labkit and the templates are visible, read-only. Writable are the learner's home
+and the learner's own folder of the exchange. The network is a private loopback: the server accepts connections from a
+socket that the hub has opened, and reaches the hub's API by another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from autograder.classroom.folders import Folders
+from autograder.sandbox import view
+from labkit import catalogue
+
+EXCHANGE = "/exchange"
+CONFIGURATION = f"{view.INSIDE}/etc"
+SCRATCH_BYTES = 1 << 30
+_UID = 1000
+"""User id inside where an ordinary user starts the hub."""
+
+
+def command(folders: Folders, learner: str, uid: int | None, socket: int, processes: int) -> list[str]:
+    """Return the command that starts the server of `learner`.
+
+    uid: the learner's user id where root starts the hub, else None. socket: file descriptor of a listening socket.
+    """
+    here = Path(__file__).parent
+    inside = _UID if uid is None else uid
+    files = account(folders, learner, inside)
+    result = [*view.namespaces(), "--die-with-parent"]
+    if uid is None:
+        result += ["--uid", str(inside), "--gid", str(inside)]
+    result += view.system(SCRATCH_BYTES)
+    result += view.installed(*_more())
+    result += ["--bind", str(folders.home(learner)), view.HOME]
+    for file in files:
+        result += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    # nbgrader checks that it can write to the root of the exchange, and never does
+    result += ["--perms", "0777", "--size", str(1 << 16), "--tmpfs", EXCHANGE]
+    result += ["--perms", "0755", "--dir", f"{EXCHANGE}/{folders.course_name}"]
+    for part, kind, own in (
+        ("outbound", "--ro-bind", ""),
+        ("inbound", "--bind", learner),
+        ("feedback", "--ro-bind", learner),
+    ):
+        result += [kind, str(folders.in_exchange(part, own)), f"{EXCHANGE}/{folders.course_name}/{part}"]
+    result += ["--perms", "0755", "--dir", str(folders.running)]
+    result += ["--ro-bind", str(folders.hub_socket.parent), str(folders.hub_socket.parent)]
+    result += ["--ro-bind", str(here.parent / "sandbox" / "inside"), f"{view.INSIDE}/enclosed"]
+    result += ["--ro-bind", str(here / "inside"), f"{view.INSIDE}/classroom"]
+    result += ["--ro-bind", str(folders.running / "etc"), CONFIGURATION]
+    options = json.dumps({"uid": uid, "socket": socket, "processes": processes})
+    launch = [sys.executable, "-P", f"{view.INSIDE}/classroom/launch.py", view.INSIDE, options]
+    return [*result, "--remount-ro", "/", "--chdir", "/", "--", *launch]
+
+
+def _more() -> list[Path]:
+    """Return what learners see besides Python and labkit: JupyterLab with its extensions, and the templates."""
+    prefix, root = Path(sys.prefix), catalogue.root().resolve()
+    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit"]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def environment(hub: Mapping[str, str], learner: str) -> dict[str, str]:
+    """Return all environment variables inside. hub: those that JupyterHub gives a server."""
+    return {
+        **view.environment(),
+        **{name: value for name, value in hub.items() if name.startswith(("JUPYTERHUB_", "JPY_"))},
+        "USER": learner,
+        "SHELL": "/bin/bash",
+        "LABKIT_ROOT": str(catalogue.root().resolve()),
+        "LABKIT_WORKSPACE": view.HOME,
+        "JUPYTER_CONFIG_PATH": CONFIGURATION,
+    }
+
+
+def configure(folders: Folders) -> None:
+    """Write nbgrader's settings for learners' servers."""
+    folder = folders.running / "etc"
+    folder.mkdir(exist_ok=True)
+    (folder / "nbgrader_config.py").write_text(
+        f"c = get_config()\nc.CourseDirectory.course_id = {folders.course_name!r}\nc.Exchange.root = {EXCHANGE!r}\n"
+    )
+
+
+def account(folders: Folders, learner: str, uid: int) -> list[Path]:
+    """Write the learner's /etc/passwd and /etc/group; return both files."""
+    folder = folders.running / "accounts" / learner
+    folder.mkdir(parents=True, exist_ok=True)
+    passwd, group = folder / "passwd", folder / "group"
+    passwd.write_text(f"{learner}:x:{uid}:{uid}:{learner}:{view.HOME}:/bin/bash\n")
+    group.write_text(f"{learner}:x:{uid}:\n")
+    return [passwd, group]

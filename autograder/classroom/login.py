@@ -1,0 +1,63 @@
+"""Passwords of the classroom: learners choose theirs at the first login, instructors are given one."""
+
+from __future__ import annotations
+
+import dbm
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+from firstuseauthenticator import FirstUseAuthenticator
+
+_SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
+
+
+class FirstUse(FirstUseAuthenticator):  # type: ignore[misc]  # it has no types
+    """Takes the first password of each user on the list as theirs. Nobody else can log in."""
+
+    async def authenticate(self, handler: Any, data: dict[str, str]) -> str | None:
+        """Return the user's name, None where the password is wrong.
+
+        Names that are not on the list are refused first: the base class would keep their passwords, and whoever had
+        entered one would be that learner if the name were added later.
+        """
+        if self.normalize_username(data["username"]) not in self.allowed_users:
+            return None
+        name: str | None = await super().authenticate(handler, data)
+        return name
+
+
+def give_passwords(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Give each of `names` that has no password yet a new one; return those by name.
+
+    Otherwise the first person to find the login page could become the instructor.
+    """
+    given: dict[str, str] = {}
+    with dbm.open(str(path), "c", 0o600) as passwords:
+        for name in names:
+            if name.encode() not in passwords:
+                given[name] = _new_password()
+                passwords[name] = bcrypt.hashpw(given[name].encode(), bcrypt.gensalt())
+    return given
+
+
+def forget(path: Path, name: str) -> bool:
+    """Forget the password of `name`: the next one that they enter is theirs. Returns whether there was one."""
+    with dbm.open(str(path), "c", 0o600) as passwords:
+        if name.encode() not in passwords:
+            return False
+        del passwords[name.encode()]
+    return True
+
+
+def have_passwords(path: Path, names: Iterable[str]) -> set[str]:
+    """Return which of `names` have a password."""
+    with dbm.open(str(path), "c", 0o600) as passwords:
+        return {name for name in names if name.encode() in passwords}
+
+
+def _new_password() -> str:
+    """Return a password of 49 random bits that is easy to type."""
+    return "-".join("".join(secrets.choice(_SYLLABLES) for _ in range(2)) for _ in range(4))

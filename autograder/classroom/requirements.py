@@ -1,0 +1,64 @@
+"""What a site's settings need of this machine, and what of it is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from autograder.classroom import proxy
+from autograder.classroom.site import Site
+from autograder.sandbox import Sandbox, SandboxUnavailable
+from labkit.commands import CommandError
+
+_MODULES = {
+    "jupyterhub": "jupyterhub",
+    "firstuseauthenticator": "jupyterhub-firstuseauthenticator",
+    "jupyterhub_idle_culler": "jupyterhub-idle-culler",
+}
+
+
+def missing(site: Site) -> list[str]:
+    """Return one sentence for each thing that is missing, with what to do."""
+    return [*_packages(), *_sandbox(), *_address(site), *_certificate(site)]
+
+
+def _packages() -> Iterator[str]:
+    for module, package in _MODULES.items():
+        if importlib.util.find_spec(module) is None:
+            yield f"the package {package} is not installed: ./lab hub installs it"
+    try:
+        if not proxy.is_installed():
+            yield "configurable-http-proxy is not installed: ./lab hub installs it with npm"
+    except CommandError as problem:
+        yield str(problem)
+
+
+def _sandbox() -> Iterator[str]:
+    try:
+        Sandbox().check()
+    except SandboxUnavailable as problem:
+        yield (
+            f"learners' servers need a sandbox, so that they cannot reach each other's homes and ports: {problem} "
+            "For a look at the hub with its own submissions, without learners: ./lab hub --demo"
+        )
+
+
+def _address(site: Site) -> Iterator[str]:
+    parts = urlsplit(site.hub.address)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.socket(socket.AF_INET6 if ":" in str(parts.hostname) else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((parts.hostname, port))
+        except OSError as problem:
+            yield f"the hub cannot listen at {site.hub.address}: {problem.strerror}; [hub] address names another one"
+
+
+def _certificate(site: Site) -> Iterator[str]:
+    for what, name in (("certificate", site.hub.certificate), ("key", site.hub.key)):
+        if name and not os.access(Path(name), os.R_OK):
+            yield f"the {what} cannot be read: {name}"

@@ -1,0 +1,187 @@
+"""A site's settings: `site.toml`, read and validated. Each wrong entry is reported with its file and line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from autograder.intake.collect import is_student
+from labkit import catalogue
+from labkit.commands import CommandError
+
+DEFAULT = Path("cluster/jupyterhub/site.toml")
+"""The lab's own settings, below its root."""
+
+_USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
+"""Names that are safe as a folder, as a line of /etc/passwd and in an address."""
+
+
+def is_user_name(name: str) -> bool:
+    """Return whether `name` can be a user of the classroom."""
+    return _USER.fullmatch(name) is not None and is_student(name)
+
+
+def _user_name(name: str) -> str:
+    if not is_user_name(name):
+        raise ValueError(
+            f"{name!r} cannot be a user: use lower-case letters, digits, '.', '_' and '-', beginning with a letter"
+        )
+    return name
+
+
+def _address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} is not an address such as http://127.0.0.1:8000")
+    if parts.port == 0:
+        raise ValueError(f"{text!r}: the port must be from 1 to 65535")
+    return text.rstrip("/")
+
+
+UserName = Annotated[str, AfterValidator(_user_name)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class _Table(BaseModel):
+    """A table of the file. Unknown entries are errors: they are misspelt, and would otherwise be ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Hub(_Table):
+    """Where the hub listens, and where it keeps its files."""
+
+    address: Address = "http://127.0.0.1:8000"
+    folder: str = "classroom"
+    certificate: str = ""
+    key: str = ""
+
+
+class Course(_Table):
+    """The course and its people. Learners are also read from `learners.txt` of the classroom's folder."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "distributed-training"
+    instructors: Annotated[list[UserName], Field(min_length=1)] = ["instructor"]
+    learners: list[UserName] = []
+
+
+class Login(_Table):
+    """How people prove who they are."""
+
+    kind: Literal["first-use"] = "first-use"
+    shortest_password: Annotated[int, Field(ge=4, le=100)] = 8
+
+
+class Servers(_Table):
+    """Where learners' servers run, and when they are stopped."""
+
+    kind: Literal["sandbox"] = "sandbox"
+    idle_minutes: Annotated[int, Field(ge=0)] = 120
+    start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
+    processes: Annotated[int, Field(ge=64)] = 1024
+
+
+class Site(_Table):
+    """All settings of a site."""
+
+    hub: Hub = Hub()
+    course: Course = Course()
+    login: Login = Login()
+    servers: Servers = Servers()
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the classroom; a relative one is below the lab's root."""
+        return (catalogue.root() / self.hub.folder).resolve()
+
+
+def load(path: Path) -> Site:
+    """Read `path`. Raises `CommandError`, with one line for each wrong entry."""
+    try:
+        text = path.read_text()
+        found = tomllib.loads(text)
+    except OSError as problem:
+        raise CommandError(f"the site's settings cannot be read: {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise CommandError(f"{path} is not valid TOML: {problem}") from None
+    try:
+        site = Site.model_validate(found)
+    except ValidationError as problem:
+        wrong = [_explain(path, text, error["loc"], error["msg"], error["type"]) for error in problem.errors()]
+        raise CommandError("\n".join(["the site's settings are wrong:", *wrong])) from None
+    if problems := _contradictions(site):
+        wrong = [f"  {path}:{line_of(text, place)}: {what}" for place, what in problems]
+        raise CommandError("\n".join(["the site's settings are wrong:", *wrong]))
+    return site
+
+
+def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
+    """Return entries that are wrong only beside others: the entry, and why."""
+    found: list[tuple[tuple[str, ...], str]] = []
+    if both := sorted(set(site.course.instructors) & set(site.course.learners)):
+        found.append((("course", "learners"), f"{', '.join(both)}: an instructor cannot be a learner, too"))
+    if bool(site.hub.certificate) != bool(site.hub.key):
+        found.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
+    elif site.hub.certificate and urlsplit(site.hub.address).scheme != "https":
+        found.append((("hub", "address"), "with a certificate the address begins with https://"))
+    elif not site.hub.certificate and urlsplit(site.hub.address).scheme == "https":
+        found.append((("hub", "address"), "https needs a certificate and a key"))
+    return found
+
+
+def _explain(path: Path, text: str, place: tuple[int | str, ...], message: str, kind: str) -> str:
+    name = ".".join(str(part) for part in place)
+    message = message.removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        known = _known(place)
+        message = f"there is no such entry; known here: {', '.join(known)}" if known else "there is no such entry"
+    return f"  {path}:{line_of(text, place)}: {name}: {message}"
+
+
+def _known(place: tuple[int | str, ...]) -> list[str]:
+    """Return the entries of the table in which the unknown entry is."""
+    table: type[BaseModel] = Site
+    for part in place[:-1]:
+        field = table.model_fields.get(str(part))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            return []
+        table = field.annotation
+    return sorted(table.model_fields)
+
+
+def line_of(text: str, place: tuple[int | str, ...]) -> int:
+    """Return the line, from 1, of an entry such as ("course", "learners", 0) in a TOML text; 1 if it is not written.
+
+    An entry of a list has the line of its own value where that is on a line by itself, else that of the list.
+    """
+    keys = [str(part) for part in place if isinstance(part, str)]
+    index = next((part for part in place if isinstance(part, int)), None)
+    table, best, lines = "", 1, text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            table = header[1].strip()
+            if keys and table == keys[0]:
+                best = number
+        elif (entry := re.match(r"\s*([\w.\"-]+)\s*=", line)) and [
+            *filter(None, table.split(".")),
+            *entry[1].replace('"', "").split("."),
+        ] == keys[:2]:
+            return number if index is None else _line_of_value(lines, number, index)
+    return best
+
+
+def _line_of_value(lines: list[str], first: int, index: int) -> int:
+    """Return the line of the value at `index` of a list that begins at line `first`."""
+    seen = -1
+    for number in range(first, len(lines) + 1):
+        seen += len(re.findall(r"\"[^\"]*\"|'[^']*'", lines[number - 1]))
+        if seen >= index:
+            return number
+        if lines[number - 1].split("#")[0].rstrip().endswith("]"):
+            break
+    return first

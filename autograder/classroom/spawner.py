@@ -1,0 +1,95 @@
+"""JupyterHub's spawner for sandboxes: each learner's server in namespaces of its own, on a socket opened by the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from pathlib import Path
+from urllib.parse import quote
+
+from aiohttp import ClientError
+from jupyterhub.httpclient import fetch
+from jupyterhub.spawner import LocalProcessSpawner
+from traitlets import Int, Unicode
+
+from autograder.classroom import learner_view
+from autograder.classroom.folders import Folders
+
+
+def socket_url(path: Path) -> str:
+    """Return the address of a server on a socket, as JupyterHub writes it. Host names have no capital letters."""
+    return f"http+unix://{quote(str(path), safe='')}"
+
+
+class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub has no types
+    """Starts bubblewrap, whose end is the end of everything in it. It ends with the hub, too, even a killed one."""
+
+    root = Unicode(help="Folder of the classroom.").tag(config=True)
+    running = Unicode(help="Folder of sockets, deleted with the hub.").tag(config=True)
+    course_name = Unicode(help="The course's name in the exchange.").tag(config=True)
+    processes = Int(1024, help="Processes and threads of one learner, where root starts the hub.").tag(config=True)
+
+    @property
+    def folders(self) -> Folders:
+        return Folders(Path(self.root), Path(self.running), self.course_name)
+
+    async def start(self) -> str:
+        """Start the server; return its address."""
+        name = self.user.name
+        uid = self.folders.prepare_learner(name)
+        path = self.folders.socket(name)
+        with listening(path) as opened:
+            command = learner_view.command(self.folders, name, uid, opened.fileno(), self.processes)
+            # the log of a server that does not start is read by whoever runs the hub
+            with (self.folders.hub / f"server-{name}.log").open("wb") as log:
+                self.proc = subprocess.Popen(
+                    command,
+                    env=learner_view.environment(self.get_env(), name),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[opened.fileno()],
+                    start_new_session=True,
+                )
+        self.pid = self.proc.pid
+        await self._answer(socket_url(path))
+        return socket_url(path)
+
+    async def _answer(self, url: str) -> None:
+        """Wait until the server answers. Raises `RuntimeError` if it has ended; the hub would wait to the limit."""
+        while True:
+            try:
+                await fetch(f"{url}{self.server.base_url}api", raise_for_status=False)
+                return
+            except ClientError:
+                if self.proc.poll() is not None:
+                    raise RuntimeError(
+                        f"the server of {self.user.name} has ended; its log is server-{self.user.name}.log"
+                    ) from None
+                await asyncio.sleep(0.2)
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Return `env`: learners are no users of this machine."""
+        return env
+
+    async def stop(self, now: bool = False) -> None:
+        """End the sandbox. Bubblewrap passes no signals on: what is in it is killed."""
+        await super().stop(now=True)
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a listening socket at `path`.
+
+    JupyterHub appends a port to every address, and its proxy takes that for part of the path: a link has that name.
+    """
+    with_port = path.with_name(f"{path.name}:80")
+    for old in (path, with_port):
+        old.unlink(missing_ok=True)
+    opened = socket.socket(socket.AF_UNIX)
+    opened.bind(str(path))
+    path.chmod(0o600)
+    opened.listen(128)
+    os.symlink(path.name, with_port)
+    return opened

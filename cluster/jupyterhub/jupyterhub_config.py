@@ -1,0 +1,82 @@
+"""JupyterHub for a classroom. `./lab hub` starts it; what a site chooses is in site.toml, not here.
+
+`classroom` has the validated settings, the people and the folders: autograder/classroom/configured.py.
+"""
+
+import sys
+
+from autograder.classroom import configured, proxy
+from autograder.classroom.login import FirstUse
+from autograder.classroom.spawner import SandboxSpawner, socket_url
+
+c = get_config()  # type: ignore[name-defined]  # noqa: F821  JupyterHub defines it
+classroom = configured.from_environment()
+site, folders = classroom.site, classroom.folders
+
+# --- Addresses: browsers reach the proxy; hub and proxy talk over sockets, since every port is open to all local users
+c.JupyterHub.bind_url = f"{site.hub.address}/"
+c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = site.hub.certificate, site.hub.key
+c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = socket_url(folders.hub_socket)
+c.JupyterHub.hub_socket_mode = 0o666  # sandboxes reach it as other users; each request needs a token
+c.ConfigurableHTTPProxy.command = proxy.command()
+c.ConfigurableHTTPProxy.api_url = socket_url(folders.running / "proxy.sock")
+
+# --- Files
+c.JupyterHub.db_url = f"sqlite:///{folders.hub / 'jupyterhub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(folders.hub / "cookie_secret")
+c.ConfigurableHTTPProxy.pid_file = str(folders.hub / "proxy.pid")
+
+# --- Who: only the people of the course; see login.py
+c.JupyterHub.authenticator_class = FirstUse
+c.FirstUse.dbm_path = str(folders.hub / "passwords")
+c.FirstUse.min_password_length = site.login.shortest_password
+c.FirstUse.allowed_users = {*site.course.instructors, *classroom.learners}
+
+# --- Where: servers in sandboxes on this machine
+c.JupyterHub.spawner_class = SandboxSpawner
+c.SandboxSpawner.root, c.SandboxSpawner.running = str(folders.root), str(folders.running)
+c.SandboxSpawner.course_name = site.course.name
+c.SandboxSpawner.processes = site.servers.processes
+c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
+c.Spawner.default_url = "/lab/tree/HOME.md"
+c.JupyterHub.default_url = classroom.first_page
+
+# --- Ranks: instructors see who is there and stop servers, but cannot enter a learner's; the service is theirs alone
+c.JupyterHub.load_groups = {"instructors": {"users": site.course.instructors}}
+c.JupyterHub.load_roles = [
+    {
+        "name": "instructor",
+        "groups": ["instructors"],
+        "scopes": ["admin-ui", "list:users", "read:users", "servers", f"access:services!service={site.course.name}"],
+    },
+    {
+        "name": "culler",
+        "services": ["culler"],
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    },
+]
+
+# --- The course: nbgrader's formgrader, in a JupyterLab of the instructors
+c.JupyterHub.services = [
+    {
+        "name": site.course.name,
+        "url": classroom.service_url,
+        "command": [sys.executable, "-P", "-m", "autograder.classroom.instructors_lab"],
+        "cwd": str(configured.COURSE_CONFIGURATION),
+        "environment": classroom.service_environment,
+        "oauth_no_confirm": True,
+    }
+]
+
+# --- How long: idle servers are stopped
+if site.servers.idle_minutes:
+    c.JupyterHub.services.append(
+        {
+            "name": "culler",
+            "command": [
+                *(sys.executable, "-m", "jupyterhub_idle_culler"),
+                f"--timeout={60 * site.servers.idle_minutes}",
+                f"--url={classroom.reachable}/hub/api",  # it cannot speak over sockets
+            ],
+        }
+    )

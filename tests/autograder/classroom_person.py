@@ -1,0 +1,85 @@
+"""A person of the classroom, as a browser without pages: logs in, starts the server, runs code in a kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import uuid
+
+import requests
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
+
+
+class Person:
+    def __init__(self, address: str, name: str, password: str = "correct horse") -> None:
+        self.address, self.name = address, name
+        self.session = requests.Session()
+        page = self.session.get(f"{address}/hub/login", timeout=60)
+        form = {"username": name, "password": password, "_xsrf": xsrf(page.text)}
+        self.login = self.session.post(f"{address}/hub/login", data=form, timeout=60, allow_redirects=False)
+
+    @property
+    def logged_in(self) -> bool:
+        return self.login.status_code == 302
+
+    @property
+    def server(self) -> str:
+        return f"{self.address}/user/{self.name}"
+
+    def get(self, path: str) -> requests.Response:
+        return self.session.get(f"{self.address}{path}", timeout=60)
+
+    def start_server(self) -> None:
+        """Visit the hub's page for one's own server until it is ready; the visit also gives the server's cookies."""
+        page = self.session.get(f"{self.address}/hub/spawn", timeout=120)
+        limit = time.monotonic() + 45
+        while "/hub/" in page.url and time.monotonic() < limit:
+            assert "Error" not in page.text.partition("<title>")[2].partition("</title>")[0], page.text
+            time.sleep(0.3)
+            page = self.session.get(f"{self.server}/lab", timeout=60)
+        assert page.url.startswith(self.server), page.url
+
+    def post(self, path: str, **fields: object) -> requests.Response:
+        """Post JSON to one's own server, as JupyterLab does."""
+        token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == f"/user/{self.name}/")
+        url = f"{self.server}{path}"
+        return self.session.post(url, json=fields, headers={"X-XSRFToken": str(token)}, timeout=300)
+
+    def run(self, code: str) -> str:
+        """Run code in a new kernel of one's own server; return its output, with errors."""
+        kernel = self.post("/api/kernels", name="python3").json()["id"]
+        request = self.session.prepare_request(requests.Request("GET", f"{self.server}/api"))
+        url = f"{self.server.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}"
+        return asyncio.run(_execute(url, str(request.headers["Cookie"]), code))
+
+
+async def _execute(url: str, cookie: str, code: str) -> str:
+    connection = await websocket_connect(HTTPRequest(url, headers={"Cookie": cookie}, request_timeout=120))
+    identity = uuid.uuid4().hex
+    header = {"msg_id": identity, "msg_type": "execute_request", "username": "", "session": identity, "version": "5.3"}
+    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    await connection.write_message(json.dumps(message))
+    output = ""
+    while True:
+        text = await asyncio.wait_for(connection.read_message(), 240)
+        assert text is not None, f"the kernel's connection was closed after {output!r}"
+        said = json.loads(text)
+        if said["parent_header"].get("msg_id") != identity:
+            continue
+        if said["msg_type"] == "stream":
+            output += said["content"]["text"]
+        elif said["msg_type"] == "error":
+            output += f"{said['content']['ename']}: {said['content']['evalue']}\n"
+        elif said["msg_type"] == "status" and said["content"]["execution_state"] == "idle":
+            connection.close()
+            return output
+
+
+def xsrf(page: str) -> str:
+    found = re.search(r'name="_xsrf" value="([^"]+)"', page)
+    assert found, page
+    return found[1]

@@ -1,0 +1,89 @@
+"""A classroom with a small course: one assignment with one exercise, an instructor and two learners."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import second_exercise
+
+import autograder
+from labkit.clusters.local.free_port import free_port
+
+ROOT = Path(autograder.__file__).resolve().parent.parent
+
+
+@dataclass
+class Classroom:
+    """One classroom's folder; `running` opens its hub."""
+
+    root: Path
+    address: str
+    site: Path
+    environment: dict[str, str] = field(repr=False, default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "classroom"
+
+    @property
+    def exchange(self) -> Path:
+        return self.folder / "exchange" / "small-course"
+
+    def labkit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "labkit", *arguments]
+        return subprocess.run(command, env=self.environment, cwd=self.root, capture_output=True, text=True)
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[Hub]:
+        log = self.root / "hub.out"
+        with log.open("w") as output:
+            command = [sys.executable, "-P", "-m", "labkit", "hub", "--site", str(self.site), *arguments]
+            hub = subprocess.Popen(command, env=self.environment, cwd=self.root, stdout=output, stderr=output)
+        try:
+            while "Ctrl-C stops the hub" not in log.read_text():
+                assert hub.poll() is None, log.read_text()
+                time.sleep(0.1)
+            yield Hub(hub, log.read_text())
+        finally:
+            if hub.poll() is None:
+                hub.send_signal(signal.SIGINT)
+            hub.wait(240)
+
+
+@dataclass
+class Hub:
+    process: subprocess.Popen[bytes]
+    output: str
+
+    @property
+    def password(self) -> str:
+        found = re.search(r"instructor instructor: password (\S+)", self.output)
+        assert found, self.output
+        return found[1]
+
+
+def small_classroom(root: Path) -> Classroom:
+    """Return a classroom with the exercise of tests/autograder/second_exercise.py, in a lab of its own."""
+    second_exercise.add_to(root)
+    notebook = second_exercise.notebook(second_exercise.NAME, second_exercise.SOLUTION, points=3)
+    nbformat.write(notebook, root / f"notebooks/{second_exercise.PHASE}/{second_exercise.NOTEBOOK}.ipynb")
+    shutil.copytree(ROOT / "cluster/jupyterhub", root / "cluster/jupyterhub")
+    address = f"http://127.0.0.1:{free_port()}"
+    site = root / "site.toml"
+    site.write_text(
+        f'[hub]\naddress = "{address}"\n[course]\nname = "small-course"\nlearners = ["ada", "grace"]\n'
+        "[servers]\nstart_seconds = 600\n"
+    )
+    environment = {**os.environ, "LABKIT_ROOT": str(root), "JUPYTER_CONFIG_DIR": str(root / "config")}
+    return Classroom(root, address, site, environment)

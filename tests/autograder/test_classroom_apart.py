@@ -1,0 +1,143 @@
+"""A learner who tries: what is within reach of a learner's server, and what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from classroom_person import Person
+from small_classroom import ROOT, Classroom, Hub, small_classroom
+
+PROBE = """
+import os, socket, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+def tried(what, attempt):
+    try:
+        print(what, "=>", attempt())
+    except Exception as problem:
+        print(what, "=>", type(problem).__name__)
+
+def connected(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        return "connected"
+
+def hub(path):
+    import asyncio
+    from jupyterhub.httpclient import fetch
+    async def ask():
+        token = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"}
+        return (await fetch(os.environ["JUPYTERHUB_API_URL"] + path, headers=token, raise_for_status=False)).status
+    with ThreadPoolExecutor() as pool:  # the kernel's own thread runs a loop already
+        return pool.submit(lambda: asyncio.run(ask())).result()
+
+OUTSIDE = {outside}
+tried("own home", lambda: Path("note").write_text("mine"))
+tried("own submission", lambda: Path("/exchange/small-course/inbound/x").write_text("mine"))
+for name, path in OUTSIDE["files"].items():
+    tried(name, lambda: sorted(os.listdir(path)) if os.path.isdir(path) else open(path).read(20))
+tried("release", lambda: Path("/exchange/small-course/outbound/x").write_text("changed"))
+tried("feedback", lambda: Path("/exchange/small-course/feedback/x").write_text("forged"))
+tried("packages", lambda: Path(sys.prefix, "lib/x").write_text("changed"))
+for name, port in OUTSIDE["ports"].items():
+    tried(name, lambda: connected(port))
+tried("network", lambda: socket.create_connection(("192.0.2.1", 80), timeout=5))
+tried("other processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and b"jupyterhub --config" in
+    open(f"/proc/{p}/cmdline", "rb").read().replace(b"\\0", b" ")])
+tried("become root", lambda: os.setuid(0))
+tried("new namespace", lambda: os.unshare(os.CLONE_NEWUSER) if hasattr(os, "unshare") else
+    subprocess.run(["unshare", "-U", "true"], capture_output=True, check=True))
+tried("own account", lambda: hub("/user"))
+for path in ("/users", "/users/grace", "/services", "/proxy", "/groups"):
+    tried("hub " + path, lambda: hub(path))
+"""
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
+    return small_classroom(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def hub(classroom: Classroom) -> Iterator[Hub]:
+    with classroom.running() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def ada(hub: Hub, classroom: Classroom) -> Person:
+    person = Person(classroom.address, "ada")
+    person.start_server()
+    return person
+
+
+def outcomes(ada: Person, classroom: Classroom) -> dict[str, str]:
+    port = int(classroom.address.rpartition(":")[2])
+    files = {
+        "homes": classroom.folder / "homes",
+        "another's home": classroom.folder / "homes/grace",
+        "another's inbound": classroom.exchange / "inbound/grace",
+        "gradebook": classroom.folder / "course",
+        "hub's database": classroom.folder / "hub/jupyterhub.sqlite",
+        "solutions": classroom.root / "solutions",
+        "rubrics": ROOT / "autograder/rubrics",
+        "solved notebooks": classroom.root / "notebooks",
+        "passwords of the machine": Path("/etc/shadow"),
+    }
+    outside = {"files": {name: str(path) for name, path in files.items()}, "ports": {"hub's port": port}}
+    said = ada.run(PROBE.replace("{outside}", repr(outside)))
+    return dict(line.split(" => ", 1) for line in said.splitlines() if " => " in line)
+
+
+def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, classroom: Classroom, hub: Hub) -> None:
+    (classroom.folder / "homes/grace/secret.txt").write_text("grace's")
+    found = outcomes(ada, classroom)
+    assert found["own home"] == "4" and found["own submission"] == "4" and found["own account"] == "200"
+    nothing = {"FileNotFoundError", "PermissionError", "[]"}
+    for name in ("homes", "another's home", "another's inbound", "gradebook", "hub's database", "solutions"):
+        assert found[name] in nothing, (name, found[name])
+    for name in ("rubrics", "solved notebooks", "passwords of the machine"):
+        assert found[name] in nothing, (name, found[name])
+    for name in ("release", "feedback", "packages"):
+        assert found[name] in {"OSError", "PermissionError"}, (name, found[name])
+    assert found["hub's port"] == "ConnectionRefusedError" and found["network"] == "OSError"
+    assert found["other processes"] == "[]"
+    assert found["become root"] == "PermissionError" and found["new namespace"] == "CalledProcessError"
+    for path in ("/users", "/users/grace", "/services", "/proxy", "/groups"):
+        assert found[f"hub {path}"] in {"403", "404"}, (path, found[f"hub {path}"])
+
+
+def test_a_learner_s_browser_enters_neither_the_formgrader_nor_another_s_server(ada: Person, hub: Hub) -> None:
+    assert ada.get("/services/small-course/formgrader").status_code == 403
+    assert ada.get("/services/small-course/api/contents").status_code == 403
+    assert ada.get("/hub/admin").status_code == 403
+    page = ada.get("/user/grace/lab")
+    assert page.status_code in (403, 404), page.url
+
+
+def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Person, classroom: Classroom) -> None:
+    assert ada.logged_in
+    assert not Person(classroom.address, "ada", "another password").logged_in
+    assert not Person(classroom.address, "mallory").logged_in
+    assert not Person(classroom.address, "instructor").logged_in, "instructors do not choose theirs"
+    assert not Person(classroom.address, "grace", "short").logged_in
+
+
+def test_a_submission_under_another_s_name_is_refused(ada: Person, classroom: Classroom) -> None:
+    ada.run(
+        "from pathlib import Path\n"
+        "for name in ('ada', 'grace'):\n"
+        "    Path(f'/exchange/small-course/inbound/{name}+phase1_data_parallel+2030-01-01 00:00:00.0 UTC').mkdir()"
+    )
+    collecting = [sys.executable, "-m", "nbgrader", "collect", "phase1_data_parallel", "--course=small-course"]
+    collecting += [f"--Exchange.root={classroom.exchange.parent}", "--ExchangeCollect.own_inbound=True"]
+    collecting += [f"--CourseDirectory.root={classroom.root / 'collected'}"]
+    here = ROOT / "autograder"
+    done = subprocess.run(collecting, env=classroom.environment, cwd=here, capture_output=True, text=True)
+    assert "it says that it is 'grace''s, but is in the folder of 'ada'" in done.stderr, done.stderr
+    assert os.listdir(classroom.root / "collected/submitted") == ["ada"], done.stderr
