@@ -42,6 +42,8 @@ QUESTIONS = {
         "labkit predict --model gpt-13b --cluster a100x32",
     ),
     "How do I run on our Slurm cluster?": ("slurm", "sbatch"),
+    "What does this error mean?": ("troubleshooting", "Default process group has not been initialized"),
+    "Which parallelism do I need for my model?": ("strategies", "Fastest layouts"),
     # teachers
     "How do I release, collect and grade?": ("start", "nbgrader collect phase3_multi_node"),
     "How are late submissions treated?": ("grading", "extension"),
