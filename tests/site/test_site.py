@@ -44,6 +44,7 @@ QUESTIONS = {
     "How do I run on our Slurm cluster?": ("slurm", "sbatch"),
     "What does this error mean?": ("troubleshooting", "Default process group has not been initialized"),
     "Which parallelism do I need for my model?": ("strategies", "Fastest layouts"),
+    "Why is my run slow?": ("performance", "Look for the rank that does not wait"),
     # teachers
     "How do I release, collect and grade?": ("start", "nbgrader collect phase3_multi_node"),
     "How are late submissions treated?": ("grading", "extension"),

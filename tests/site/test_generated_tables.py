@@ -1,4 +1,4 @@
-"""The tables of docs/strategies.md are what `benchmarks/strategies.py` makes."""
+"""The tables of docs/strategies.md and docs/performance.md are what their programs make."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import sick_runs  # noqa: E402
 import strategies  # noqa: E402
 
 SEARCHED = "8 x A100-80, NVLink"
@@ -27,6 +28,14 @@ def test_a_cluster_s_fastest_layouts_are_up_to_date() -> None:
     page = strategies.PAGE.read_text().splitlines()
     assert rows == [line for line in page if line.startswith(f"| {SEARCHED} |")]
     assert len(rows) == len(strategies.MODELS)
+
+
+def test_sick_runs_are_as_the_page_says_and_cures_help() -> None:
+    page = sick_runs.PAGE.read_text()
+    assert sick_runs.filled(page) == page, "run python benchmarks/sick_runs.py"
+    rows = [row.split("|") for row in sick_runs.table()[2:]]
+    assert len(rows) == 10
+    assert all(float(cured) < float(sick) for *_, sick, cured, _ in rows)
 
 
 def test_a_changed_table_is_noticed() -> None:

@@ -1,0 +1,171 @@
+"""Ten runs with something wrong, and the same runs cured: pictures and times for docs/performance.md, on virtual ranks.
+
+python benchmarks/sick_runs.py               # write the pictures and the table
+python benchmarks/sick_runs.py --check       # compare the table, and exit with 1 if it differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit import Job, Run, virtual
+from labkit.clusters.virtual import link, slow
+from labkit.plots import timelines
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "performance.md"
+
+START = """
+import time, torch, torch.distributed as dist
+
+dist.init_process_group()
+rank, ranks = dist.get_rank(), dist.get_world_size()
+big = torch.empty(4096, 4096)
+
+def compute(times=1):
+    for _ in range(times):
+        big @ big
+"""
+"""Of all programs; they run on fake tensors, which have shapes and modelled times, and no data."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that is slow, and its cure: programs, clusters and faults."""
+
+    name: str
+    sick: str
+    cured: str = ""
+    """The same program if empty; then the cluster or the faults differ."""
+    cluster: tuple[int, int] = (1, 4)
+    """Nodes, and ranks of each."""
+    options: tuple[tuple[str, Any], ...] = ()
+    cured_options: tuple[tuple[str, Any], ...] | None = None
+
+    def runs(self) -> tuple[Run, Run]:
+        """The sick run and the cured one. Raises RankFailed."""
+        options = self.options if self.cured_options is None else self.cured_options
+        return self._run(self.sick, dict(self.options)), self._run(self.cured or self.sick, dict(options))
+
+    def _run(self, program: str, options: dict[str, Any]) -> Run:
+        nodes, ranks = self.cluster
+        cluster = virtual("dgx-a100", nnodes=nodes, nproc_per_node=ranks, fake=True, **options)
+        return cluster.run(Job(source=START + program)).raise_if_failed()
+
+
+REDUCE = "for step in range(3):\n    compute(2)\n    dist.all_reduce(torch.empty(10_000_000))\n"
+CASES: Sequence[Case] = (
+    Case("one rank is slow", REDUCE, options=(("faults", [slow(2, 1.8)]),), cured_options=()),
+    Case(
+        "gradients wait for the whole backward pass",
+        "for step in range(2):\n    compute(4)\n    for _ in range(4):\n        dist.all_reduce(torch.empty(25_000_000))\n",
+        "for step in range(2):\n    works = []\n    for _ in range(4):\n        compute()\n"
+        "        works.append(dist.all_reduce(torch.empty(25_000_000), async_op=True))\n"
+        "    for work in works:\n        work.wait()\n",
+        cluster=(4, 1),
+    ),
+    Case(
+        "a message for each parameter",
+        "compute()\nfor _ in range(60):\n    dist.all_reduce(torch.empty(10_000))\n",
+        "compute()\ndist.all_reduce(torch.empty(600_000))\n",
+        cluster=(4, 1),
+    ),
+    Case(
+        "one network card is slow",
+        REDUCE,
+        cluster=(4, 1),
+        options=(("faults", [link(node=1, factor=0.1)]),),
+        cured_options=(),
+    ),
+    Case(
+        "input is not ready",
+        "for step in range(3):\n    time.sleep(0.008)\n    compute(2)\n    dist.all_reduce(torch.empty(10_000_000))\n",
+        REDUCE,
+    ),
+    Case(
+        "a pipeline of few microbatches",
+        "for _ in range(2):\n    if rank:\n        dist.recv(torch.empty(1_000_000), rank - 1)\n    compute(6)\n"
+        "    if rank < ranks - 1:\n        dist.send(torch.empty(1_000_000), rank + 1)\n",
+        "for _ in range(12):\n    if rank:\n        dist.recv(torch.empty(166_667), rank - 1)\n    compute(1)\n"
+        "    if rank < ranks - 1:\n        dist.send(torch.empty(166_667), rank + 1)\n",
+    ),
+    Case(
+        "everything goes through rank 0",
+        "compute()\nif rank:\n    dist.send(torch.empty(5_000_000), 0)\n    dist.recv(torch.empty(5_000_000), 0)\n"
+        "else:\n    for other in range(1, ranks):\n        dist.recv(torch.empty(5_000_000), other)\n"
+        "    for other in range(1, ranks):\n        dist.send(torch.empty(5_000_000), other)\n",
+        "compute()\ndist.all_reduce(torch.empty(5_000_000))\n",
+        cluster=(4, 1),
+    ),
+    Case(
+        "tensor-parallel ranks on different nodes",
+        "groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]\nfor layer in range(6):\n    compute()\n"
+        "    dist.all_reduce(torch.empty(8_000_000), group=groups[rank % 2])\n",
+        "groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]\nfor layer in range(6):\n    compute()\n"
+        "    dist.all_reduce(torch.empty(8_000_000), group=groups[rank // 2])\n",
+        cluster=(2, 2),
+    ),
+    Case(
+        "rank 0 saves while the others wait",
+        "for step in range(3):\n    compute(2)\n    dist.all_reduce(torch.empty(10_000_000))\n    if rank == 0:\n"
+        "        time.sleep(0.006)\n    dist.barrier()\n",
+        REDUCE,
+    ),
+    Case(
+        "shares of different size",
+        "for step in range(3):\n    compute(1 + rank)\n    dist.all_reduce(torch.empty(10_000_000))\n",
+        "for step in range(3):\n    compute(2 + (rank + step) % 2)\n    dist.all_reduce(torch.empty(10_000_000))\n",
+    ),
+)
+
+
+def write_pictures(folder: Path) -> None:
+    """`sick_N.png` and `cured_N.png` of each case, with equal time axes."""
+    for number, case in enumerate(CASES, 1):
+        sick, cured = case.runs()
+        pictures = timelines({f"run {number}": sick.trace, f"run {number}, cured": cured.trace})
+        for kind, picture in zip(("sick", "cured"), pictures, strict=True):
+            (folder / f"{kind}_{number}.png").write_bytes(picture.png())
+
+
+def table() -> list[str]:
+    """A row for each case: what is wrong, and both times."""
+    lines = ["| run | what is wrong | ms | cured, ms |", "|--:|---|--:|--:|"]
+    for number, case in enumerate(CASES, 1):
+        sick, cured = (run.trace.seconds * 1e3 for run in case.runs())
+        lines.append(f"| {number} | {case.name} | {sick:.1f} | {cured:.1f} |")
+    return lines
+
+
+def filled(page: str) -> str:
+    """The page with its table made anew."""
+    rows = "\n".join(table())
+    new, count = re.subn(
+        r"(<!-- table: runs -->\n).*?(\n<!-- end -->)", lambda m: f"{m[1]}\n{rows}\n{m[2]}", page, flags=re.DOTALL
+    )
+    assert count == 1, f"{PAGE} must have one table of runs"
+    return new
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table differs")
+    options = parser.parse_args()
+    old = PAGE.read_text()
+    new = filled(old)
+    if options.check:
+        print("the table is up to date" if new == old else f"{PAGE} differs: run python benchmarks/sick_runs.py")
+        return int(new != old)
+    write_pictures(DOCS / "images")
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
