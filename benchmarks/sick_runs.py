@@ -64,7 +64,8 @@ CASES: Sequence[Case] = (
     Case("one rank is slow", REDUCE, options=(("faults", [slow(2, 1.8)]),), cured_options=()),
     Case(
         "gradients wait for the whole backward pass",
-        "for step in range(2):\n    compute(4)\n    for _ in range(4):\n        dist.all_reduce(torch.empty(25_000_000))\n",
+        "for step in range(2):\n    compute(4)\n    for _ in range(4):\n"
+        "        dist.all_reduce(torch.empty(25_000_000))\n",
         "for step in range(2):\n    works = []\n    for _ in range(4):\n        compute()\n"
         "        works.append(dist.all_reduce(torch.empty(25_000_000), async_op=True))\n"
         "    for work in works:\n        work.wait()\n",

@@ -32,6 +32,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     from labkit.notebook import (
         choosing,
         exercising,
+        explaining,
         failures,
         helping,
         monitoring,
@@ -46,7 +47,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     choice = choosing.Choice()
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics(), *monitoring.magics())
     exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())
-    for magic in (*choosing.magics(choice), *run, *exercise):
+    pages = explaining.magics()
+    for magic in (*choosing.magics(choice), *run, *exercise, *pages):
         magic.register(shell)
     # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
     shared().start()

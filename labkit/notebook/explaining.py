@@ -1,0 +1,99 @@
+"""`%explain`: the page that belongs to a word, to an event of a trace, or to the last error, in place."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+from IPython.display import Markdown, display
+
+from labkit.catalogue import root, workspace
+from labkit.clusters import RankFailed
+from labkit.explanations import Explanation, entries, explain_error, explain_word, similar_words
+from labkit.notebook.magics import Magic
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def magics() -> list[Magic]:
+    """The magic."""
+    explain = Magic(
+        "explain",
+        _explain,
+        """Explain a word, an event of a trace, or the last error.
+
+        %explain                 the last error: its cause, what to do, where to see it
+        %explain bucket          a word of the glossary
+        %explain irecv           a name in a trace
+        %explain DeadlockError   a type of error
+        """,
+        words=lambda: [entry.title for entry in entries("glossary.md")],
+    )
+    explain.option("word", nargs="*", metavar="WORD", help="such as all-reduce; the last error if you give none")
+    return [explain]
+
+
+def _explain(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+    if not entries("glossary.md"):
+        raise UsageError(f"%explain: the pages are in the course folder, and there is none in {root() / 'docs'}")
+    found = _of_word(" ".join(options.word)) if options.word else _of_last_error()
+    display(Markdown(shown(found, Path.cwd())))
+
+
+def _of_word(word: str) -> Explanation:
+    found = explain_word(word)
+    if found is None:
+        near = similar_words(word)
+        offer = f"did you mean {' or '.join(near)}?" if near else "docs/glossary.md lists all words"
+        raise UsageError(f"%explain: no page explains {word!r}; {offer}")
+    return found
+
+
+def _of_last_error() -> Explanation:
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        raise UsageError("%explain: no cell has failed yet; give a word, such as %explain all-reduce")
+    found = explain_error(texts(error))
+    if found is None:
+        first = texts(error)[0].partition("\n")[0]
+        raise UsageError(f"%explain: no page has this error: {first[:120]}; docs/troubleshooting.md lists those it has")
+    return found
+
+
+def texts(error: BaseException) -> Sequence[str]:
+    """An error as `TYPE: MESSAGE`; of a failed run, the error of each rank, that of the first failure first."""
+    if not isinstance(error, RankFailed):
+        return [f"{type(error).__name__}: {error}"]
+    run = error.run
+    first = run.first_failure
+    ranks = [*([first] if first is not None else []), *run.ranks]
+    found = [f"{rank.error.type}: {rank.error.message}" for rank in ranks if rank.error is not None]
+    return [*([run.stopped] if run.stopped else []), *found] or [f"RankFailed: {error}"]
+
+
+def shown(entry: Explanation, folder: Path) -> str:
+    """The entry as Markdown, with links that hold in a notebook of `folder`."""
+    docs = root() / "docs"
+
+    def link(match: re.Match[str]) -> str:
+        address, hash_, anchor = match[1].partition("#")
+        if "://" in address:
+            return match[0]
+        target = (docs / address).resolve() if address else docs / entry.page
+        notebooks = (root() / "notebooks").resolve()
+        if target.is_relative_to(notebooks) and (own := workspace() / target.relative_to(notebooks)).exists():
+            target = own
+        return f"]({os.path.relpath(target, folder)}{hash_}{anchor})"
+
+    page = os.path.relpath(docs / entry.page, folder)
+    more = f"[{entry.page.removesuffix('.md')}]({page}#{entry.anchor})"
+    return f"**{entry.title}**\n\n{_LINK.sub(link, entry.text)}\n\nFrom the page {more}."

@@ -1,0 +1,98 @@
+"""%explain: a word, an event of a trace, the last error, in place and with links that hold where the notebook is."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from labkit import Job, virtual
+from labkit.catalogue import find
+from labkit.explanations import entries, explain_error, explain_word
+from labkit.notebook import explaining
+from labkit.start import own_copy
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()  # displays go to the one that is the instance
+    for magic in explaining.magics():
+        magic.register(shell)
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def run(shell: InteractiveShell, line: str) -> tuple[str, str]:
+    """What a cell shows as Markdown, and what it prints, its error included."""
+    with capture_output() as captured:
+        shell.run_cell(line)
+    return "\n".join(
+        output.data.get("text/markdown", "") for output in captured.outputs
+    ), captured.stdout + captured.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "title"),
+    [
+        ("bucket", "bucket"),
+        ("all_reduce", "all-reduce"),
+        ("irecv", "receive"),
+        ("Tensor parallelism", "tensor parallelism"),
+        ("job", "job, run"),
+        ("DeadlockError", "Everybody sends first"),
+    ],
+)
+def test_words_events_and_types_of_errors(shell: InteractiveShell, word: str, title: str) -> None:
+    shown, _ = run(shell, f"%explain {word}")
+    assert shown.startswith(f"**{title}**\n"), shown
+
+
+def test_an_unknown_word_gets_similar_ones(shell: InteractiveShell) -> None:
+    _, printed = run(shell, "%explain parallel")
+    assert "no page explains 'parallel'; did you mean" in printed and "data parallelism" in printed
+
+
+def test_the_last_error_of_ranks(shell: InteractiveShell) -> None:
+    program = (
+        "import torch.distributed as dist\ndist.init_process_group()\nif dist.get_rank() == 0:\n    dist.barrier()"
+    )
+    shell.user_ns["failed"] = virtual(nproc_per_node=2).run(Job(source=program))
+    assert "no cell has failed yet" in run(shell, "%explain")[1]
+    run(shell, "failed.raise_if_failed()")
+    shown, _ = run(shell, "%explain")
+    assert shown.startswith("**One rank skips a collective**\n") and "**Fix**" in shown
+
+
+def test_the_last_error_of_the_notebook(shell: InteractiveShell) -> None:
+    run(shell, "import torch\ntorch.ones(1).sum().backward()")
+    assert run(shell, "%explain")[0].startswith("**The loss has no graph**\n")
+    run(shell, "1 / 0")
+    assert "no page has this error: ZeroDivisionError: division by zero" in run(shell, "%explain")[1]
+
+
+def test_a_consequence_does_not_hide_its_cause() -> None:
+    errors = ["RuntimeError: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != float"]
+    found = explain_error([*errors, "RuntimeError: Connection closed by peer [127.0.0.1]:5516"])
+    assert found is not None and found.title == "Two dtypes in one product"
+
+
+def test_links_lead_to_own_notebooks_and_to_pages(workspace: Path) -> None:
+    own_copy(find("ddp"))
+    entry = explain_word("bucket")
+    assert entry is not None
+    folder = workspace / "phase1_data_parallel"
+    links = re.findall(r"\]\(([^)#]+)", explaining.shown(entry, folder))
+    assert links[0] == "../phase3_multi_node/11_ddp.ipynb"
+    assert all(Path(os.path.normpath(folder / link)).is_file() for link in links) and len(links) == 2
+
+
+def test_each_word_is_explained_once() -> None:
+    titles = [part for entry in entries("glossary.md") for part in entry.title.lower().split(", ")]
+    assert len(titles) > 60 and len(set(titles)) == len(titles)
+    assert [entry.title for entry in entries("glossary.md") if not entry.text] == []
