@@ -104,6 +104,16 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     edit.set_defaults(run=_edit)
 
     commands.add_parser("launch", help="run a program on the ranks of a cluster, as torchrun does", add_help=False)
+    jobs = commands.add_parser("jobs", help="list what launch --detach has started")
+    jobs.add_argument("--prune", action="store_true", help="forget jobs that have ended, with their output")
+    jobs.set_defaults(run=_jobs)
+    logs = commands.add_parser("logs", help="show the output of a detached job")
+    logs.add_argument("name", metavar="JOB", help="its name, train-3")
+    logs.add_argument("-f", "--follow", action="store_true", help="until it ends, and exit as the job does")
+    logs.set_defaults(run=_logs)
+    stop = commands.add_parser("stop", help="end detached jobs")
+    stop.add_argument("names", nargs="+", metavar="JOB", help="its name, train-3; of an array, all or one: train-3_1")
+    stop.set_defaults(run=_stop)
     commands.add_parser("predict", help="predict a step's time and memory, find the best layout", add_help=False)
     commands.add_parser("calibrate", help="measure this machine, and save the results for predictions", add_help=False)
     commands.add_parser("bench", help="measure how training scales: bench scaling --gpus 1 2 4 8", add_help=False)
@@ -166,6 +176,24 @@ def _launch(arguments: list[str]) -> int:
         return command.main(arguments)
     except InvalidJob as error:
         raise CommandError(str(error)) from None
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    from labkit.launch import job_commands
+
+    return job_commands.jobs(options.prune)
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from labkit.launch import job_commands
+
+    return job_commands.logs(options.name, options.follow)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from labkit.launch import job_commands
+
+    return job_commands.stop(options.names)
 
 
 def _predict(arguments: list[str]) -> int:

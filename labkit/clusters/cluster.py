@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from labkit.clusters.job import GpusOrCores, Job
@@ -27,6 +28,15 @@ class State:
 
 OnState = Callable[[State], None]
 """Called whenever a job's state changes."""
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """State of a batch job."""
+
+    phase: Literal["queued", "running", "ended"]
+    text: str
+    """Description: `Slurm job 17 waits: Priority, other jobs come first`."""
 
 
 class Cluster(Protocol):
@@ -86,6 +96,30 @@ class SrunCluster(Protocol):
 
     def srun_options(self, nnodes: int) -> list[str]:
         """Options for one process on each of `nnodes` nodes, which starts the ranks itself, as torchrun does."""
+
+
+@runtime_checkable
+class BatchCluster(Protocol):
+    """A cluster that takes batch jobs, which go on without the program that has submitted them."""
+
+    def submit(self, jobs: Sequence[Job], command: Sequence[str], name: str, output: Path, array: str | None) -> str:
+        """Submit a batch job in which a program will run `jobs`, one after the other; return its identifier.
+
+        command: words for this cluster's Python. output: file for what the program prints. array: indexes as sbatch
+        takes them, `0-3`, one job for each; `%a` in `command` and `output` is the index. Identifiers of the single
+        jobs are then `ID_INDEX`. Raises `InvalidJob` if the cluster refuses it.
+        """
+
+    def in_batch_job(self) -> Cluster:
+        """This cluster, for a program that runs in a batch job: jobs run on the nodes of that one."""
+
+    @staticmethod
+    def batch_state(batch_id: str) -> BatchState:
+        """State of a batch job. Raises `InvalidJob` if the cluster does not answer."""
+
+    @staticmethod
+    def cancel(batch_id: str) -> None:
+        """End a batch job; return when it has ended. Raises `InvalidJob` if the cluster does not answer."""
 
 
 @runtime_checkable

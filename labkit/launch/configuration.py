@@ -40,7 +40,7 @@ _OTHER_NAMES = {
 _OTHER_VALUES = {("precision", "fp32"): "no"}
 """Values, too: a bare `no` means False in YAML."""
 
-_OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run")
+_OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run", "detach", "array")
 """Options of `labkit launch` that a file does not take."""
 
 

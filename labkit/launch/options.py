@@ -56,6 +56,10 @@ def parser() -> argparse.ArgumentParser:
     known = cluster_kinds.registered()
     add("--cluster", metavar="KIND", help=f"{', '.join(known)} (default: local)")
     launch_options.add_options(add, "program", _REFUSED, _c10d)
+    add("--detach", action="store_true",
+        help="start the program and return: labkit jobs, labkit logs and labkit stop find it again")  # fmt: skip
+    add("--array", metavar="INDEXES", help="with --detach, on slurm: one job for each index, 0-3 or 0-99%%4; "
+        "%%a in the program's arguments is the index")  # fmt: skip
     add("--dry-run", action="store_true",
         help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
     add("--save", type=Path, metavar="run.sh|job.sbatch",
@@ -84,6 +88,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         made.error(f"unknown {kind} {unknown[0]}; words for the program go after --")
     if sum(given is not None for given in (options.file, options.module, options.config)) != 1:
         made.error("give either a FILE, or -m MODULE, or --config FILE")
+    if options.array is not None and not options.detach:
+        made.error("--array needs --detach")
+    if options.detach and (options.dry_run or options.print_command or options.save is not None):
+        made.error("--detach runs the program: leave out --dry-run, --print-command and --save")
     options.arguments = tuple(arguments)
     return options
 

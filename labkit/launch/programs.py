@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from labkit.clusters import Script
+from labkit.clusters import Job, Script
 from labkit.commands import CommandError, require_file
 
 
@@ -32,15 +32,15 @@ class Program:
     first_line: int = 1
     """Line at which `source` begins; 2 below a magic's line."""
 
-    def require_syntax(self) -> None:
-        """Raise `ProgramSyntaxError` unless the text compiles."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the ranks will show them
-                padded = "\n" * (self.first_line - 1) + self.source
-                compile(padded, self.filename, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:  # ValueError: null bytes
-            raise ProgramSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
+
+def require_syntax(job: Job) -> None:
+    """Raise `ProgramSyntaxError` unless the source of `job` compiles."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks will show them
+            compile("\n" * (job.first_line - 1) + str(job.source), job.filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+        raise ProgramSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
 
 
 def from_file(file: Path, arguments: Sequence[str]) -> Program:

@@ -1,4 +1,4 @@
-"""Run a job from a shell: its output as ranks print it, its failure as text, its exit status."""
+"""Run tasks from a shell: their output as ranks print it, failures as text, the exit status."""
 
 from __future__ import annotations
 
@@ -6,19 +6,48 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from labkit.clusters import Cluster, InvalidJob, Job, Run, State
-from labkit.clusters.cluster import ModelledCluster, ReleasableCluster, RemoteCluster
+from labkit.clusters.cluster import BatchCluster, ModelledCluster, ReleasableCluster, RemoteCluster
 from labkit.clusters.forkserver import ForkServerDied
+from labkit.launch import options, programs
+from labkit.launch.exit_status import FAILED, INTERRUPTED, TERMINATED, UNREAD
 from labkit.launch.output import LiveOutput
+from labkit.launch.tasks import Task
 from labkit.rank_output import failures
 
-FAILED, INTERRUPTED, TERMINATED, UNREAD = 1, 130, 143, 141
-"""Exit statuses: torchrun's for any failure of a rank; of a shell's for SIGINT, SIGTERM and SIGPIPE."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def run_tasks(tasks: Sequence[Task], in_batch_job: bool = False) -> int:
+    """Run tasks one after the other until one fails that may not; return its exit status, or 0.
+
+    in_batch_job: whether this process runs in a batch job of the cluster, whose nodes are for the tasks.
+    Raises `InvalidJob` for a task that its cluster cannot run.
+    """
+    for task in tasks:
+        if task.title:
+            print(task.title, file=sys.stderr)
+        status = _run_task(task, in_batch_job)
+        if status and not (task.may_fail and status == FAILED):
+            return status
+    return 0
+
+
+def _run_task(task: Task, in_batch_job: bool) -> int:
+    cluster = options.cluster(task.options)
+    if in_batch_job and isinstance(cluster, BatchCluster):
+        cluster = cluster.in_batch_job()
+    try:
+        programs.require_syntax(task.job)
+    except programs.ProgramSyntaxError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    task.show_lines()
+    return run(cluster, task.job)
 
 
 def run(cluster: Cluster, job: Job) -> int:

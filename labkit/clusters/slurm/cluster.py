@@ -8,15 +8,16 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from labkit.clusters.agent import LaunchPlan, NodeInfo, Nodes, NodesConnection, NodesLost, open_connection
-from labkit.clusters.cluster import OnOutput, OnState, State
+from labkit.clusters.cluster import BatchState, OnOutput, OnState, State
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
-from labkit.clusters.slurm import clients
+from labkit.clusters.slurm import batch, clients
 from labkit.clusters.slurm.allocation import Allocation
 from labkit.clusters.slurm.script import ResourceRequest, job_script, step_command
 from labkit.clusters.slurm.steps import Step, Steps
@@ -33,13 +34,21 @@ class SlurmCluster:
     kind = "slurm"
 
     def __init__(
-        self, asked: ResourceRequest, keep: float, python: str, backend: str | None, timeout: float | None
+        self,
+        asked: ResourceRequest,
+        keep: float,
+        python: str,
+        backend: str | None,
+        timeout: float | None,
+        allocate: Callable[[ResourceRequest], Allocation | batch.CurrentAllocation] = Allocation,
     ) -> None:
         self._asked = asked
         self._keep = keep
+        self._python = python
         self._agent = [python, "-P", "-m", "labkit.clusters.agent"]
         self._backend = backend
         self._timeout = timeout
+        self._allocate = allocate
         self._lock = threading.Lock()
         self._held: _HeldNodes | None = None
         self._timer: threading.Timer | None = None
@@ -81,6 +90,32 @@ class SlurmCluster:
         kept = [option for option in asked.options() if not option.startswith(left_out)]
         cpus = asked.cpus_per_task * asked.nproc_per_node
         return [*kept, "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+
+    def submit(self, jobs: Sequence[Job], command: Sequence[str], name: str, output: Path, array: str | None) -> str:
+        """Submit a job that runs `command` by Python on its first node, with nodes for each of `jobs`.
+
+        See `BatchCluster.submit`.
+        """
+        asked = [self._asked_for(job) for job in jobs]
+        most = {field: max(getattr(one, field) for one in asked) for field in ("nnodes", "nproc_per_node")}
+        script = batch.batch_script(replace(self._asked, **most), [self._python, *command], name, output, array)
+        return batch.submit(script)
+
+    def in_batch_job(self) -> SlurmCluster:
+        """This cluster, for a program that runs in a batch job: jobs run on the nodes of that one."""
+        return SlurmCluster(
+            self._asked, self._keep, self._python, self._backend, self._timeout, batch.CurrentAllocation
+        )
+
+    @staticmethod
+    def batch_state(batch_id: str) -> BatchState:
+        """State of a batch job. Raises `InvalidJob` if Slurm does not answer."""
+        return batch.batch_state(batch_id)
+
+    @staticmethod
+    def cancel(batch_id: str) -> None:
+        """End a batch job; return when it has ended. Raises `InvalidJob` if Slurm does not answer."""
+        batch.cancel(batch_id)
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` if Slurm does not allocate the nodes."""
@@ -168,7 +203,7 @@ class SlurmCluster:
                 )
             self._let_go()
         if self._held is None:
-            allocation = Allocation(asked)
+            allocation = self._allocate(asked)
             try:
                 allocation.wait(on_state)
                 self._held = _HeldNodes(allocation, self._agent)
@@ -225,7 +260,7 @@ class SlurmCluster:
 class _HeldNodes:
     """Allocated nodes, with an agent on each."""
 
-    def __init__(self, allocation: Allocation, agent: Sequence[str]) -> None:
+    def __init__(self, allocation: Allocation | batch.CurrentAllocation, agent: Sequence[str]) -> None:
         self.asked = allocation.asked
         self.job_id = allocation.job_id
         self.names = allocation.nodes

@@ -1,0 +1,120 @@
+"""Detached jobs: what `labkit launch --detach` starts, each with a folder of its own in which it is found again.
+
+A job is run by a process of its own, the launcher (labkit/launch/launcher.py): on this machine, in a session that does
+not end with the shell, or where the cluster has batch jobs, in one. Its folder, below `$XDG_STATE_HOME/labkit/jobs`:
+
+    job.json          what runs, as it was at the time of the launch
+    environment.json  variables for a launcher in a batch job, which deletes the file
+    output            what the launcher prints: the lines of the ranks, notes and failures
+    lock              locked as long as a launcher on this machine runs
+    pid, batch_id     of the launcher, as process or as batch job
+    exit_status       of the job, once it has ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.commands import CommandError
+from labkit.replaced_files import replace_text
+
+
+@dataclass(frozen=True)
+class DetachedJob:
+    """A job by its folder. Raises `OSError` if that is removed meanwhile."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """`train-3`; `train-3_1` in an array."""
+        return self.folder.name
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What job.json contains: `command`, `cluster`, `directory`, `host`, `started`, `in_batch_job`, `tasks`."""
+        found: dict[str, Any] = json.loads((self.folder / "job.json").read_text())
+        return found
+
+    @property
+    def exit_status(self) -> int | None:
+        """None as long as it has not ended, and if its launcher was killed."""
+        found = self._read("exit_status")
+        return int(found) if found else None
+
+    def end(self, status: int) -> None:
+        """Record the exit status."""
+        replace_text(self.folder / "exit_status", f"{status}\n")
+
+    @property
+    def batch_id(self) -> str:
+        """Identifier of the batch job that runs it; empty for a process, and until it is submitted."""
+        return self._read("batch_id")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the launcher; 0 if it is a batch job."""
+        return int(self._read("pid") or 0)
+
+    def is_locked(self) -> bool:
+        """Return whether a launcher on this machine runs the job."""
+        with contextlib.suppress(FileNotFoundError), open(self.folder / "lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def take_environment(self) -> dict[str, str]:
+        """Return the variables of the shell that launched the job, and delete the file that has them."""
+        file = self.folder / "environment.json"
+        found: dict[str, str] = json.loads(file.read_text())
+        file.unlink()
+        return found
+
+    def forget(self) -> None:
+        """Remove the job's folder."""
+        shutil.rmtree(self.folder)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+
+def all_jobs() -> list[DetachedJob]:
+    """Return the jobs of this user, the oldest first."""
+    found = [DetachedJob(file.parent) for file in jobs_folder().glob("*/job.json")]
+    return sorted(found, key=lambda job: (job.record["started"], _natural(job.name)))
+
+
+def find(name: str) -> list[DetachedJob]:
+    """Return the job of that name, or all jobs of the array. Raises `CommandError` if there is none."""
+    known = all_jobs()
+    found = [job for job in known if job.name == name or job.name.rpartition("_")[0] == name]
+    if not found:
+        names = ", ".join(job.name for job in known[-5:])
+        raise CommandError(f"there is no job {name}; " + (f"the latest are {names}" if names else "there are no jobs"))
+    return found
+
+
+def jobs_folder() -> Path:
+    """Return the folder of all jobs. It is in the home directory, which nodes of a cluster usually share."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "labkit" / "jobs"
+
+
+def _natural(name: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
