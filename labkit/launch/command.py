@@ -40,7 +40,8 @@ def _detach(found: Sequence[Task], options: argparse.Namespace, words: Sequence[
         clusters[0].require()
     name = detaching.start(found, clusters[0], _short_name(options), words, options.array)
     print(name)
-    print(f"started: labkit logs -f {name} shows its output, labkit stop {name} ends it", file=sys.stderr)
+    one = name if options.array is None else f"{name}_INDEX"
+    print(f"started: labkit logs -f {one} shows its output, labkit stop {name} ends it", file=sys.stderr)
     return 0
 
 

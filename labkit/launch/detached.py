@@ -44,7 +44,7 @@ class DetachedJob:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What job.json contains: `command`, `cluster`, `directory`, `host`, `started`, `in_batch_job`, `tasks`."""
+        """What job.json contains: `command`, `cluster`, `directory`, `host`, `launched`, `in_batch_job`, `tasks`."""
         found: dict[str, Any] = json.loads((self.folder / "job.json").read_text())
         return found
 
@@ -98,7 +98,7 @@ class DetachedJob:
 def all_jobs() -> list[DetachedJob]:
     """Return the jobs of this user, the oldest first."""
     found = [DetachedJob(file.parent) for file in jobs_folder().glob("*/job.json")]
-    return sorted(found, key=lambda job: (job.record["started"], _natural(job.name)))
+    return sorted(found, key=lambda job: (job.record["launched"], _natural(job.name)))
 
 
 def find(name: str) -> list[DetachedJob]:

@@ -37,7 +37,7 @@ def start(tasks: Sequence[Task], cluster: Cluster, program: str, command: Sequen
         "cluster": cluster.kind,
         "directory": os.getcwd(),
         "host": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "launched": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "in_batch_job": isinstance(cluster, BatchCluster),
     }
     try:

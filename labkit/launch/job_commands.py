@@ -53,12 +53,12 @@ def jobs(prune: bool) -> int:
         print("no jobs: labkit launch --detach starts one")
         return 0
     table = Table(box=SIMPLE_HEAD)
-    for column in ("job", "state", "cluster", "started", "command"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("job", "started"))
+    for column in ("job", "state", "cluster", "launched", "command"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("job", "launched"))
     for job in known:
         record = job.record
         where = f"{record['cluster']} {job.batch_id}".strip()
-        table.add_row(job.name, state(job).text, where, record["started"].replace("T", " "), record["command"])
+        table.add_row(job.name, state(job).text, where, record["launched"].replace("T", " "), record["command"])
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     Console(highlight=False, markup=False, width=width).print(table)
     return 0

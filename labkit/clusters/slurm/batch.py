@@ -60,7 +60,7 @@ def batch_state(batch_id: str) -> BatchState:
         why = state.why_never() or state.why_it_waits()
         return BatchState("queued", f"Slurm job {batch_id} waits" + (f": {why}" if why else ""))
     if state.runs or state.state == "COMPLETING":
-        return BatchState("running", f"Slurm job {batch_id} on {state.nodes}")
+        return BatchState("running", f"running on {state.nodes}")
     ending = state.why_it_ended("").format(job=batch_id, limit="")
     return BatchState("ended", ending or f"Slurm job {batch_id}: {state.state.lower()}")
 

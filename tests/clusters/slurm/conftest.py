@@ -30,3 +30,14 @@ def rig(running_rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slur
     left = running_rig.jobs()
     running_rig.clear()
     assert not left, "jobs were left in the queue"
+
+
+@pytest.fixture
+def separate_nodes(rig: SlurmRig) -> SlurmRig:
+    """The same, with nodes that have a network of their own and can be lost."""
+    needs_packages("iproute2")
+    if os.geteuid() != 0:
+        pytest.skip("needs root: nodes with a network of their own")
+    if not rig.namespaces:
+        pytest.skip("needs a machine that allows root to make namespaces")
+    return rig

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
-from system_packages import needs_packages
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
@@ -173,16 +172,8 @@ def test_a_job_that_is_cancelled_from_outside_says_so(rig: SlurmRig) -> None:
     assert "was cancelled with scancel, or by an administrator" in run.stopped
 
 
-def needs_nodes_with_a_network(rig: SlurmRig) -> None:
-    needs_packages("iproute2")
-    if os.geteuid() != 0:
-        pytest.skip("needs root: nodes with a network of their own")
-    if not rig.namespaces:
-        pytest.skip("needs a machine that allows root to make namespaces")
-
-
-def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRig) -> None:
-    needs_nodes_with_a_network(rig)
+def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(separate_nodes: SlurmRig) -> None:
+    rig = separate_nodes
     printed = []
 
     def cut_off(rank: int, stream: str, text: str) -> None:
@@ -202,8 +193,8 @@ def test_a_node_that_dies_is_named_with_its_ranks_and_slurms_reason(rig: SlurmRi
     assert rig.jobs() == []
 
 
-def test_a_node_that_dies_is_done_without_where_fewer_will_do(rig: SlurmRig) -> None:
-    needs_nodes_with_a_network(rig)
+def test_a_node_that_dies_is_done_without_where_fewer_will_do(separate_nodes: SlurmRig) -> None:
+    rig = separate_nodes
 
     def cut_off(rank: int, stream: str, text: str) -> None:
         if rank == 3:
