@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -96,6 +96,20 @@ class SrunCluster(Protocol):
 
     def srun_options(self, nnodes: int) -> list[str]:
         """Options for one process on each of `nnodes` nodes, which starts the ranks itself, as torchrun does."""
+
+
+@runtime_checkable
+class ManifestCluster(Protocol):
+    """A cluster that takes a job as a file, a manifest."""
+
+    def torchrun_manifest(
+        self, name: str, command: Callable[[str, str, str], Sequence[str]], files: Mapping[str, str]
+    ) -> str:
+        """Objects that run torchrun on each node, as YAML.
+
+        command: returns torchrun's words for the address of the first node, a node's own number and the folder of
+        `files`, which are text by name. Raises `InvalidJob` if the cluster would reject it.
+        """
 
 
 @runtime_checkable

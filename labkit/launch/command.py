@@ -58,9 +58,10 @@ def _save(options: argparse.Namespace) -> int:
         more = "; in a notebook: %%torchrun --save FILE.py" if options.config is None else ""
         raise InvalidJob(f"--save and --print-command are for one program, a file or a module{more}")
     chosen = cluster(options)
-    command = saving.torchrun_command(program(options), options, chosen)
+    found = program(options)
+    command = saving.torchrun_command(found, options, chosen)
     if options.save is not None:
-        saving.save(options.save, command, chosen, options.force)
+        saving.save(options.save, found, command, chosen, options.force)
         print(f"saved as {options.save}")
     if options.print_command:
         print(command.explained(chosen))

@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
         "%%a in the program's arguments is the index")  # fmt: skip
     add("--dry-run", action="store_true",
         help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
-    add("--save", type=Path, metavar="run.sh|job.sbatch",
-        help="write what runs the program by torchrun, without the lab: a script, or a job for sbatch")  # fmt: skip
+    add("--save", type=Path, metavar="run.sh|job.sbatch|job.yaml",
+        help="write a script, or a job for sbatch or kubectl, that runs the program without the lab")  # fmt: skip
     add("--force", action="store_true", help="--save may overwrite a file")
     add("--print-command", action="store_true", help="show the torchrun command instead of running the program")
     group = made.add_argument_group("options of the cluster, as for %cluster")

@@ -1,15 +1,16 @@
-"""Write what runs a program without the lab: a shell script with torchrun's command, or a job for Slurm's `sbatch`."""
+"""Write what runs a program without the lab: torchrun's command as a script, a job for Slurm, or one for Kubernetes."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.clusters import Cluster, InvalidJob
-from labkit.clusters.cluster import ModelledCluster, SrunCluster
+from labkit.clusters.cluster import ManifestCluster, ModelledCluster, SrunCluster
 from labkit.clusters.launch_options import Nodes, asked_nodes
-from labkit.clusters.torchrun_command import TorchrunCommand, environment
+from labkit.clusters.torchrun_command import TorchrunCommand, environment, exercises_used
 from labkit.launch.programs import Program
 
 
@@ -31,16 +32,20 @@ def torchrun_command(program: Program, options: argparse.Namespace, cluster: Clu
     )
 
 
-def save(path: Path, command: TorchrunCommand, cluster: Cluster, force: bool) -> None:
+def save(path: Path, program: Program, command: TorchrunCommand, cluster: Cluster, force: bool) -> None:
     """Write `path`, whose suffix selects the format. Raises `InvalidJob` if it cannot be written."""
     if path.suffix == ".sbatch":
         if not isinstance(cluster, SrunCluster):
             raise InvalidJob(f"--save {path}: a job for sbatch needs --cluster slurm and its options")
         text = sbatch_script(command, cluster)
+    elif path.suffix in (".yaml", ".yml"):
+        if not isinstance(cluster, ManifestCluster):
+            raise InvalidJob(f"--save {path}: a manifest for kubectl needs --cluster kubernetes and its options")
+        text = manifest(program, command, cluster)
     elif path.suffix == ".sh":
         text = shell_script(command, cluster)
     else:
-        raise InvalidJob(f"--save {path}: the name must end in .sh or .sbatch")
+        raise InvalidJob(f"--save {path}: the name must end in .sh, .sbatch or .yaml")
     if path.exists() and not force:
         raise InvalidJob(f"{path} exists; --force overwrites it")
     try:
@@ -93,3 +98,22 @@ def sbatch_script(command: TorchrunCommand, cluster: SrunCluster) -> str:
         lines[-1] = f"export {lines[-1]}"
         words = ["sh", "-c", shlex.quote(" ".join(words))]
     return "\n".join([*lines, " ".join([*srun, *words])]) + "\n"
+
+
+def manifest(program: Program, command: TorchrunCommand, cluster: ManifestCluster) -> str:
+    """Return Kubernetes' objects for `kubectl apply`. Raises `InvalidJob` if pods could not run the program."""
+    if command.nnodes.least is not None:
+        raise InvalidJob("--nnodes MIN:MAX: a Job of Kubernetes has a fixed number of pods")
+    if used := exercises_used(program.source):
+        raise InvalidJob(
+            f"the program imports your {', '.join(used)}, which a manifest does not contain: leave out --save"
+        )
+    file = Path(command.program[0]).name if program.script.module is None else None
+
+    def words(host: str, number: str, folder: str) -> list[str]:
+        mounted = command if file is None else replace(command, program=(f"{folder}/{file}", *command.program[1:]))
+        # a manifest has words as they are, not as a shell reads them
+        return [part for word in mounted.words(host, number, "labkit") for part in shlex.split(word)]
+
+    name = Path(file).stem if file is not None else command.program[1].rpartition(".")[2]
+    return cluster.torchrun_manifest(name, words, {} if file is None else {file: program.source})

@@ -54,7 +54,7 @@ def test_a_shell_script_for_each_of_several_nodes(folder: Path) -> None:
     ("words", "answer"),
     [
         (["train.py", "--save", "job.sbatch"], "--save job.sbatch: a job for sbatch needs --cluster slurm"),
-        (["train.py", "--save", "job.yaml"], "--save job.yaml: the name must end in .sh or .sbatch"),
+        (["train.py", "--save", "job.txt"], "--save job.txt: the name must end in .sh, .sbatch or .yaml"),
         (["train.py", "--save", "there.sh"], "there.sh exists; --force overwrites it"),
         (["train.py", "--save", "no/where.sh"], "no/where.sh cannot be written: No such file or directory"),
         (["train.py", "--nnodes", "1:2", "--master-port", "1", "--save", "a.sh"], "torchrun chooses MASTER_PORT"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
-from labkit.clusters.kubernetes import manifest, trainjob
+from labkit.clusters.kubernetes import manifest, torchrun_job, trainjob
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 from labkit.clusters.kubernetes.sessions import delete_orphans, session
@@ -89,6 +90,18 @@ class KubernetesCluster:
         secret["stringData"] = {manifest.REQUEST: "the cell and what it needs: left out here", manifest.ALIVE: "0"}
         things = [secret, *self._things(names, shape, self.timeout, patching)]
         return str(yaml.safe_dump_all(things, sort_keys=False, default_flow_style=False))
+
+    def torchrun_manifest(
+        self, name: str, command: Callable[[str, str, str], Sequence[str]], files: Mapping[str, str]
+    ) -> str:
+        """The objects of a job that runs torchrun in each pod, for `kubectl apply`; see `ManifestCluster`.
+
+        They have no namespace, unless one was chosen: kubectl's own is used.
+        """
+        names = Names(_dns_label(name), self.namespace or "", "")
+        master = "127.0.0.1" if self.nnodes == 1 else names.master
+        words = command(master, torchrun_job.NODE_NUMBER, torchrun_job.PROGRAM_FOLDER)
+        return torchrun_job.as_yaml(torchrun_job.torchrun_job(names, self.shape, words, files))
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` in fresh pods; see `Cluster.run`. `on_state` may be called from another thread.
@@ -262,6 +275,12 @@ def _largest(job: Job) -> str:
     }
     name, size = max(((name, size()) for name, size in sizes.items()), key=lambda item: item[1])
     return f"Most of it is {name} ({size:,} bytes): have the ranks make or load data themselves"
+
+
+def _dns_label(name: str) -> str:
+    """`train-2` for `Train_2`: the names of Services and pods follow RFC 1035."""
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].rstrip("-")
+    return label if label[:1].isalpha() else f"job-{label}".rstrip("-")
 
 
 def _count(number: int, what: str) -> str:

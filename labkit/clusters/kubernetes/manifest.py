@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,10 @@ REQUEST, ALIVE = "request", "alive"
 """Keys of the Secret: the request, and a number that grows as long as the notebook lives."""
 SECRET_LIMIT_BYTES = 1 << 20
 """Kubernetes' own limit for a Secret."""
+
+# NCCL and data workers share memory between processes; a container's own /dev/shm has 64 MiB
+SHARED_MEMORY_VOLUME: Object = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
+SHARED_MEMORY_MOUNT: Object = {"name": "shared-memory", "mountPath": "/dev/shm"}
 
 WAIT_LIMIT_SECONDS = 24 * 3600
 """Maximum time that a Job may wait for its nodes, in addition to the time that its ranks may run."""
@@ -65,11 +69,12 @@ class Names:
     run: str
     namespace: str
     session: str
-    """Name of the notebook's kernel session."""
+    """Name of the notebook's kernel session; empty for objects that belong to none."""
 
     @property
     def labels(self) -> dict[str, str]:
-        return {_MANAGER_LABEL: "labkit", RUN_LABEL: self.run, _SESSION_LABEL: self.session}
+        session = {_SESSION_LABEL: self.session} if self.session else {}
+        return {_MANAGER_LABEL: "labkit", RUN_LABEL: self.run, **session}
 
     @property
     def master(self) -> str:
@@ -80,13 +85,29 @@ class Names:
 def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
     """The Job. timeout: seconds that ranks may run; silence: seconds that its pods outlive a silent notebook."""
     pod_seconds = round(timeout) + _PULL_SECONDS
+    template = pods(names.labels, names.run, shape, command(silence), volumes(names), volume_mounts())
+    limits = {"activeDeadlineSeconds": pod_seconds, "terminationGracePeriodSeconds": _GRACE_SECONDS}
+    template["spec"] = {**limits, **template["spec"]}
+    made = indexed_job(metadata(names), shape, template)
+    made["spec"]["activeDeadlineSeconds"] = pod_seconds + WAIT_LIMIT_SECONDS
+    made["spec"]["ttlSecondsAfterFinished"] = _KEPT_AFTER_END_SECONDS
+    return made
+
+
+def pods(
+    labels: Mapping[str, str],
+    subdomain: str,
+    shape: Shape,
+    command: Sequence[str],
+    volumes: Sequence[Object],
+    mounts: Sequence[Object],
+) -> Object:
+    """The template of pods that run `command`, by the restricted Pod Security Standard, under the shape's own."""
     template: Object = {
-        "metadata": {"labels": names.labels},
+        "metadata": {"labels": dict(labels)},
         "spec": {
             "restartPolicy": "Never",
-            "subdomain": names.run,
-            "activeDeadlineSeconds": pod_seconds,
-            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "subdomain": subdomain,
             # learners' code must not access the cluster's API
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -95,33 +116,35 @@ def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
                 {
                     "name": CONTAINER,
                     "image": shape.image,
-                    "command": command(silence),
+                    "command": list(command),
                     "env": [{"name": "HOME", "value": "/tmp"}],
                     "workingDir": "/tmp",
                     "resources": resources(shape),
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                    "volumeMounts": volume_mounts(),
+                    "volumeMounts": list(mounts),
                 }
             ],
-            "volumes": volumes(names),
+            "volumes": list(volumes),
         },
     }
     if shape.service_account:
         template["spec"]["serviceAccountName"] = shape.service_account
-    template = overlaid(template, shape.pod_template)
+    return overlaid(template, shape.pod_template)
+
+
+def indexed_job(metadata: Object, shape: Shape, template: Object) -> Object:
+    """A Job with a pod for each node; one that fails ends the others."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         # a pod template's metadata is for the Job too: queues such as Kueue's read it there
-        "metadata": overlaid(metadata(names), template["metadata"]),
+        "metadata": overlaid(metadata, template["metadata"]),
         "spec": {
             "completionMode": "Indexed",
             "completions": shape.nnodes,
             "parallelism": shape.nnodes,
             # a pod that is gone takes its ranks with it: the run has failed, and nothing is restarted
             "backoffLimit": 0,
-            "activeDeadlineSeconds": pod_seconds + WAIT_LIMIT_SECONDS,
-            "ttlSecondsAfterFinished": _KEPT_AFTER_END_SECONDS,
             "template": template,
         },
     }
@@ -162,7 +185,8 @@ def unpacked(request: bytes) -> LaunchPlan:
 
 
 def metadata(names: Names) -> Object:
-    return {"name": names.run, "namespace": names.namespace, "labels": names.labels}
+    namespace = {"namespace": names.namespace} if names.namespace else {}
+    return {"name": names.run, **namespace, "labels": names.labels}
 
 
 def owned_by(owner: Object) -> Object:
@@ -189,18 +213,11 @@ def resources(shape: Shape) -> Object:
 
 
 def volumes(names: Names) -> list[Object]:
-    return [
-        {"name": "request", "secret": {"secretName": names.run, "defaultMode": 0o444}},
-        # NCCL and data workers share memory between processes; a container's own /dev/shm has 64 MiB
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-    ]
+    return [{"name": "request", "secret": {"secretName": names.run, "defaultMode": 0o444}}, SHARED_MEMORY_VOLUME]
 
 
 def volume_mounts() -> list[Object]:
-    return [
-        {"name": "request", "mountPath": FOLDER, "readOnly": True},
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
-    ]
+    return [{"name": "request", "mountPath": FOLDER, "readOnly": True}, SHARED_MEMORY_MOUNT]
 
 
 def overlaid(base: Object, over: Mapping[str, Any]) -> Object:
