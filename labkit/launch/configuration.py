@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +25,40 @@ from labkit.clusters import Script, kinds
 from labkit.commands import CommandError, require_file
 from labkit.launch.programs import Program
 from labkit.parallel.image_classification import command as image_classification
+from labkit.parallel.llm_13b import command as llm_13b
 
-PROGRAMS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {"image_classification": image_classification.parser}
-"""Exercises with a command, and the parser of its options."""
+
+@dataclass(frozen=True)
+class _Command:
+    """The command of an exercise."""
+
+    parser: Callable[[], argparse.ArgumentParser]
+    source: str
+    """Program that runs it."""
+
+
+PROGRAMS: Mapping[str, _Command] = {
+    "image_classification": _Command(
+        image_classification.parser,
+        "from labkit.exercises import image_classification\n\nimage_classification.main()\n",
+    ),
+    "llm_13b": _Command(
+        llm_13b.parser,
+        "from labkit.exercises import llm_13b\nfrom labkit.parallel.llm_13b import command\n\ncommand.main(llm_13b)\n",
+    ),
+}
+"""Exercises with a command."""
 _OTHER_NAMES = {
     "learning_rate": "lr",
     "precision": "mixed_precision",
     "checkpoints.folder": "checkpoint_dir",
     "checkpoints.minutes": "checkpoint_minutes",
+    "checkpoints.steps": "checkpoint_steps",
     "checkpoints.resume": "resume",
     "log_folder": "log_dir",
+    "parallel.tensor": "tensor_parallel",
+    "parallel.pipeline": "pipeline_parallel",
+    "parallel.zero": "zero",
 }
 """Keys that are named otherwise than the command's options."""
 _OTHER_VALUES = {("precision", "fp32"): "no"}
@@ -67,9 +91,8 @@ class Configuration:
 
     def program(self, arguments: Sequence[str]) -> Program:
         """Return the program; `arguments` come after those of the file, and override them."""
-        source = f"from labkit.exercises import {self.exercise}\n\n{self.exercise}.main()\n"
         script = Script((self.exercise, *self.arguments, *arguments), os.getcwd())
-        return Program(source, f"{self.exercise} by labkit launch", script)
+        return Program(PROGRAMS[self.exercise].source, f"{self.exercise} by labkit launch", script)
 
 
 def read(file: Path, launch_parser: argparse.ArgumentParser) -> Configuration:
@@ -98,17 +121,26 @@ class _Reader:
             raise CommandError(f"{self._file}, line 1: `program` is missing: {' or '.join(PROGRAMS)}")
         name = self._choice("program", entries.pop("program"), list(PROGRAMS))
         cluster = {key: node for key, node in entries.items() if key.startswith("cluster.")}
-        known = _by_key(PROGRAMS[name]())
+        known = _by_key(PROGRAMS[name].parser())
         own = {key: node for key, node in entries.items() if key not in cluster}
         launch_known = {f"cluster.{name}": action for name, action in _actions(launch_parser).items()}
         launch_known["cluster.kind"] = launch_known.pop("cluster.cluster")
         for option in _OF_SHELL:
             del launch_known[f"cluster.{option}"]
+        self._require_taken(cluster)
         launch: dict[str, list[str]] = {}
         for key, node in cluster.items():
             words = self._words({key: node}, launch_known)
             launch[launch_known[key].dest] = words
         return Configuration(name, launch, self._words(own, known))
+
+    def _require_taken(self, cluster: Mapping[str, yaml.Node]) -> None:
+        """Refuse a kind of cluster that there is not, and keys that it does not take."""
+        node = cluster.get("cluster.kind")
+        kind = "local" if node is None else self._choice("cluster.kind", node, list(kinds.registered()))
+        for name, (_, takers) in kinds.options().items():
+            if kind not in takers and (node := cluster.get(f"cluster.{name}")) is not None:
+                self._refuse(node, f"cluster.{name} is for {' and '.join(takers)} clusters, not for {kind}")
 
     def _entries(self, mapping: yaml.MappingNode, before: str = "") -> Iterator[tuple[str, yaml.Node]]:
         """The file's keys, those of an inner mapping as `cluster.kind`."""
@@ -128,9 +160,8 @@ class _Reader:
         words: list[str] = []
         for key, node in entries.items():
             if key not in known:
-                inner = [one for one in known if one.endswith(f".{key}")]
-                near = inner or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-                offer = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+                near = _similar(key, known)
+                offer = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
                 self._refuse(node, f"unknown key {key}; {offer}")
             action = known[key]
             option = action.option_strings[-1]
@@ -175,6 +206,16 @@ class _Reader:
 
     def _refuse(self, node: yaml.Node, why: str) -> None:
         raise CommandError(f"{self._file}, line {node.start_mark.line + 1}: {why}")
+
+
+def _similar(key: str, known: Collection[str]) -> str:
+    """The known key that was probably meant; empty if there is none."""
+    inner = [one for one in known if one.endswith(f".{key}")]
+    group, _, name = key.rpartition(".")
+    siblings = {one.rpartition(".")[2]: one for one in known if one.rpartition(".")[0] == group}
+    begins = [one for one in siblings if one.startswith(name)]
+    near = begins or difflib.get_close_matches(name, siblings, n=1)
+    return next(iter(inner or [siblings[one] for one in near]), "")
 
 
 def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

@@ -11,7 +11,6 @@ from rank_lines import of_each_rank  # beside this file
 from labkit.cli import main
 from labkit.launch import configuration
 from labkit.launch.options import parser
-from labkit.parallel.image_classification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cluster/configs").glob("*.yaml"))
@@ -27,8 +26,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_each_file_of_the_course_fits(file: Path) -> None:
     found = configuration.read(file, parser())
-    options = command.parser().parse_args(found.arguments)
-    assert options.strategy == file.stem and found.launch_words(None)[0].startswith("--cluster=")
+    options = configuration.PROGRAMS[found.exercise].parser().parse_args(found.arguments)
+    assert found.launch_words(None)[0].startswith("--cluster=")
+    expected: dict[str, dict[str, object]] = {
+        "ddp": {"strategy": "ddp"},
+        "fsdp": {"strategy": "fsdp"},
+        "3d": {"tensor_parallel": 8, "zero": 1},
+    }
+    assert vars(options).items() >= expected[file.stem].items()
 
 
 def test_a_file_trains_and_the_shell_overrides_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +68,20 @@ def test_a_file_trains_and_the_shell_overrides_it(folder: Path, capsys: pytest.C
     assert "note: it trains with the solution of image_classification." in shown.err
 
 
+def test_three_dimensions_train_and_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", str(ROOT / "cluster/configs/3d.yaml"), "--cluster", "local", "--nnodes", "1", "-n", "4", "--"]
+    words += ["--model", "2x32x4", "--sequence", "16", "--mixed-precision", "no", "--global-batch-size", "4"]
+    words += ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--held-out", "4"]
+    words += ["--checkpoint-dir", str(folder / "saved"), "--checkpoint-steps", "2"]
+    reports = []
+    for steps in ("2", "4"):
+        assert main(["launch", *words, "--steps", steps]) == 0
+        (report,) = of_each_rank(capsys.readouterr().out)[0]
+        reports.append(json.loads(report))
+    assert [(report["first_step"], report["steps"]) for report in reports] == [(0, 2), (2, 4)]
+    assert 5 < reports[1]["loss"] < 6 and reports[1]["held_out_loss"] < reports[0]["held_out_loss"]
+
+
 def test_keys_and_values_become_options(folder: Path) -> None:
     Path("own.yaml").write_text(
         "program: image_classification\nprecision: fp32\nlearning_rate: 1e-2\nactivation_checkpointing: false\n"
@@ -90,8 +109,12 @@ def test_keys_and_values_become_options(folder: Path) -> None:
         ("data: x\ndata: y", "line 4: data is there twice"),
         ("data: [x", "own.yaml, line 4: "),
         ("cluster:\n  nnodes: 0", "line 4: cluster.nnodes: expected a whole number of at least 1, got '0'"),
-        ("cluster: {kind: slurn}", "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),
-        ("cluster: {partition: lab}", "--partition is not an option of local clusters"),
+        (
+            "cluster: {kind: slurn}",
+            "line 3: cluster.kind must be one of virtual, local, slurm, kubernetes, got 'slurn'; did you",
+        ),
+        ("cluster:\n  partition: lab", "own.yaml, line 4: cluster.partition is for slurm clusters, not for local"),
+        ("cluster:\n  nproc: 4", "own.yaml, line 4: unknown key cluster.nproc; did you mean cluster.nproc_per_node?"),
     ],
 )
 def test_a_wrong_line_is_named(folder: Path, capsys: pytest.CaptureFixture[str], line: str, answer: str) -> None:

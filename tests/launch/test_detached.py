@@ -119,10 +119,11 @@ def test_a_launcher_that_is_killed_leaves_no_running_job(folder: Path, capfd: py
 def test_a_wrong_request_starts_nothing(
     folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], answer: str
 ) -> None:
+    status: object
     try:
         status = main(words)
-    except SystemExit as exit:
-        status = exit.code
+    except SystemExit as error:
+        status = error.code
     assert status == 2 and answer in capfd.readouterr().err
     assert all_jobs() == []
 
