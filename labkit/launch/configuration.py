@@ -23,6 +23,7 @@ import yaml
 
 from labkit.clusters import Script, kinds
 from labkit.commands import CommandError, require_file
+from labkit.launch.deepspeed_file import require_deepspeed_file
 from labkit.launch.programs import Program
 from labkit.parallel.image_classification import command as image_classification
 from labkit.parallel.llm_13b import command as llm_13b
@@ -169,9 +170,20 @@ class _Reader:
                 if self._choice(key, node, ["true", "false"]) == "true":
                     words.append(option)
                 continue
+            if key == "deepspeed":
+                words.append(f"{option}={self._deepspeed_file(key, node, action)}")
+                continue
             nodes = node.value if isinstance(node, yaml.SequenceNode) and _is_repeatable(action) else [node]
             words += [f"{option}={self._value(key, one, action)}" for one in nodes]
         return words
+
+    def _deepspeed_file(self, key: str, node: yaml.Node, action: argparse.Action) -> Path:
+        """The file that `node` names, beside this one."""
+        file = self._file.parent.absolute() / self._value(key, node, action)
+        if not file.is_file():
+            self._refuse(node, f"there is no file {file}")
+        require_deepspeed_file(file)
+        return file
 
     def _value(self, key: str, node: yaml.Node, action: argparse.Action) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag == "tag:yaml.org,2002:null":

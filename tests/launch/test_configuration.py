@@ -11,6 +11,8 @@ from rank_lines import of_each_rank  # beside this file
 from labkit.cli import main
 from labkit.launch import configuration
 from labkit.launch.options import parser
+from labkit.parallel.image_classification.deepspeed_trainer import deepspeed_config
+from labkit.parallel.zero.deepspeed_adapter import validate_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cluster/configs").glob("*.yaml"))
@@ -33,6 +35,7 @@ def test_each_file_of_the_course_fits(file: Path) -> None:
         "fsdp": {"strategy": "fsdp"},
         "3d": {"tensor_parallel": 8, "zero": 1},
     }
+    expected["deepspeed"] = {"deepspeed": str(file.with_suffix(".json"))}
     assert vars(options).items() >= expected[file.stem].items()
 
 
@@ -80,6 +83,49 @@ def test_three_dimensions_train_and_go_on(folder: Path, capsys: pytest.CaptureFi
         reports.append(json.loads(report))
     assert [(report["first_step"], report["steps"]) for report in reports] == [(0, 2), (2, 4)]
     assert 5 < reports[1]["loss"] < 6 and reports[1]["held_out_loss"] < reports[0]["held_out_loss"]
+
+
+def test_deepspeed_trains_and_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", str(ROOT / "cluster/configs/deepspeed.yaml"), "-n", "1", "--", "--batch-size", "128"]
+    words += ["--checkpoint-dir", str(folder / "saved"), "--resume", "--epochs"]
+    reports = []
+    for epochs in ("1", "2"):
+        assert main(["launch", *words, epochs]) == 0
+        reports.append(json.loads(of_each_rank(capsys.readouterr().out)[0][-1]))
+    assert [(report["epoch"], report["step"], report["strategy"]) for report in reports] == [
+        (1, 12, "deepspeed"),
+        (2, 24, "deepspeed"),
+    ]
+    assert reports[1]["loss"] < reports[0]["loss"] - 0.2
+
+
+def test_the_courses_deepspeed_file_is_valid_for_deepspeed(folder: Path) -> None:
+    file = ROOT / "cluster/configs/deepspeed.json"
+    config = validate_deepspeed_config(deepspeed_config(file, 32, 0.03), world_size=16)
+    assert (config.train_batch_size, config.zero_optimization_stage) == (512, 2)
+    Path("other.json").write_text('{"gradient_accumulation_steps": 3, "optimizer": {"type": "AdamW"}}')
+    with pytest.raises(ValueError, match="gradient_accumulation_steps x train_micro_batch_size_per_gpu"):
+        deepspeed_config("other.json", 32, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('{\n "zero_optimisation": {}}', "ds.json, line 2: config must have entries that DeepSpeed knows, got"),
+        ('{"bf16": {\n"enabled":\n"auto"}}', "ds.json, line 3: config['bf16']['enabled'] must be a value, got 'auto'"),
+        ('{"optimizer": {"params": {},\n"type": "AdamX"}}', "ds.json, line 2: config['optimizer']['type'] must be"),
+        ('{"bf16": {},\n}', "ds.json, line 2: this is not JSON: "),
+        (None, "own.yaml, line 2: there is no file "),
+    ],
+)
+def test_a_wrong_line_of_a_deepspeed_file_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str | None, answer: str
+) -> None:
+    Path("own.yaml").write_text("program: image_classification\ndeepspeed: ds.json\n")
+    if text is not None:
+        Path("ds.json").write_text(text)
+    assert main(["launch", "--config", "own.yaml"]) == 2
+    assert answer in capsys.readouterr().err
 
 
 def test_keys_and_values_become_options(folder: Path) -> None:

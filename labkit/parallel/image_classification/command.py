@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--activation-checkpointing", action="store_true")
     add("--cpu-offload", action="store_true", help="parameters and optimizer in host memory, with fsdp")
     add("--compression", choices=COMPRESSIONS, default=None, help="of gradients, with ddp")
+    add("--deepspeed", default=None, metavar="FILE", help="DeepSpeed trains, as this configuration of its says")
     add("--checkpoint-dir", default=None)
     add("--checkpoint-minutes", type=float, default=30.0, help="between checkpoints within an epoch")
     add("--log-dir", default=None, help="for metrics.json and the monitor's log")
@@ -67,6 +68,9 @@ def main(process_group: Any, trainer: Any, image_trainer: Any, words: Sequence[s
     torch.manual_seed(options.seed + 1_000_003 * dist.get_rank())
     images = image_sets(options.data, options.image_size, options.seed)
     model = image_model(options.model, images.channels, images.size, images.classes)
+    if options.deepspeed is not None:
+        made = _deepspeed_trainer(model, trainer.monitor_type, device, options)
+        return _train(process_group, made, image_trainer, images, options, before)
     make_optimizer = optimizer_maker(options)
     sample_gb = activation_gb(model, (images.channels, images.size, images.size), options.activation_checkpointing)
     if options.auto_batch_size:
@@ -89,6 +93,29 @@ def main(process_group: Any, trainer: Any, image_trainer: Any, words: Sequence[s
         activation_gb=sample_gb * -(-options.batch_size // options.gradient_accumulation),
         checkpoint_minutes=options.checkpoint_minutes,
     )
+    return _train(process_group, made, image_trainer, images, options, before)
+
+
+def _deepspeed_trainer(
+    model: torch.nn.Module, monitor_type: Any, device: torch.device, options: argparse.Namespace
+) -> Any:
+    from labkit.parallel.image_classification.deepspeed_trainer import DeepSpeedTrainer, deepspeed_config
+
+    try:
+        config = deepspeed_config(options.deepspeed, options.batch_size, options.lr)
+    except (OSError, ValueError) as error:
+        parser().error(str(error))
+    monitor = monitor_type(dist.get_rank(), dist.get_world_size(), log_dir=options.log_dir, device=device)
+    loss = partial(F.cross_entropy, label_smoothing=options.label_smoothing)
+    return DeepSpeedTrainer(
+        model, config, loss, monitor, device, options.checkpoint_dir, options.log_dir, options.checkpoint_minutes
+    )
+
+
+def _train(
+    process_group: Any, made: Any, image_trainer: Any, images: Any, options: argparse.Namespace, before: bool
+) -> dict[str, Any]:
+    """Train with a trainer. before: whether there was a process group already."""
     recipe = image_trainer(
         made,
         images,

@@ -1,0 +1,38 @@
+"""DeepSpeed's configuration as a file, checked at the launch: an error names its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.commands import CommandError, require_file
+from labkit.parallel.zero.deepspeed_config import require_deepspeed_config
+
+
+def require_deepspeed_file(file: Path) -> None:
+    """Raise `CommandError` for what DeepSpeed would ignore or refuse in every case; it validates the rest on ranks."""
+    require_file(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+        require_deepspeed_config(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise CommandError(f"{file}, line {error.lineno}: this is not JSON: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file}: this is not text: {error}") from None
+    except ValueError as error:
+        # the message quotes keys from the outermost to the innermost, then the value
+        line = _line_of(text, re.findall(r"'([^']*)'", str(error)))
+        raise CommandError(f"{file}, line {line}: {error}") from None
+
+
+def _line_of(text: str, words: Sequence[str]) -> int:
+    """Line of the last of those words of a JSON text that follow each other, from 1."""
+    place = 0
+    for word in words:
+        found = text.find(json.dumps(word), place)
+        if found < 0:
+            break
+        place = found
+    return text.count("\n", 0, place) + 1
