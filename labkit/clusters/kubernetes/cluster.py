@@ -189,7 +189,7 @@ def kubernetes(
 ) -> KubernetesCluster:
     """A cluster of pods, one for each node.
 
-    image: contains labkit and torch (cluster/kubernetes/Containerfile builds one); None: the value of LABKIT_IMAGE.
+    image: with labkit and torch (cluster/containers/ranks.Containerfile builds one); None: the value of LABKIT_IMAGE.
     nproc_per_node: ranks in each pod; None: one for each GPU, or one without GPUs.
     namespace, context: of the kubeconfig; None: its own values.
     cpus, memory: of each pod, in Kubernetes' format (`8`, `64Gi`); None: the namespace's defaults.

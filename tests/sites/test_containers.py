@@ -1,0 +1,178 @@
+"""Containerfiles and the compose file: what they promise; and the builder that runs their steps without podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from system_packages import needs_packages
+
+from labkit.dashboard.grafana import grafana_dashboard
+
+ROOT = Path(__file__).parents[2]
+CONTAINERS = ROOT / "cluster" / "containers"
+sys.path.insert(0, str(CONTAINERS / "without_registry"))
+from containerfile import Stage, instructions, stages  # noqa: E402
+
+FILES = sorted(CONTAINERS.glob("*.Containerfile"))
+TARGETS = [
+    ("ranks.Containerfile", "2"),
+    ("notebooks.Containerfile", "notebooks"),
+    ("notebooks.Containerfile", "grading"),
+]
+SECRETS = re.compile(r"(?i)password|secret|token|api_?key|credential")
+BUILDER = CONTAINERS / "without_registry" / "build.py"
+
+
+def _stages(name: str) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages((CONTAINERS / name).read_text(), {})}
+
+
+@pytest.mark.parametrize(("name", "target"), TARGETS)
+def test_an_image_runs_as_nobody_special_and_says_whether_it_works(name: str, target: str) -> None:
+    stage = _stages(name)[target]
+    user, health, command = (stage.last(each) for each in ("USER", "HEALTHCHECK", "CMD"))
+    assert user is not None and user.text == "1000"
+    assert health is not None and command is not None
+    # nothing is installed after the user has changed
+    after = stage.instructions[stage.instructions.index(user) :]
+    assert not [each for each in after if each.name in ("RUN", "COPY")]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_steps_are_pinned_and_leave_nothing_behind(file: Path) -> None:
+    names = {each.split("==")[0] for each in (ROOT / "requirements.lock").read_text().splitlines()}
+    first = instructions(file.read_text())[0]
+    assert re.fullmatch(r"DEBIAN=docker\.io/library/debian:bookworm-\d{8}-slim", first.text)
+    for each in instructions(file.read_text()):
+        assert not (each.name in ("ARG", "ENV") and SECRETS.search(each.text)), f"line {each.line}"
+        if "apt-get install" in each.text:
+            assert "--no-install-recommends" in each.text and "rm -rf /var/lib/apt/lists/*" in each.text
+        if "pip install" in each.text:
+            assert each.text.count("pip install") == each.text.count("--no-cache-dir")
+            # from the lock, or with it as a constraint
+            wanted = re.findall(r"grep '\^([\w-]+)==' requirements.lock", each.text)
+            assert wanted or "--constraint requirements.lock" in each.text
+            assert set(wanted) <= names
+        if each.name == "COPY" and not each.options()[0]:
+            *sources, _ = each.text.split()
+            assert all((ROOT / source).exists() for source in sources), f"line {each.line}"
+
+
+def test_learners_get_no_solutions_and_no_rubrics() -> None:
+    found = _stages("notebooks.Containerfile")
+    copied = {(each.options()[0].get("from"), each.options()[1].split()[0])
+              for each in found["notebooks"].instructions if each.name == "COPY"}  # fmt: skip
+    assert copied == {("packages", "/opt/lab/.venv"), ("release", "/opt/course")}
+    assert not [each for each in found["packages"].instructions if re.search("solutions|autograder", each.text)]
+    # released notebooks, not the solved ones, are in /opt/course
+    (release,) = [each for each in found["release"].instructions if each.name == "RUN"]
+    assert "own_copy" in release.text and "cp -r templates /opt/course/" in release.text
+
+
+def test_an_unknown_instruction_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 2: ONBUILD is not known here"):
+        instructions("FROM debian\nONBUILD RUN true\n")
+    with pytest.raises(ValueError, match="line 1: RUN before the first FROM"):
+        stages("RUN true\n", {})
+
+
+def test_every_step_of_a_containerfile_is_run_and_the_image_is_read_only(tmp_path: Path) -> None:
+    """The builder itself, on a Debian of this machine's packages; nothing is downloaded."""
+    if os.geteuid() != 0 or shutil.which("dpkg-query") is None or not _may_mount(tmp_path):
+        pytest.skip("needs root")
+    needs_packages("iproute2")
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "greeting.txt").write_text("hello\n")
+    file = tmp_path / "Containerfile"
+    file.write_text("""\
+ARG DEBIAN=docker.io/library/debian:bookworm-slim
+FROM ${DEBIAN} AS base
+ARG WORD=none
+RUN useradd --uid 1000 --user-group --create-home lab \\
+    && dpkg-query -W apt | cut -f1
+ENV GREETED=/opt/greeted
+FROM base AS packages
+WORKDIR /opt
+COPY greeting.txt ./
+RUN mkdir greeted && sed "s/hello/hello, $(id -un)/" greeting.txt >greeted/text
+FROM base AS unused
+RUN false
+FROM base
+COPY --from=packages /opt/greeted /opt/greeted
+USER 1000
+WORKDIR /home/lab
+HEALTHCHECK --interval=5s CMD ["test", "-r", "/home/lab/ready"]
+CMD ["sh", "-c", "echo >ready; sleep 1000"]
+""")
+    into = tmp_path / "image"
+    script = 'cat "$GREETED"/text; id -u; touch /opt/new 2>&1; touch ~/mine && ls ~; ls /opt'
+    done = subprocess.run(
+        [sys.executable, BUILDER, file, "--context", tmp_path / "context", "--into", into, "--run", script],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    started, _, shown = done.stdout.partition(f"$ {script}\n")
+    assert started.rstrip().endswith("healthy")
+    assert shown.splitlines() == [
+        "hello, root", "1000", "touch: cannot touch '/opt/new': Read-only file system", "mine", "ready", "greeted",
+    ]  # fmt: skip
+    # an image of few packages, not this machine's files
+    assert not (into / "base" / "usr" / "bin" / "git").exists()
+    # a step that fails ends the build
+    file.write_text("FROM x\nRUN echo no >&2; exit 3\n")
+    again = subprocess.run([sys.executable, BUILDER, file, "--into", tmp_path / "b"], capture_output=True, text=True)
+    assert again.returncode == 1 and "exit status 3" in again.stderr
+
+
+def _may_mount(folder: Path) -> bool:
+    """Whether this machine has overlayfs and lets root use it."""
+    for name in ("lower", "upper", "work", "merged"):
+        (folder / name).mkdir()
+    options = ",".join(f"{name}dir={folder}/{name}" for name in ("lower", "upper", "work"))
+    trial = ["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", options, str(folder / "merged")]
+    return subprocess.run(trial, capture_output=True).returncode == 0
+
+
+def _compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((CONTAINERS / "compose.yaml").read_text())
+    return content
+
+
+def test_services_are_hardened_reachable_from_this_machine_alone_and_keep_data_in_volumes() -> None:
+    compose = _compose()
+    for name, service in compose["services"].items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges" in service["security_opt"]
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        assert re.search(r":(\d|v\d)", service["image"]) and not service["image"].endswith(":latest")
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (CONTAINERS / source).exists(), volume
+        if "build" in service:
+            build = service["build"]
+            assert build["target"] in _stages(Path(build["dockerfile"]).name)
+            assert (CONTAINERS / build["context"] / build["dockerfile"]).exists()
+        if service.get("restart") and name != "notebooks":
+            # the notebooks' image brings its own
+            assert "healthcheck" in service, name
+    assert compose["services"]["grading"]["profiles"] == ["grading"]
+
+
+def test_grafana_gets_our_dashboard_and_the_prometheus_of_the_file() -> None:
+    provisioning = CONTAINERS / "grafana"
+    assert json.loads((provisioning / "dashboards" / "training.json").read_text()) == json.loads(grafana_dashboard())
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    host, port = re.fullmatch(r"http://(\w+):(\d+)", source["url"]).groups()  # type: ignore[union-attr]
+    assert _compose()["services"][host]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "labkit.yaml").read_text())["providers"]
+    mounted = dict(each.split(":")[:2] for each in _compose()["services"]["grafana"]["volumes"])
+    assert provider["options"]["path"] == f"{mounted['./grafana']}/dashboards"
