@@ -52,6 +52,8 @@ def add(commands: Any) -> None:
     hub.add_argument("--demo", action="store_true", help="fill the course with submissions of the learners")
     hub.add_argument("--check", action="store_true", help="start nothing; report what is missing on this machine")
     hub.add_argument("--new-password", metavar="NAME", help="forget a password; an instructor is given a new one")
+    hub.add_argument("--backup", type=Path, metavar="FILE", help="write the whole classroom to FILE, a .tar.gz")
+    hub.add_argument("--restore", type=Path, metavar="FILE", help="make the classroom from a backup")
     hub.set_defaults(run=_hub)
 
     verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
@@ -108,13 +110,21 @@ def _teach(options: argparse.Namespace) -> NoReturn:
 
 
 def _hub(options: argparse.Namespace) -> int:
+    from autograder.classroom.site import DEFAULT
+    from labkit import catalogue
+
+    site = (options.site or catalogue.root() / DEFAULT).resolve()
+    if options.backup or options.restore:
+        from autograder.classroom import backup
+
+        return backup.backup(site, options.backup) if options.backup else backup.restore(site, options.restore)
     from autograder.classroom import check, command
 
     if options.check:
-        return check.main(options.site)
+        return check.main(site)
     if options.new_password:
-        return command.forget_password(options.site, options.new_password)
-    return command.main(options.site, options.learners, options.demo)
+        return command.forget_password(site, options.new_password)
+    return command.main(site, options.learners, options.demo)
 
 
 def _verdict(options: argparse.Namespace) -> int:

@@ -33,7 +33,8 @@ warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
 _course = Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course").resolve()
 _course.mkdir(parents=True, exist_ok=True)
 
-c.CourseDirectory.course_id = "distributed-training"
+# `labkit hub` passes the name that its settings give the course
+c.CourseDirectory.course_id = os.environ.get("LABKIT_COURSE_NAME") or "distributed-training"
 c.CourseDirectory.root = str(_course)
 c.CourseDirectory.source_directory = str(catalogue.root().resolve() / "notebooks")
 

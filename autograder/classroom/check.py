@@ -7,12 +7,10 @@ from pathlib import Path
 from autograder.classroom import site as sites
 from autograder.classroom.folders import learners
 from autograder.classroom.requirements import missing
-from labkit import catalogue
 
 
-def main(site_file: Path | None) -> int:
+def main(path: Path) -> int:
     """Print what is missing; return 0 if nothing is, else 1. Raises `CommandError` for wrong settings."""
-    path = (site_file or catalogue.root() / sites.DEFAULT).resolve()
     site = sites.load(path)
     people = learners(site, site.folder)
     print(f"{path}: the settings are valid")

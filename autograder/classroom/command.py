@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.markup import escape
 
-from autograder.classroom import configured, learner_view, login, proxy
+from autograder.classroom import configured, learner_view, login
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.requirements import missing
@@ -30,18 +31,15 @@ from labkit.commands import CommandError
 from labkit.linux import prctl
 
 CONFIGURATION = Path("cluster/jupyterhub/jupyterhub_config.py")
-_START_SECONDS = 120.0
 
 
-def main(site_file: Path | None, count: int, demo: bool) -> int:
+def main(path: Path, count: int, demo: bool) -> int:
     """Run the hub until it is stopped; return its exit status. Raises `CommandError`.
 
-    count: number of learners `learner1`, `learner2`, ... who may log in besides those of the settings.
+    path: the site's settings. count: number of learners `learner1`, `learner2`, ... who may log in, too.
     """
-    path = (site_file or catalogue.root() / sites.DEFAULT).resolve()
     site = sites.load(path)
     console = Console(highlight=False)
-    proxy.install()
     if problems := missing(site):
         raise CommandError("\n".join(["the hub cannot run here:", *(f"  {problem}" for problem in problems)]))
     with _only_hub(site.folder), _running_folder() as running:
@@ -65,9 +63,9 @@ def main(site_file: Path | None, count: int, demo: bool) -> int:
             return _wait(hub)
 
 
-def forget_password(site_file: Path | None, name: str) -> int:
+def forget_password(path: Path, name: str) -> int:
     """Let a learner choose a new password, or give an instructor one; return the exit status. Raises `CommandError`."""
-    site = sites.load((site_file or catalogue.root() / sites.DEFAULT).resolve())
+    site = sites.load(path)
     passwords = site.folder / "hub" / "passwords"
     if name not in (*site.course.instructors, *learners(site, site.folder)) or not passwords.parent.is_dir():
         raise CommandError(f"nobody of the course {site.course.name} is called {name!r}")
@@ -143,34 +141,35 @@ def _as_a_child(parent: int) -> None:
 
 
 def _wait_until_up(hub: subprocess.Popen[bytes], site: Site, folders: Folders) -> None:
-    address = urlsplit(site.hub.address)
-    host = "127.0.0.1" if address.hostname in (None, "0.0.0.0") else str(address.hostname)
-    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    limit = time.monotonic() + _START_SECONDS
+    limit = time.monotonic() + site.servers.start_seconds
     while time.monotonic() < limit:
         if hub.poll() is not None:
             raise CommandError(f"JupyterHub does not start:\n{_end_of(folders.hub / 'hub.log')}")
-        if not folders.hub_socket.exists():  # it is made after the proxy, which would log each attempt as an error
-            time.sleep(0.1)
-            continue
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection = kind(host, address.port or (443 if address.scheme == "https" else 80), timeout=5)
-            if address.scheme == "https":  # whether it answers, not who it is
-                connection = _unverified(host, address.port or 443)
-            connection.request("GET", "/hub/health")
-            if connection.getresponse().status == 200:
-                return
-        time.sleep(0.1)
-    raise CommandError(f"JupyterHub does not answer at {site.hub.address}:\n{_end_of(folders.hub / 'hub.log')}")
+        # the socket is made after the proxy, which would log each earlier attempt as an error
+        if folders.hub_socket.exists() and _answers(site):
+            return
+        time.sleep(0.3)
+    seconds = site.servers.start_seconds
+    raise CommandError(f"JupyterHub does not answer after {seconds} s:\n{_end_of(folders.hub / 'hub.log')}")
 
 
-def _unverified(host: str, port: int) -> http.client.HTTPSConnection:
-    import ssl
-
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return http.client.HTTPSConnection(host, port, timeout=5, context=context)
+def _answers(site: Site) -> bool:
+    """Return whether the hub answers behind its proxy, whoever its certificate names."""
+    address = urlsplit(site.hub.address)
+    host = "127.0.0.1" if address.hostname == "0.0.0.0" else str(address.hostname)
+    connection: http.client.HTTPConnection
+    if address.scheme == "https":
+        context = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(host, address.port, timeout=5, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, address.port, timeout=5)
+    try:
+        connection.request("GET", "/hub/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]) -> None:

@@ -45,6 +45,7 @@ class Classroom:
         return {
             "LABKIT_ROOT": str(catalogue.root().resolve()),
             "LABKIT_COURSE": str(self.folders.course),
+            "LABKIT_COURSE_NAME": self.site.course.name,
             "JUPYTER_CONFIG_PATH": os.pathsep.join([str(own), config_path("teaching", self.folders.course)]),
             "JUPYTER_RUNTIME_DIR": str(self.folders.running / "jupyter"),
             "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",
@@ -78,7 +79,6 @@ def configure_instructors(folders: Folders) -> None:
     own.mkdir(exist_ok=True)
     (own / "nbgrader_config.py").write_text(
         "c = get_config()\n"
-        f"c.CourseDirectory.course_id = {folders.course_name!r}\n"
         f"c.Exchange.root = {str(folders.exchange)!r}\n"
         "c.ExchangeCollect.own_inbound = True\n"
         "c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'\n"

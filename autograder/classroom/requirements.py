@@ -22,7 +22,7 @@ _MODULES = {
 
 
 def missing(site: Site) -> list[str]:
-    """Return one sentence for each thing that is missing, with what to do."""
+    """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
     return [*_packages(), *_sandbox(), *_address(site), *_certificate(site)]
 
 
@@ -31,8 +31,7 @@ def _packages() -> Iterator[str]:
         if importlib.util.find_spec(module) is None:
             yield f"the package {package} is not installed: ./lab hub installs it"
     try:
-        if not proxy.is_installed():
-            yield "configurable-http-proxy is not installed: ./lab hub installs it with npm"
+        proxy.install()
     except CommandError as problem:
         yield str(problem)
 
@@ -41,10 +40,7 @@ def _sandbox() -> Iterator[str]:
     try:
         Sandbox().check()
     except SandboxUnavailable as problem:
-        yield (
-            f"learners' servers need a sandbox, so that they cannot reach each other's homes and ports: {problem} "
-            "For a look at the hub with its own submissions, without learners: ./lab hub --demo"
-        )
+        yield (f"learners' servers need a sandbox, so that they cannot reach each other's homes and ports: {problem}")
 
 
 def _address(site: Site) -> Iterator[str]:

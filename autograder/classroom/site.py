@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from autograder.intake.collect import is_student
 from labkit import catalogue
 from labkit.commands import CommandError
 
@@ -23,7 +22,7 @@ _USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
 
 def is_user_name(name: str) -> bool:
     """Return whether `name` can be a user of the classroom."""
-    return _USER.fullmatch(name) is not None and is_student(name)
+    return _USER.fullmatch(name) is not None
 
 
 def _user_name(name: str) -> str:

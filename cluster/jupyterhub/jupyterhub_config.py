@@ -65,6 +65,7 @@ c.JupyterHub.services = [
         "cwd": str(configured.COURSE_CONFIGURATION),
         "environment": classroom.service_environment,
         "oauth_no_confirm": True,
+        "timeout": site.servers.start_seconds,  # the hub ends if the service does not answer in that time
     }
 ]
 

@@ -77,6 +77,8 @@ def small_classroom(root: Path) -> Classroom:
     """Return a classroom with the exercise of tests/autograder/second_exercise.py, in a lab of its own."""
     second_exercise.add_to(root)
     notebook = second_exercise.notebook(second_exercise.NAME, second_exercise.SOLUTION, points=3)
+    graded = notebook.cells[-1]
+    graded.source = f"from labkit import grade\n\n{graded.source}"  # as in the course: validation runs it
     nbformat.write(notebook, root / f"notebooks/{second_exercise.PHASE}/{second_exercise.NOTEBOOK}.ipynb")
     shutil.copytree(ROOT / "cluster/jupyterhub", root / "cluster/jupyterhub")
     address = f"http://127.0.0.1:{free_port()}"

@@ -1,4 +1,4 @@
-"""A learner who tries: what is within reach of a learner's server, and what is not."""
+"""A classroom with its hub: what a learner who tries can reach, and the round trip in the browser."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import second_exercise
+from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
 from classroom_person import Person
+from playwright.sync_api import Browser, expect, sync_playwright
 from small_classroom import ROOT, Classroom, Hub, small_classroom
+from system_packages import needs_packages, program
+
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
+
+pytestmark = pytest.mark.slow
 
 PROBE = """
 import os, socket, subprocess, sys
@@ -70,6 +78,16 @@ def hub(classroom: Classroom) -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module")
+def browser(hub: Hub) -> Iterator[Browser]:
+    needs_packages("chromium")
+    expect.set_options(timeout=100_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
 def ada(hub: Hub, classroom: Classroom) -> Person:
     person = Person(classroom.address, "ada")
     person.start_server()
@@ -126,6 +144,42 @@ def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Per
     assert not Person(classroom.address, "mallory").logged_in
     assert not Person(classroom.address, "instructor").logged_in, "instructors do not choose theirs"
     assert not Person(classroom.address, "grace", "short").logged_in
+
+
+def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroom: Classroom, hub: Hub) -> None:
+    instructor = logged_in(browser, classroom.address, "instructor", hub.password)
+    formgrader = Formgrader(instructor)
+    formgrader.press(PHASE, "education")
+    formgrader.press(PHASE, "cloud-upload")
+
+    ada = logged_in(browser, classroom.address, "ada", "correct horse")
+    expect(ada.get_by_role("heading", name="Course home")).to_be_visible()
+    with assignments(ada):
+        ada.get_by_role("button", name="Fetch", exact=True).click()
+        ada.get_by_role("button", name=PHASE).click()
+        ada.get_by_role("link", name=NOTEBOOK).click()
+        solve(ada, classroom.folder / f"homes/ada/{PHASE}/{NOTEBOOK}.ipynb")
+        ada.locator(".lm-TabBar-tab", has_text="Assignments").click()
+        ada.get_by_role("button", name="Validate").click()
+        expect(ada.get_by_role("dialog")).to_contain_text("Success! Your notebook passes all the tests.")
+        ada.get_by_role("dialog").get_by_role("button").last.click()
+        ada.get_by_role("button", name="Submit").click()
+        expect(ada.locator("#submitted_assignments_list")).to_contain_text("UTC")
+
+    formgrader.press(PHASE, "cloud-download")
+    formgrader.frame.locator("tr", has_text=PHASE).get_by_role("link", name="1", exact=True).click()
+    formgrader.at("Manage Submissions")
+    formgrader.press("ada", "flash")
+    expect(formgrader.frame.locator("tr", has_text="ada")).to_contain_text("3 / 3")
+    formgrader.press("ada", "comment")
+    formgrader.press("ada", "envelope")
+
+    with assignments(ada):
+        ada.get_by_role("button", name="Fetch Feedback").click()
+        ada.get_by_text("(view feedback)").click()
+        ada.locator(".jp-DirListing-item", has_text=f"{NOTEBOOK}.html").dblclick()
+        page = ada.frame_locator(".jp-HTMLViewer iframe")
+        expect(page.locator("body")).to_contain_text("3 of 3 points")
 
 
 def test_a_submission_under_another_s_name_is_refused(ada: Person, classroom: Classroom) -> None:

@@ -1,0 +1,124 @@
+"""A site's settings, and what `labkit hub` does without starting a hub: check, passwords, backup and restore."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from small_classroom import ROOT, small_classroom
+
+from autograder.classroom import check
+from autograder.classroom import site as sites
+from autograder.classroom.backup import backup, restore
+from autograder.classroom.folders import Folders, add_learners, learners
+from autograder.classroom.login import forget, give_passwords, have_passwords
+from labkit.commands import CommandError
+
+WRONG = {
+    'adress = "http://127.0.0.1:8000"': "hub.adress: there is no such entry; known here: address, certificate",
+    'address = "127.0.0.1:8000"': "hub.address: '127.0.0.1:8000' is not an address such as http://127.0.0.1:8000",
+    'address = "https://hub.example"': "https needs a certificate and a key",
+    'certificate = "c.pem"': "certificate and key are given together",
+    'address = "http://127.0.0.1:8000"\n[course]\nname = "A course"': "course.name: String should match pattern",
+    'folder = "x"\n[course]\nlearners = ["ada", "Bob"]': "course.learners.1: 'Bob' cannot be a user",
+    'folder = "x"\n[course]\nlearners = ["instructor"]': "an instructor cannot be a learner, too",
+    'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
+    'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
+    'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
+    'folder = "x"\n[login]\nkind = "none"': "login.kind: Input should be 'first-use'",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), WRONG.items(), ids=[text.splitlines()[-1] for text in WRONG])
+def test_a_wrong_entry_is_named_with_its_file_and_line(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f"# a comment\n[hub]\n{text}\n")
+    with pytest.raises(CommandError) as caught:
+        sites.load(path)
+    line = 2 + len(text.splitlines())
+    if "needs a certificate" not in reason and "given together" not in reason:
+        assert f"{path}:{line}: " in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_what_is_no_toml_and_what_is_not_there_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("[hub\n")
+    with pytest.raises(CommandError, match=r"is not valid TOML: .*line 1"):
+        sites.load(tmp_path / "site.toml")
+    with pytest.raises(CommandError, match="cannot be read"):
+        sites.load(tmp_path / "other.toml")
+
+
+def test_the_lab_s_own_settings_are_the_defaults() -> None:
+    assert sites.load(ROOT / sites.DEFAULT) == sites.Site()
+
+
+def test_learners_come_from_both_lists_and_a_wrong_line_is_named(tmp_path: Path) -> None:
+    site = sites.Site(course=sites.Course(learners=["ada"]))
+    (tmp_path / "learners.txt").write_text("# the class of 2027\ngrace  # late\nada")
+    add_learners(tmp_path, ["alan"])
+    assert learners(site, tmp_path) == ["ada", "grace", "alan"]
+    add_learners(tmp_path, ["../x"])
+    with pytest.raises(CommandError, match=r"learners.txt:5: '\.\./x' cannot be a learner"):
+        learners(site, tmp_path)
+
+
+def test_passwords_are_given_once_and_can_be_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    given = give_passwords(path, ["instructor"])
+    assert re.fullmatch("([a-z]{4}-){3}[a-z]{4}", given["instructor"])
+    assert give_passwords(path, ["instructor"]) == {} and have_passwords(path, ["instructor", "ada"]) == {"instructor"}
+    assert forget(path, "instructor") and not forget(path, "instructor")
+
+
+def test_check_reports_what_is_valid_and_an_address_that_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classroom = small_classroom(tmp_path)
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    check.main(classroom.site)
+    printed = capsys.readouterr().out
+    assert "the settings are valid" in printed and "1 instructors, 2 learners" in printed
+    classroom.site.write_text('[hub]\naddress = "http://192.0.2.1:8000"\n')
+    assert check.main(classroom.site) == 1
+    assert "missing: the hub cannot listen at http://192.0.2.1:8000" in capsys.readouterr().out
+
+
+def test_a_backup_is_restored_on_a_machine_without_a_classroom(tmp_path: Path) -> None:
+    classroom = small_classroom(tmp_path)
+    folders = Folders(classroom.folder, tmp_path / "running", "small-course")
+    folders.running.mkdir()
+    folders.prepare()
+    folders.prepare_learner("ada")
+    (folders.home("ada") / "notes.txt").write_text("mine")
+    (folders.home("ada") / "link").symlink_to("/etc/passwd")
+    (folders.in_exchange("inbound", "ada") / "submission").mkdir()
+    give_passwords(folders.hub / "passwords", ["instructor"])
+    gradebook = sqlite3.connect(folders.course / "gradebook.db")
+    gradebook.execute("create table marks (learner text, score real)")
+    gradebook.execute("insert into marks values ('ada', 3)")
+    gradebook.commit()
+    gradebook.execute("insert into marks values ('grace', 2)")  # not committed: another program writes meanwhile
+    archive = tmp_path / "backup.tar.gz"
+    text = classroom.site.read_text()
+    classroom.site.write_text(text.replace("[hub]", f'[hub]\nfolder = "{classroom.folder}"'))
+    assert backup(classroom.site, archive) == 0
+    assert archive.stat().st_mode & 0o077 == 0
+    with pytest.raises(CommandError, match="is not empty"):
+        restore(classroom.site, archive)
+    with pytest.raises(CommandError, match="is in the classroom's folder"):
+        backup(classroom.site, classroom.folder / "backup.tar.gz")
+
+    fresh = tmp_path / "fresh"
+    classroom.site.write_text(text.replace("[hub]", f'[hub]\nfolder = "{fresh}"'))
+    assert restore(classroom.site, archive) == 0
+    home = fresh / "homes/ada"
+    assert (home / "notes.txt").read_text() == "mine" and os.readlink(home / "link") == "/etc/passwd"
+    assert home.stat().st_uid == folders.home("ada").stat().st_uid
+    assert (fresh / "exchange/small-course/inbound/ada/submission").is_dir()
+    assert have_passwords(fresh / "hub/passwords", ["instructor"]) == {"instructor"}
+    restored = sqlite3.connect(fresh / "course/gradebook.db")
+    assert restored.execute("select * from marks").fetchall() == [("ada", 3.0)]
