@@ -85,20 +85,6 @@ def test_three_dimensions_train_and_go_on(folder: Path, capsys: pytest.CaptureFi
     assert 5 < reports[1]["loss"] < 6 and reports[1]["held_out_loss"] < reports[0]["held_out_loss"]
 
 
-def test_deepspeed_trains_and_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--config", str(ROOT / "cluster/configs/deepspeed.yaml"), "-n", "1", "--", "--batch-size", "128"]
-    words += ["--checkpoint-dir", str(folder / "saved"), "--resume", "--epochs"]
-    reports = []
-    for epochs in ("1", "2"):
-        assert main(["launch", *words, epochs]) == 0
-        reports.append(json.loads(of_each_rank(capsys.readouterr().out)[0][-1]))
-    assert [(report["epoch"], report["step"], report["strategy"]) for report in reports] == [
-        (1, 12, "deepspeed"),
-        (2, 24, "deepspeed"),
-    ]
-    assert reports[1]["loss"] < reports[0]["loss"] - 0.2
-
-
 def test_the_courses_deepspeed_file_is_valid_for_deepspeed(folder: Path) -> None:
     file = ROOT / "cluster/configs/deepspeed.json"
     config = validate_deepspeed_config(deepspeed_config(file, 32, 0.03), world_size=16)

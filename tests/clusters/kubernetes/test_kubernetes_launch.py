@@ -18,16 +18,15 @@ from labkit.cli import main
 from labkit.launch.detached import all_jobs
 
 PROGRAM = """\
-import os, sys
+import os, sys, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
 everyone = [None] * dist.get_world_size()
 dist.all_gather_object(everyone, (dist.get_rank(), os.environ["GROUP_RANK"], sys.argv[1:]))
 if dist.get_rank() == 0:
     print(*everyone, sep="\\n", flush=True)
-dist.barrier()
-if sys.argv[1] == "fail" and dist.get_rank() == 1:
-    raise ValueError("no data")
+if sys.argv[1] == "wait":
+    time.sleep(600)
 dist.destroy_process_group()
 """
 OPTIONS = ["--cluster", "kubernetes", "--image", "lab:1", "--nnodes", "2"]
@@ -47,26 +46,16 @@ def wait_until(reached: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_program_runs_in_pods_and_its_failure_comes_back(
-    standin: StandInCluster, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["launch", "train.py", *OPTIONS, "--", "fail"]) == 1
-    shown = capsys.readouterr()
-    assert shown.out.splitlines() == [f"[0:0] ({rank}, '{rank}', ['fail'])" for rank in (0, 1)]
-    assert "RankFailed: ValueError on rank 1 of 2" in shown.err and "  train.py, line 10" in shown.err
-    assert "2 pods" in shown.err
-    wait_until(lambda: standin.names() == [])
-
-
-def test_a_detached_job_is_stopped_with_its_pods(
+def test_a_program_runs_in_pods_and_a_detached_one_is_stopped_with_them(
     standin: StandInCluster, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    Path("waits.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
-    assert main(["launch", "waits.py", *OPTIONS, "--nnodes", "1", "--detach"]) == 0
+    assert main(["launch", "train.py", *OPTIONS, "--detach", "--", "wait"]) == 0
     (job,) = all_jobs()
-    wait_until(lambda: "here" in job.output.read_text())
-    assert any(name.startswith("pods/") for name in standin.names())
-    assert main(["stop", "waits-1"]) == 0
+    wait_until(lambda: "(1," in job.output.read_text())
+    printed = [line for line in job.output.read_text().splitlines() if line.startswith("[")]
+    assert printed == [f"[0:0] ({rank}, '{rank}', ['wait'])" for rank in (0, 1)]
+    assert "2 pods: " in job.output.read_text() and any(name.startswith("pods/") for name in standin.names())
+    assert main(["stop", "train-1"]) == 0
     assert job.exit_status == 143 and "terminated" in job.output.read_text()
     wait_until(lambda: standin.names() == [])
 
