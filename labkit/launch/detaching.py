@@ -18,6 +18,7 @@ from labkit.clusters.cluster import BatchCluster
 from labkit.commands import CommandError
 from labkit.launch.detached import DetachedJob, jobs_folder
 from labkit.launch.tasks import Task
+from labkit.replaced_files import replace_text
 
 _LAUNCHER = ["-P", "-m", "labkit.launch.launcher"]
 
@@ -43,7 +44,8 @@ def start(tasks: Sequence[Task], cluster: Cluster, program: str, command: Sequen
     try:
         for job, index in zip(jobs, chosen, strict=True):
             own = tasks if index is None else [task.with_index(index) for task in tasks]
-            (job.folder / "job.json").write_text(json.dumps({**data, "tasks": [task.to_json() for task in own]}))
+            # other shells list jobs at any time
+            replace_text(job.folder / "job.json", json.dumps({**data, "tasks": [task.to_json() for task in own]}))
         if isinstance(cluster, BatchCluster):
             _submit(cluster, tasks, name, jobs, array)
         else:
