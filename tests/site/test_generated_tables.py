@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from labkit.catalogue import entries
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -36,6 +39,14 @@ def test_sick_runs_are_as_the_page_says_and_cures_help() -> None:
     rows = [row.split("|") for row in sick_runs.table()[2:]]
     assert len(rows) == 10
     assert all(float(cured) < float(sick) for *_, sick, cured, _ in rows)
+
+
+def test_hours_of_the_syllabuses_are_the_catalogue_s() -> None:
+    minutes = {entry.number: entry.minutes for entry in entries()}
+    rows = re.findall(r"^\| \d+ \| ([\d, ]+) \| ([\d.]+) \|", (ROOT / "docs" / "teaching.md").read_text(), re.MULTILINE)
+    assert len(rows) == 10 + 3
+    for exercises, hours in rows:
+        assert f"{sum(minutes[int(number)] for number in exercises.split(', ')) / 60:.1f}" == hours, exercises
 
 
 def test_a_changed_table_is_noticed() -> None:

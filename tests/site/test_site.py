@@ -46,6 +46,8 @@ QUESTIONS = {
     "Which parallelism do I need for my model?": ("strategies", "Fastest layouts"),
     "Why is my run slow?": ("performance", "Look for the rank that does not wait"),
     # teachers
+    "How long is the course, week by week?": ("teaching", "Ten weeks"),
+    "How many GPUs do I need for a class?": ("teaching", "no GPU: virtual ranks model them"),
     "How do I release, collect and grade?": ("start", "nbgrader collect phase3_multi_node"),
     "How are late submissions treated?": ("grading", "extension"),
     "Can a submission read the hidden checks?": ("sandbox", "submission"),
