@@ -7,11 +7,12 @@ It is a Markdown page, readable in any editor. A comment at its end holds the sa
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from labkit.catalogue import workspace
+from labkit.catalogue import root, workspace
 from labkit.progress.course import CourseProgress, ExerciseProgress, course_progress
 from labkit.progress.store import FOLDER, locked
 from labkit.replaced_files import replace_text
@@ -31,6 +32,16 @@ TOUR = (
 """The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
 
 
+GUIDES = (
+    ("From one GPU to thousands", "guide.md"),
+    ("Which parallelism, when", "strategies.md"),
+    ("Where does the time go?", "performance.md"),
+    ("Troubleshooting", "troubleshooting.md"),
+    ("Glossary", "glossary.md"),
+)
+"""Pages of `docs/` that the home links to: title and file."""
+
+
 def home_path() -> Path:
     """Path of the page."""
     return workspace() / HOME
@@ -39,12 +50,21 @@ def home_path() -> Path:
 def write_home() -> Path:
     """Write the page from the saved results; return its path. Raises OSError when the workspace cannot be written."""
     with locked(workspace() / FOLDER / "home.lock"):  # else an older state could replace a newer one
-        replace_text(home_path(), page(course_progress()))
+        replace_text(home_path(), page(course_progress(), _docs()))
     return home_path()
 
 
-def page(course: CourseProgress) -> str:
-    """Return the page as Markdown."""
+def _docs() -> str:
+    """Folder of the guides as seen from the page; empty where JupyterLab cannot open them: it serves the course only
+    where the workspace is in it."""
+    folder, own = (root() / "docs").resolve(), workspace().resolve()
+    if not (folder / GUIDES[0][1]).is_file() or not own.is_relative_to(root().resolve()):
+        return ""
+    return Path(os.path.relpath(folder, own)).as_posix()
+
+
+def page(course: CourseProgress, docs: str = "../docs") -> str:
+    """Return the page as Markdown, with links to the guides in the folder `docs`; empty for none."""
     lines = ["# Course home", ""]
     if course.next is not None:
         lines += [f"**Continue here: {_link(course.next)}**, {course.next.exercise.entry.minutes} minutes.", ""]
@@ -57,8 +77,11 @@ def page(course: CourseProgress) -> str:
             lines.append(f"| {_link(one)} | {builds_on} | {minutes} | {one.points_text} | {one.state} |")
         lines.append("")
     lines += ["## The lab in two minutes", "", *(f"{number}. {step}" for number, step in enumerate(TOUR, 1)), ""]
+    if docs:
+        lines += ["## Guides", "", *(f"- [{title}]({docs}/{name})" for title, name in GUIDES), ""]
+        lines += ["In a notebook `%explain` shows the entry of a word or of the last error.", ""]
     lines += ["## What builds on what", "", "```mermaid", *_diagram(course), "```", ""]
-    facts = json.dumps(_facts(course)).replace(">", "\\u003e")  # nothing in it may end the comment
+    facts = json.dumps(_facts(course, docs)).replace(">", "\\u003e")  # nothing in it may end the comment
     return "\n".join([*lines, f"<!-- labkit {facts} -->", ""])
 
 
@@ -82,12 +105,13 @@ def _node(one: ExerciseProgress) -> str:
     return f"e{one.exercise.entry.number}"
 
 
-def _facts(course: CourseProgress) -> dict[str, Any]:
+def _facts(course: CourseProgress, docs: str) -> dict[str, Any]:
     """What the extension shows."""
     return {
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,
         "tour": TOUR,
+        "guides": [{"title": title, "page": f"{docs}/{name}"} for title, name in GUIDES] if docs else [],
         "phases": [
             {"title": title, "exercises": [_exercise_facts(one) for one in exercises]}
             for title, exercises in course.phases.items()

@@ -14,6 +14,7 @@ from labkit import cli
 from labkit.catalogue import all_exercises, find
 from labkit.checks import check_exercise
 from labkit.progress import course_progress, home_path, record_answer, record_check, recorded, write_home
+from labkit.progress.home import GUIDES
 
 
 def where_to_continue() -> str:
@@ -101,3 +102,13 @@ def test_a_workspace_that_cannot_be_written_costs_no_report(
     (workspace / ".progress").write_text("a file in the folder's place")
     assert check_exercise(exercise).earned == 0
     assert "collectives could not be saved in the workspace" in capsys.readouterr().err
+
+
+def test_guides_are_offered_where_jupyterlab_can_open_them(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "## Guides" not in write_home().read_text(), "a workspace outside of the course"
+    monkeypatch.setattr("labkit.progress.home.root", lambda: workspace.parent)
+    (workspace.parent / "docs").mkdir()
+    for _, name in GUIDES:
+        (workspace.parent / "docs" / name).touch()
+    links = re.findall(r"^- \[.+\]\((.+)\)$", write_home().read_text(), re.MULTILINE)
+    assert len(links) == len(GUIDES) and all((workspace / link).is_file() for link in links)

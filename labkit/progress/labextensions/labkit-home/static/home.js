@@ -112,6 +112,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
               )
             : element("p", {}, "You have completed every exercise."),
           this._tour(facts.tour),
+          this._guides(facts.guides ?? []),
           map,
         ),
       ];
@@ -136,6 +137,16 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
       details.open = shown ? shown.open : localStorage.getItem(seen) === null;
       details.addEventListener("toggle", () => this._draw());
       return details;
+    }
+
+    _guides(guides) {
+      if (!guides.length) return "";
+      const links = guides.flatMap(({ title, page }, at) => [at ? " · " : "Guides: ", this._guide(title, page)]);
+      return element("p", { class: "labkit-guides" }, ...links);
+    }
+
+    _guide(title, page) {
+      return this._link({ notebook: page, number: title }, title, "labkit-guide", "Markdown Preview");
     }
 
     _phase(phase, facts) {
@@ -172,16 +183,23 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
     }
 
     // opens the notebook as a tab of this window; the address is for a new window
-    _link(one, text, className = "") {
-      const folder = this._path.split("/").slice(0, -1);
-      const path = [...folder, one.notebook].join("/");
+    _link(one, text, className = "", factory = undefined) {
+      const path = [];
+      for (const part of [...this._path.split("/").slice(0, -1), ...one.notebook.split("/")]) {
+        if (part === "..") path.pop();
+        else path.push(part);
+      }
+      return this._linkTo(path.join("/"), text, { class: className, "data-key": `${className}${one.number}` }, factory);
+    }
+
+    _linkTo(path, text, attributes, factory) {
       const { appUrl, baseUrl } = this._app.serviceManager.serverSettings;
       const address = `${baseUrl.replace(/\/$/, "")}/${appUrl.replace(/^\//, "")}/tree/${encodeURI(path)}`;
-      const link = element("a", { href: address, class: className, "data-key": `${className}${one.number}` }, text);
+      const link = element("a", { href: address, ...attributes }, text);
       link.addEventListener("click", (event) => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
-        this._app.commands.execute("docmanager:open", { path });
+        this._app.commands.execute("docmanager:open", { path, factory });
       });
       return link;
     }

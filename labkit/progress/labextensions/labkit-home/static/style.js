@@ -14,6 +14,7 @@ export const STYLE = `
 .labkit-page h2 { font-size: 1.15em; font-weight: 600; margin: 28px 0 10px; }
 .labkit-page a { color: var(--jp-content-link-color); }
 .labkit-page code { font-family: var(--jp-code-font-family); font-size: 0.92em; background: var(--jp-layout-color2); padding: 1px 3px; }
+.labkit-guides a { text-decoration: underline; }
 .labkit-summary { margin: 2px 0 14px; }
 .labkit-aloud { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; margin: 0; }
 .labkit-page a.labkit-continue {
