@@ -76,10 +76,10 @@ def test_conda_environment_follows_the_lock() -> None:
     dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     plain = [entry for entry in dependencies if isinstance(entry, str)]
     (nested,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
-    assert nested == ["-r requirements.lock", "-e .", "-e ./autograder"], (
+    assert nested == ["-r requirements.lock", "-e .[lab]", "-e ./autograder"], (
         "packages are pinned in the lock, nowhere else"
     )
-    assert plain == ["python=3.11", f"pip={lock()['pip']}"]
+    assert plain == ["python=3.11", f"pip={lock()['pip']}", "cxx-compiler"]
 
 
 def test_installed_versions_are_the_lock_s() -> None:
