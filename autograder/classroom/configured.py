@@ -73,6 +73,11 @@ def from_environment() -> Classroom:
     return Classroom(site, folders, learners(site, site.folder))
 
 
+def passed_on() -> dict[str, str]:
+    """Return the variables from which a service of the hub knows the classroom."""
+    return {name: os.environ[name] for name in (SITE, RUNNING)}
+
+
 def configure_instructors(folders: Folders) -> None:
     """Write the settings of the instructors' JupyterLab: nbgrader's exchange, and its page within JupyterLab's."""
     own = folders.running / "teaching"

@@ -85,6 +85,13 @@ class Servers(_Table):
     processes: Annotated[int, Field(ge=64)] = 1024
 
 
+class Grading(_Table):
+    """Which assignments are graded as they are submitted, and how often in a day (UTC)."""
+
+    on_submit: list[str] = []
+    tries_per_day: Annotated[int, Field(ge=1)] = 5
+
+
 class Site(_Table):
     """All settings of a site."""
 
@@ -92,6 +99,7 @@ class Site(_Table):
     course: Course = Course()
     login: Login = Login()
     servers: Servers = Servers()
+    grading: Grading = Grading()
 
     @property
     def folder(self) -> Path:
@@ -124,6 +132,10 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     found: list[tuple[tuple[str, ...], str]] = []
     if both := sorted(set(site.course.instructors) & set(site.course.learners)):
         found.append((("course", "learners"), f"{', '.join(both)}: an instructor cannot be a learner, too"))
+    phases = {exercise.phase for exercise in catalogue.all_exercises()}
+    if unknown := sorted(set(site.grading.on_submit) - phases):
+        known = ", ".join(sorted(phases))
+        found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
     if bool(site.hub.certificate) != bool(site.hub.key):
         found.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
     elif site.hub.certificate and urlsplit(site.hub.address).scheme != "https":

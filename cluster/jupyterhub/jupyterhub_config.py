@@ -69,6 +69,17 @@ c.JupyterHub.services = [
     }
 ]
 
+# --- Graded on submit: what learners hand in is judged as it comes in, where the settings name the assignment
+if site.grading.on_submit:
+    c.JupyterHub.services.append(
+        {
+            "name": "grading",
+            "command": [sys.executable, "-P", "-m", "autograder.classroom.grading_service"],
+            "cwd": str(configured.COURSE_CONFIGURATION),
+            "environment": {**classroom.service_environment, **configured.passed_on()},
+        }
+    )
+
 # --- How long: idle servers are stopped
 if site.servers.idle_minutes:
     c.JupyterHub.services.append(

@@ -1,0 +1,138 @@
+"""The queue of submissions that are graded as they come in: which is next, what has been done, who has to wait.
+
+The submissions in the exchange are the queue; beside them is only a record of each that is done. So nothing is lost
+when the service is killed: a submission without a record is judged, again if need be, with the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from autograder.intake.keeping import write_json
+from autograder.intake.stamps import told_time
+
+_LEARNERS_FOLDERS = 200
+"""Maximum submissions of one learner that are looked at: a learner may make any number of folders."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A folder in the exchange; learner by the folder that it is in, the rest as its name claims."""
+
+    learner: str
+    assignment: str
+    claimed: datetime
+    path: Path
+    changed: float
+    """Time of the folder's last change, in seconds since 1970, by this machine's clock."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Record of a submission that is graded, or that a later one has replaced."""
+
+    learner: str
+    assignment: str
+    folder: str
+    finished: str
+    """UTC, ISO 8601."""
+    judged: bool
+    score: float = 0.0
+    max_score: float = 0.0
+    problem: str = ""
+
+    @property
+    def day(self) -> str:
+        return self.finished[:10]
+
+
+class GradingQueue:
+    """inbound: folder of learners' folders. records: folder of the records, written by one process."""
+
+    def __init__(self, inbound: Path, records: Path, assignments: Sequence[str], tries_per_day: int) -> None:
+        self._inbound, self._records = inbound, records
+        self._assignments, self._tries = tuple(assignments), tries_per_day
+        self._served: list[str] = []
+
+    def waiting(self, today: str) -> list[Submission]:
+        """Return what is to be judged, first come first: one submission of each learner in turn.
+
+        today: the day in UTC, ISO 8601. Of several submissions of a learner for one assignment only the newest is
+        judged. Learners without a try left today are not in it.
+        """
+        newest: dict[tuple[str, str], Submission] = {}
+        for one in self._arrived():
+            key = (one.learner, one.assignment)
+            if key not in newest or one.claimed > newest[key].claimed:
+                newest[key] = one
+        done = self.done()
+        judged = [each for each in done if each.judged and each.day == today]
+        ready = [
+            one
+            for one in newest.values()
+            if not self._record(one).exists()
+            and sum((each.learner, each.assignment) == (one.learner, one.assignment) for each in judged) < self._tries
+        ]
+        return in_turn(ready, self._served)
+
+    def done(self) -> list[Done]:
+        """Return all records, oldest first."""
+        found = [Done(**json.loads(path.read_text())) for path in self._records.glob("*/*.json")]
+        return sorted(found, key=lambda one: one.finished)
+
+    def finish(self, submission: Submission, record: Done) -> None:
+        """Record that a submission is done. The record appears whole, or not at all."""
+        path = self._record(submission)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, asdict(record))
+        self.put_behind(submission.learner)
+
+    def put_behind(self, learner: str) -> None:
+        """Let all other learners take their turn before this one."""
+        self._served = [*(name for name in self._served if name != learner), learner]
+
+    def _record(self, submission: Submission) -> Path:
+        return self._records / submission.learner / f"{submission.path.name}.json"
+
+    def _arrived(self) -> Iterator[Submission]:
+        for own in sorted(self._inbound.iterdir()):
+            if own.is_symlink() or not own.is_dir():
+                continue
+            with os.scandir(own) as entries:
+                for count, entry in enumerate(entries):
+                    if count == _LEARNERS_FOLDERS:
+                        break
+                    learner, *parts = entry.name.split("+")
+                    if learner != own.name or len(parts) < 2 or parts[0] not in self._assignments:
+                        continue
+                    claimed = told_time(parts[1])
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    # nbgrader writes the secret last
+                    whole = os.path.lexists(os.path.join(entry.path, "submission_secret.txt"))
+                    if claimed is not None and stat.S_ISDIR(status.st_mode) and whole:
+                        yield Submission(learner, parts[0], claimed, Path(entry.path), status.st_ctime)
+
+
+def in_turn(ready: Iterable[Submission], served: Sequence[str]) -> list[Submission]:
+    """Order submissions: one of each learner before the second of any, those served longest ago first.
+
+    served: learners in the order in which they were served last; one who is not in it comes first. What came first
+    decides between equals.
+    """
+    turns = {name: place for place, name in enumerate(served)}
+    rounds: list[tuple[int, int, float, str, Submission]] = []
+    before: Counter[str] = Counter()
+    for one in sorted(ready, key=lambda one: (one.changed, one.path.name)):
+        rounds.append((before[one.learner], turns.get(one.learner, -1), one.changed, one.path.name, one))
+        before[one.learner] += 1
+    return [entry[-1] for entry in sorted(rounds, key=lambda entry: entry[:-1])]

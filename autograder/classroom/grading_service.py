@@ -1,0 +1,116 @@
+"""Grades submissions as they come in: collect, judge in the sandbox, write feedback, return it. A service of the hub.
+
+Each step does nothing, or the same again, if it was done before: the service may be killed at any point.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nbgrader.auth import Authenticator
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import ExchangeError
+from traitlets.config import Config
+
+from autograder.batch.lock import CourseLocked, grading_alone
+from autograder.classroom import configured
+from autograder.classroom.exchange import ReleaseFeedback
+from autograder.classroom.grading_queue import Done, GradingQueue, Submission
+from autograder.course import Course, CourseFailed
+from autograder.intake.collect import COLLECTED, ExchangeCollect
+from autograder.intake.folder import printable
+from autograder.intake.stamps import current_record
+from labkit.linux import prctl
+
+_PAUSE_SECONDS = 1.0
+_AFTER_FAILURE_SECONDS = 30.0
+
+log = logging.getLogger("grading")
+
+
+class GradingService:
+    """Grades one submission after the other."""
+
+    def __init__(self, classroom: configured.Classroom) -> None:
+        site, folders = classroom.site, classroom.folders
+        self._folders = folders
+        self._course = Course(folders.course)
+        self._not_before: dict[Path, float] = {}
+        self.queue = GradingQueue(
+            folders.in_exchange("inbound"), folders.root / "graded", site.grading.on_submit, site.grading.tries_per_day
+        )
+
+    def step(self) -> bool:
+        """Grade the next submission; return whether there was one. Raises `CourseLocked`.
+
+        One that the grader fails on is tried again later, behind the others.
+        """
+        now = time.monotonic()
+        waiting = [
+            one
+            for one in self.queue.waiting(datetime.now(UTC).date().isoformat())
+            if self._not_before.get(one.path, now) <= now
+        ]
+        if not waiting:
+            return False
+        one = waiting[0]
+        log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
+        try:
+            with grading_alone(self._folders.course):
+                record = self._grade(one)
+        except (CourseFailed, ExchangeError, OSError) as problem:
+            log.error("%s of %s: %s; again in %.0f s", one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS)
+            self._not_before[one.path] = time.monotonic() + _AFTER_FAILURE_SECONDS
+            self.queue.put_behind(one.learner)
+        else:
+            self.queue.finish(one, record)
+        return True
+
+    def _grade(self, one: Submission) -> Done:
+        self._exchange(ExchangeCollect, one, own_inbound=True, update=True)
+        collected = current_record(self._folders.course / COLLECTED / one.learner / one.assignment)
+        if collected is None or collected.source != printable(one.path.name):
+            refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
+            return Done(one.learner, one.assignment, one.path.name, _now(), judged=False, problem=refused)
+        self._course.autograde(one.assignment, one.learner)
+        self._course.feedback(one.assignment, one.learner)
+        self._exchange(ReleaseFeedback, one)
+        marks = [mark for mark in self._course.marks(one.assignment) if mark.student == one.learner]
+        score, most = sum(mark.score for mark in marks), sum(mark.max_score for mark in marks)
+        return Done(one.learner, one.assignment, one.path.name, _now(), judged=True, score=score, max_score=most)
+
+    def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: bool) -> None:
+        """Run one step of nbgrader's exchange for one learner and one assignment."""
+        config = Config(self._course.config)
+        config.CourseDirectory.course_id = self._folders.course_name
+        config.CourseDirectory.assignment_id = one.assignment
+        config.CourseDirectory.student_id = one.learner
+        config.Exchange.root = str(self._folders.exchange)
+        config[kind.__name__].update(own)
+        coursedir = CourseDirectory(config=config, log=log)
+        kind(coursedir=coursedir, authenticator=Authenticator(config=config), config=config, log=log).start()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def main() -> None:
+    """Grade until the hub ends."""
+    prctl.die_with_parent(os.getppid())
+    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s grading] %(message)s")
+    service = GradingService(configured.from_environment())
+    while True:
+        try:
+            if not service.step():
+                time.sleep(_PAUSE_SECONDS)
+        except CourseLocked:  # an instructor grades: afterwards it goes on
+            time.sleep(_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
