@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.clusters import Cluster, GpusOrCores
+from labkit.clusters import Cluster, GpusOrCores, InvalidJob
 from labkit.clusters.cluster import CoreSharingCluster, ModelledCluster, SrunCluster
-from labkit.clusters.launch_options import Nodes
+from labkit.clusters.launch_options import Nodes, asked_nodes
 
 _PORT = "29500"
 
@@ -76,6 +77,28 @@ class TorchrunCommand:
         first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
         inner = " ".join(self.words(first, "$SLURM_NODEID", "$SLURM_JOB_ID"))
         return f"srun {shlex.join(options)} sh -c {shlex.quote(inner)}"
+
+
+def torchrun_command(
+    program: tuple[str, ...], source: str, options: argparse.Namespace, cluster: Cluster
+) -> TorchrunCommand:
+    """Return the command that does what `launch_options` ask for. Raises `InvalidJob` if there is none.
+
+    program: see `TorchrunCommand`; source: its text.
+    """
+    nnodes = asked_nodes(options) or Nodes(None, cluster.nnodes)
+    nproc_per_node = options.nproc_per_node or cluster.nproc_per_node
+    if options.master_port and nnodes.least is not None:
+        raise InvalidJob("where nodes come and go, torchrun chooses MASTER_PORT: leave out --master-port")
+    return TorchrunCommand(
+        program=program,
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        max_restarts=options.max_restarts,
+        environment=environment(source, cluster, nnodes, nproc_per_node),
+        master_port=options.master_port,
+        role=options.role,
+    )
 
 
 def exercises_used(source: str) -> list[str]:

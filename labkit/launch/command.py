@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labkit.clusters import InvalidJob, kinds
 from labkit.clusters.cluster import DryRunCluster, RemoteCluster
+from labkit.clusters.torchrun_command import torchrun_command
 from labkit.launch import detaching, programs, running, saving
 from labkit.launch.exit_status import FAILED
 from labkit.launch.options import cluster, parse
@@ -59,7 +60,8 @@ def _save(options: argparse.Namespace) -> int:
         raise InvalidJob(f"--save and --print-command are for one program, a file or a module{more}")
     chosen = cluster(options)
     found = program(options)
-    command = saving.torchrun_command(found, options, chosen)
+    named = (str(options.file),) if options.module is None else ("-m", str(options.module))
+    command = torchrun_command((*named, *options.arguments), found.source, options, chosen)
     if options.save is not None:
         saving.save(options.save, found, command, chosen, options.force)
         print(f"saved as {options.save}")

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from labkit.clusters import Cluster, InvalidJob
 from labkit.clusters.cluster import ManifestCluster, ModelledCluster, SrunCluster
-from labkit.clusters.launch_options import Nodes, asked_nodes
-from labkit.clusters.torchrun_command import TorchrunCommand, environment, exercises_used
+from labkit.clusters.torchrun_command import TorchrunCommand, exercises_used
 from labkit.launch.programs import Program
-
-
-def torchrun_command(program: Program, options: argparse.Namespace, cluster: Cluster) -> TorchrunCommand:
-    """Return the torchrun command that does what the options ask for. Raises `InvalidJob` if there is none."""
-    nnodes = asked_nodes(options) or Nodes(None, cluster.nnodes)
-    nproc_per_node = options.nproc_per_node or cluster.nproc_per_node
-    if options.master_port and nnodes.least is not None:
-        raise InvalidJob("where nodes come and go, torchrun chooses MASTER_PORT: leave out --master-port")
-    named = (str(options.file),) if options.module is None else ("-m", options.module)
-    return TorchrunCommand(
-        program=(*named, *options.arguments),
-        nnodes=nnodes,
-        nproc_per_node=nproc_per_node,
-        max_restarts=options.max_restarts,
-        environment=environment(program.source, cluster, nnodes, nproc_per_node),
-        master_port=options.master_port,
-        role=options.role,
-    )
 
 
 def save(path: Path, program: Program, command: TorchrunCommand, cluster: Cluster, force: bool) -> None:

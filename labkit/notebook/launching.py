@@ -9,8 +9,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob, launch_options
-from labkit.clusters.launch_options import Nodes, asked_nodes
-from labkit.clusters.torchrun_command import TorchrunCommand, environment, exercises_used
+from labkit.clusters.torchrun_command import TorchrunCommand, exercises_used, torchrun_command
 from labkit.notebook.magics import Magic
 
 _ELSEWHERE = "use this with torchrun itself: --print-command shows the command for this cell"
@@ -62,19 +61,10 @@ def instead_of_running(options: argparse.Namespace, cluster: Cluster, cell: str,
     if options.save is None and not options.print_command:
         return False
     file = str(options.save or f"cell_{number}.py")
-    nnodes = asked_nodes(options) or Nodes(None, cluster.nnodes)
-    nproc_per_node = options.nproc_per_node or cluster.nproc_per_node
-    command = TorchrunCommand(
-        program=(file,),
-        nnodes=nnodes,
-        nproc_per_node=nproc_per_node,
-        max_restarts=options.max_restarts,
-        environment=environment(cell, cluster, nnodes, nproc_per_node),
-        master_port=options.master_port,
-        role=options.role,
-    )
-    if options.master_port and command.nnodes.least is not None:
-        raise UsageError("%%torchrun: where nodes come and go, torchrun chooses MASTER_PORT: leave out --master-port")
+    try:
+        command = torchrun_command((file,), cell, options, cluster)
+    except InvalidJob as error:
+        raise UsageError(f"%%torchrun: {error}") from None
     if options.save is not None:
         _save(options.save, cell, number, command, options.force)
     if options.print_command:

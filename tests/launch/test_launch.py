@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from rank_lines import of_each_rank  # beside this file
 
 from labkit.cli import main
+from labkit.launch.options import parse
 from labkit.launch.output import LiveOutput
 
 ENVIRONMENT = """
@@ -216,3 +218,21 @@ def test_equal_lines_are_printed_once(capsys: pytest.CaptureFixture[str]) -> Non
     shown = capsys.readouterr()
     assert shown.out == "[0-2] ready\n[0-2] without end\n[0, 2] rank 0\n[1] rank 1\n"
     assert shown.err == "[1 stderr] warning\n"
+
+
+def documented() -> list[str]:
+    """Commands of docs/launch.md that are lines of their own, or in backticks and whole."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "launch.md").read_text()
+    blocks = [line for block in text.split("```")[1::2] for line in block.splitlines()]
+    inline = re.findall(r"(?<!`)`(labkit launch [^`]+)`", text)
+    return [line.partition(" #")[0] for line in [*blocks, *inline] if line.startswith("labkit launch ")]
+
+
+@pytest.mark.parametrize("command", documented())
+def test_the_documented_commands_are_understood(command: str) -> None:
+    _, _, *words = shlex.split(command)
+    assert parse(words)
+
+
+def test_there_are_documented_commands() -> None:
+    assert len(documented()) >= 8

@@ -6,25 +6,21 @@ import os
 import shlex
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from labkit.clusters.agent import LaunchPlan, NodeInfo, Nodes, NodesConnection, NodesLost, open_connection
-from labkit.clusters.cluster import BatchState, OnOutput, OnState, State
+from labkit.clusters.agent import LaunchPlan, NodesConnection, NodesLost
+from labkit.clusters.cluster import BatchState, OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.clusters.slurm import batch, clients
 from labkit.clusters.slurm.allocation import Allocation
+from labkit.clusters.slurm.held_nodes import HeldNodes
 from labkit.clusters.slurm.script import ResourceRequest, job_script, step_command
-from labkit.clusters.slurm.steps import Step, Steps
 
-_READY_LIMIT_SECONDS = 300.0
-"""Time to read Python and torch from the nodes' file system, which may be slow."""
-_ENDING_SECONDS = 5.0
 _LEARNERS = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 
 
@@ -50,7 +46,7 @@ class SlurmCluster:
         self._timeout = timeout
         self._allocate = allocate
         self._lock = threading.Lock()
-        self._held: _HeldNodes | None = None
+        self._held: HeldNodes | None = None
         self._timer: threading.Timer | None = None
 
     @property
@@ -141,7 +137,7 @@ class SlurmCluster:
             connection.when_closed = lambda: self._connection_closed(held, connection)
             return connection, [hosted for node in range(plan.nnodes) for hosted in plan.ranks(node)]
 
-    def _connection_closed(self, held: _HeldNodes, connection: NodesConnection) -> None:
+    def _connection_closed(self, held: HeldNodes, connection: NodesConnection) -> None:
         with self._lock:
             held.connections.discard(connection)
             if self._held is held:
@@ -150,7 +146,7 @@ class SlurmCluster:
                 self._keep_or_let_go()
 
     @contextmanager
-    def _nodes_for(self, asked: ResourceRequest, on_state: OnState | None) -> Iterator[_HeldNodes]:
+    def _nodes_for(self, asked: ResourceRequest, on_state: OnState | None) -> Iterator[HeldNodes]:
         """Within the context, nodes for a run; afterwards they are kept for the time that `keep` allows."""
         with self._lock:
             if self._timer is not None:
@@ -194,7 +190,7 @@ class SlurmCluster:
             )
         return asked
 
-    def _hold(self, asked: ResourceRequest, on_state: OnState | None) -> _HeldNodes:
+    def _hold(self, asked: ResourceRequest, on_state: OnState | None) -> HeldNodes:
         if self._held is not None and (self._held.asked != asked or self._held.lost):
             if self._held.connections:
                 raise InvalidJob(
@@ -206,14 +202,14 @@ class SlurmCluster:
             allocation = self._allocate(asked)
             try:
                 allocation.wait(on_state)
-                self._held = _HeldNodes(allocation, self._agent)
+                self._held = HeldNodes(allocation, self._agent)
             except BaseException:
                 allocation.release()
                 raise
             self._held.wait_until_ready(on_state)
         return self._held
 
-    def _plan(self, job: Job, asked: ResourceRequest, held: _HeldNodes) -> LaunchPlan:
+    def _plan(self, job: Job, asked: ResourceRequest, held: HeldNodes) -> LaunchPlan:
         return LaunchPlan(
             run=uuid.uuid4().hex,
             entry="labkit.clusters.local.rank:main",
@@ -255,71 +251,6 @@ class SlurmCluster:
         if held is not None:
             held.close()
         return held is not None
-
-
-class _HeldNodes:
-    """Allocated nodes, with an agent on each."""
-
-    def __init__(self, allocation: Allocation | batch.CurrentAllocation, agent: Sequence[str]) -> None:
-        self.asked = allocation.asked
-        self.job_id = allocation.job_id
-        self.names = allocation.nodes
-        self.address = clients.node_address(self.names[0])
-        self.ready: list[NodeInfo] = []
-        self.lost = False
-        self.connections: set[NodesConnection] = set()
-        """Connections to live ranks on these nodes."""
-        self._allocation = allocation
-        self._environment = clients.environment()
-        self._steps = Steps(self.job_id, self.names, agent)
-        writers = [self._steps.writer(node) for node in range(len(self.names))]
-        self._nodes = Nodes(self.names, writers)
-        self._steps.begin(self._nodes.feed, self._on_end)
-
-    def wait_until_ready(self, on_state: OnState | None) -> None:
-        if on_state is not None:
-            on_state(State("starting", f"job {self.job_id} has {', '.join(self.names)}: Python starts there"))
-        self.ready = self._nodes.wait_until_ready(_READY_LIMIT_SECONDS, on_state)
-
-    def changes(self) -> dict[str, str]:
-        """Changes of the notebook's environment since the start of the agents, which have the old one."""
-        now = clients.environment()
-        return {name: value for name, value in now.items() if self._environment.get(name) != value}
-
-    def run(self, plan: LaunchPlan, on_output: OnOutput | None, on_state: OnState | None) -> Run:
-        return self._nodes.run(plan, on_output, on_state)
-
-    def open(self, plan: LaunchPlan) -> NodesConnection:
-        connection = open_connection(self._nodes, plan)
-        self.connections.add(connection)
-        return connection
-
-    def close(self) -> None:
-        for node in range(len(self.names)):
-            self._nodes.lost(node, f"job {self.job_id} was given back")
-        try:
-            self._steps.close()
-        finally:
-            self._allocation.release()
-
-    def _on_end(self, step: Step) -> None:
-        self.lost = True
-        self._nodes.lost(step.node, self._why(step))
-
-    def _why(self, step: Step) -> str:
-        """Why a step ended unexpectedly: Slurm's reason, if it has one."""
-        limit = time.monotonic() + _ENDING_SECONDS
-        try:
-            while (state := self._allocation.state()).state == "COMPLETING" and time.monotonic() < limit:
-                time.sleep(0.2)
-            trouble = clients.node_troubles(step.name).get(step.name)
-        except (InvalidJob, OSError) as error:
-            return str(error)
-        if trouble:
-            return f"Slurm says that the node is {trouble}"
-        if ending := state.why_it_ended(step.messages):
-            return ending.format(job=self.job_id, limit=self.asked.time or "of the partition")
-        return f"{clients.said(step.messages)} (srun ended with {step.process.returncode})"
 
 
 def slurm(

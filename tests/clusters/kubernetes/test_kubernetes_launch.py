@@ -99,7 +99,8 @@ def test_kubectl_makes_a_saved_manifest_and_its_pods_train(standin: StandInClust
         return [condition for job in jobs for condition in job.get("status", {}).get("conditions", ())]
 
     wait_until(ended)
-    printed = b"".join(line for pod in standin.kubelet.pods.values() for _, line in pod.printed).decode()
+    logs = [*kubectl, "logs", "-l", "labkit/run=train", "--tail=-1"]
+    printed = subprocess.run(logs, capture_output=True, text=True).stdout
     assert "(0, '0', ['a b'])\n(1, '1', ['a b'])\n" in printed, printed
     assert "Complete" in str(ended()), ended()
 
