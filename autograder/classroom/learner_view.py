@@ -39,6 +39,7 @@ def command(folders: Folders, learner: str, uid: int | None, socket: int, proces
     result += ["--bind", str(folders.home(learner)), view.HOME]
     for file in files:
         result += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    result += ["--ro-bind-try", "/etc/fonts", "/etc/fonts"]
     # nbgrader checks that it can write to the root of the exchange, and never does
     result += ["--perms", "0777", "--size", str(1 << 16), "--tmpfs", EXCHANGE]
     result += ["--perms", "0755", "--dir", f"{EXCHANGE}/{folders.course_name}"]

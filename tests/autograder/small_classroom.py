@@ -80,6 +80,10 @@ def small_classroom(root: Path) -> Classroom:
     graded = notebook.cells[-1]
     graded.source = f"from labkit import grade\n\n{graded.source}"  # as in the course: validation runs it
     nbformat.write(notebook, root / f"notebooks/{second_exercise.PHASE}/{second_exercise.NOTEBOOK}.ipynb")
+    template = root / f"templates/{second_exercise.NAME}.py"  # learners do not see the solution
+    template.parent.mkdir(parents=True)
+    solution = r"( +)### BEGIN SOLUTION\n.*### END SOLUTION\n"
+    template.write_text(re.sub(solution, r"\1raise NotImplementedError\n", second_exercise.SOLUTION, flags=re.DOTALL))
     shutil.copytree(ROOT / "cluster/jupyterhub", root / "cluster/jupyterhub")
     address = f"http://127.0.0.1:{free_port()}"
     site = root / "site.toml"

@@ -146,6 +146,21 @@ def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Per
     assert not Person(classroom.address, "grace", "short").logged_in
 
 
+def test_a_submission_under_another_s_name_is_refused(ada: Person, classroom: Classroom) -> None:
+    ada.run(
+        "from pathlib import Path\n"
+        "for name in ('ada', 'grace'):\n"
+        "    Path(f'/exchange/small-course/inbound/{name}+phase2_advanced+2030-01-01 00:00:00.0 UTC').mkdir()"
+    )
+    collecting = [sys.executable, "-m", "nbgrader", "collect", "phase2_advanced", "--course=small-course"]
+    collecting += [f"--Exchange.root={classroom.exchange.parent}", "--ExchangeCollect.own_inbound=True"]
+    collecting += [f"--CourseDirectory.root={classroom.root / 'collected'}"]
+    here = ROOT / "autograder"
+    done = subprocess.run(collecting, env=classroom.environment, cwd=here, capture_output=True, text=True)
+    assert "it says that it is 'grace''s, but is in the folder of 'ada'" in done.stderr, done.stderr
+    assert os.listdir(classroom.root / "collected/submitted") == ["ada"], done.stderr
+
+
 def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroom: Classroom, hub: Hub) -> None:
     instructor = logged_in(browser, classroom.address, "instructor", hub.password)
     formgrader = Formgrader(instructor)
@@ -180,18 +195,3 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
         ada.locator(".jp-DirListing-item", has_text=f"{NOTEBOOK}.html").dblclick()
         page = ada.frame_locator(".jp-HTMLViewer iframe")
         expect(page.locator("body")).to_contain_text("3 of 3 points")
-
-
-def test_a_submission_under_another_s_name_is_refused(ada: Person, classroom: Classroom) -> None:
-    ada.run(
-        "from pathlib import Path\n"
-        "for name in ('ada', 'grace'):\n"
-        "    Path(f'/exchange/small-course/inbound/{name}+phase1_data_parallel+2030-01-01 00:00:00.0 UTC').mkdir()"
-    )
-    collecting = [sys.executable, "-m", "nbgrader", "collect", "phase1_data_parallel", "--course=small-course"]
-    collecting += [f"--Exchange.root={classroom.exchange.parent}", "--ExchangeCollect.own_inbound=True"]
-    collecting += [f"--CourseDirectory.root={classroom.root / 'collected'}"]
-    here = ROOT / "autograder"
-    done = subprocess.run(collecting, env=classroom.environment, cwd=here, capture_output=True, text=True)
-    assert "it says that it is 'grace''s, but is in the folder of 'ada'" in done.stderr, done.stderr
-    assert os.listdir(classroom.root / "collected/submitted") == ["ada"], done.stderr
