@@ -125,7 +125,8 @@ def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, 
         assert found[name] in {"OSError", "PermissionError"}, (name, found[name])
     assert found["hub's port"] == "ConnectionRefusedError" and found["network"] == "OSError"
     assert found["other processes"] == "[]"
-    assert found["become root"] == "PermissionError" and found["new namespace"] == "CalledProcessError"
+    # there is no root to become where an ordinary user has started the hub
+    assert found["become root"] in {"PermissionError", "OSError"} and found["new namespace"] == "CalledProcessError"
     for path in ("/users", "/users/grace", "/services", "/proxy", "/groups"):
         assert found[f"hub {path}"] in {"403", "404"}, (path, found[f"hub {path}"])
 
