@@ -55,7 +55,8 @@ class DetachedJob:
         return int(found) if found else None
 
     def end(self, status: int) -> None:
-        """Record the exit status."""
+        """Record the exit status; a job that has never begun still has its environment."""
+        (self.folder / "environment.json").unlink(missing_ok=True)
         replace_text(self.folder / "exit_status", f"{status}\n")
 
     @property

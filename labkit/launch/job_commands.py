@@ -90,7 +90,7 @@ def stop(names: Sequence[str]) -> int:
             print(f"{job.name} has ended already: {before.text}")
             continue
         if job.record["in_batch_job"]:
-            _batch_cluster(job).cancel(job.batch_id)
+            _cancel(job)
         else:
             _stop_process(job)
         if job.exit_status is None:  # it was queued, or killed
@@ -169,6 +169,15 @@ def _batch_state(job: DetachedJob) -> JobState:
     except InvalidJob as error:  # one cluster out of reach does not hide the others' jobs
         return JobState("unknown", f"unknown: {error}")
     return JobState(found.phase, found.text)
+
+
+def _cancel(job: DetachedJob) -> None:
+    from labkit.clusters import InvalidJob
+
+    try:
+        _batch_cluster(job).cancel(job.batch_id)
+    except InvalidJob as error:
+        raise CommandError(f"{job.name} cannot be stopped: {error}") from None
 
 
 def _batch_cluster(job: DetachedJob) -> type[BatchCluster]:

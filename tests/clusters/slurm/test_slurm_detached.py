@@ -92,6 +92,8 @@ def test_an_array_waits_and_runs_one_job_for_each_seed(
     assert main(["logs", "-f", "seeds-1_7"]) == 0
     assert "[0] seed 7\n" in capfd.readouterr().out
     assert main(["logs", "-f", "seeds-1_8"]) == 143
+    assert [job.exit_status for job in all_jobs()] == [0, 143]
+    assert not list(folder.glob("state/labkit/jobs/*/environment.json"))
     assert main(["logs", "seeds-1"]) == 2
     assert "seeds-1 is an array: give one of its jobs, seeds-1_7 to seeds-1_8" in capfd.readouterr().err
     wait_until(lambda: not rig.jobs())
