@@ -2,7 +2,7 @@
 
     python cluster/check.py --into /var/tmp/checks [NAME ...]
 
-NAME is a row of CHECKS below; all of them by default. An environment that is there is used again. Exit status 1: a file
+NAME is a row of CHECKS below; all of them by default. A complete environment is used again. Exit status 1: a file
 is invalid, or a tool could not be installed.
 """
 
@@ -73,13 +73,14 @@ main(["--builtin-schema", "vendor.compose-spec", FILE])
 def passes(name: str, into: Path) -> bool:
     """Whether the check's file is valid. Prints what the tool says."""
     check, folder = CHECKS[name], into / name
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
+    python, stamp = folder / "bin" / "python", folder / "installed"
+    if not stamp.exists() or stamp.read_text() != " ".join(check.packages):
+        venv.create(folder, clear=True, with_pip=True)
         installed = subprocess.run([python, "-m", "pip", "install", "--quiet", *check.packages])
         if installed.returncode:
             print(f"{name}: {' '.join(check.packages)} cannot be installed", file=sys.stderr)
             return False
+        stamp.write_text(" ".join(check.packages))
     done = subprocess.run([python, "-c", f"FILE = {str(HERE / check.file)!r}\n{check.program}"])
     print(f"{name}: {check.file} is {'invalid' if done.returncode else 'valid'}", flush=True)
     return done.returncode == 0
