@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +72,11 @@ def from_environment() -> Classroom:
     site = sites.load(Path(os.environ[SITE]))
     folders = Folders(site.folder, Path(os.environ[RUNNING]), site.course.name)
     return Classroom(site, folders, learners(site, site.folder))
+
+
+def ending_with_hub(command: list[str]) -> list[str]:
+    """Return a command that ends when the hub ends."""
+    return [sys.executable, "-P", str(Path(__file__).with_name("ending_with_hub.py")), *command]
 
 
 def passed_on() -> dict[str, str]:

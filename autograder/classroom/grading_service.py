@@ -6,7 +6,6 @@ Each step does nothing, or the same again, if it was done before: the service ma
 from __future__ import annotations
 
 import logging
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,6 @@ from autograder.course import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
 from autograder.intake.stamps import current_record
-from labkit.linux import prctl
 
 _PAUSE_SECONDS = 1.0
 _AFTER_FAILURE_SECONDS = 30.0
@@ -101,7 +99,6 @@ def _now() -> str:
 
 def main() -> None:
     """Grade until the hub ends."""
-    prctl.die_with_parent(os.getppid())
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s grading] %(message)s")
     service = GradingService(configured.from_environment())
     while True:

@@ -18,7 +18,7 @@ c.JupyterHub.bind_url = f"{site.hub.address}/"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = site.hub.certificate, site.hub.key
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = socket_url(folders.hub_socket)
 c.JupyterHub.hub_socket_mode = 0o666  # sandboxes reach it as other users; each request needs a token
-c.ConfigurableHTTPProxy.command = proxy.command()
+c.ConfigurableHTTPProxy.command = configured.ending_with_hub(proxy.command())
 c.ConfigurableHTTPProxy.api_url = socket_url(folders.running / "proxy.sock")
 
 # --- Files
@@ -61,7 +61,7 @@ c.JupyterHub.services = [
     {
         "name": site.course.name,
         "url": classroom.service_url,
-        "command": [sys.executable, "-P", "-m", "autograder.classroom.instructors_lab"],
+        "command": configured.ending_with_hub([sys.executable, "-P", "-m", "autograder.classroom.instructors_lab"]),
         "cwd": str(configured.COURSE_CONFIGURATION),
         "environment": classroom.service_environment,
         "oauth_no_confirm": True,
@@ -74,7 +74,7 @@ if site.grading.on_submit:
     c.JupyterHub.services.append(
         {
             "name": "grading",
-            "command": [sys.executable, "-P", "-m", "autograder.classroom.grading_service"],
+            "command": configured.ending_with_hub([sys.executable, "-P", "-m", "autograder.classroom.grading_service"]),
             "cwd": str(configured.COURSE_CONFIGURATION),
             "environment": {**classroom.service_environment, **configured.passed_on()},
         }
@@ -85,10 +85,12 @@ if site.servers.idle_minutes:
     c.JupyterHub.services.append(
         {
             "name": "culler",
-            "command": [
-                *(sys.executable, "-m", "jupyterhub_idle_culler"),
-                f"--timeout={60 * site.servers.idle_minutes}",
-                f"--url={classroom.reachable}/hub/api",  # it cannot speak over sockets
-            ],
+            "command": configured.ending_with_hub(
+                [
+                    *(sys.executable, "-m", "jupyterhub_idle_culler"),
+                    f"--timeout={60 * site.servers.idle_minutes}",
+                    f"--url={classroom.reachable}/hub/api",  # it cannot speak over sockets
+                ]
+            ),
         }
     )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import second_exercise
 from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
@@ -139,6 +140,15 @@ def test_a_learner_s_browser_enters_neither_the_formgrader_nor_another_s_server(
     assert page.status_code in (403, 404), page.url
 
 
+def test_an_instructor_sees_who_is_there_but_enters_no_learner_s_server(
+    ada: Person, classroom: Classroom, hub: Hub
+) -> None:
+    instructor = Person(classroom.address, "instructor", hub.password)
+    assert instructor.get("/hub/admin").status_code == 200
+    assert instructor.get("/services/small-course/formgrader/").status_code == 200
+    assert instructor.get("/user/ada/api/contents").status_code == 403
+
+
 def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Person, classroom: Classroom) -> None:
     assert ada.logged_in
     assert not Person(classroom.address, "ada", "another password").logged_in
@@ -196,3 +206,13 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
         ada.locator(".jp-DirListing-item", has_text=f"{NOTEBOOK}.html").dblclick()
         page = ada.frame_locator(".jp-HTMLViewer iframe")
         expect(page.locator("body")).to_contain_text("3 of 3 points")
+
+
+def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
+    started = psutil.Process(hub.process.pid).children(recursive=True)
+    (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in " ".join(one.cmdline()))
+    assert any("bwrap" in one.name() for one in started) and any("node" in one.name() for one in started)
+    jupyterhub.kill()
+    assert hub.process.wait(240) == 2
+    psutil.wait_procs(started, timeout=240)
+    assert [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
