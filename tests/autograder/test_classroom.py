@@ -210,8 +210,10 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
 
 def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
     started = psutil.Process(hub.process.pid).children(recursive=True)
-    (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in " ".join(one.cmdline()))
-    assert any("bwrap" in one.name() for one in started) and any("node" in one.name() for one in started)
+    commands = {one.pid: " ".join(one.cmdline()) for one in started}
+    for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "idle_culler"):
+        assert any(part in command for command in commands.values()), (part, commands)
+    (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands[one.pid])
     jupyterhub.kill()
     assert hub.process.wait(240) == 2
     psutil.wait_procs(started, timeout=240)
