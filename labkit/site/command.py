@@ -44,5 +44,6 @@ def _render(sources: Path, output: Path, fresh: bool) -> int:
     from sphinx.cmd.build import build_main
 
     doctrees = sources.with_name("doctrees")
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(doctrees), "-c", str(Path(__file__).parent)]
-    return int(build_main([*options, *(["-E", "-a"] if fresh else []), str(sources), str(output)]))
+    # all pages are written, since each shows the whole navigation; only those that changed are read
+    options = ["-q", "-a", "-W", "--keep-going", "-b", "html", "-d", str(doctrees), "-c", str(Path(__file__).parent)]
+    return int(build_main([*options, *(["-E"] if fresh else []), str(sources), str(output)]))

@@ -23,6 +23,7 @@ nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 myst_url_schemes = {"http": None, "https": None, "mailto": None, HERE: "{{path}}"}
+smartquotes = False  # a command in a sentence must stay one
 exclude_patterns = ["copied"]
 highlight_language = "default"
 
