@@ -59,6 +59,9 @@ def test_the_first_five_minutes(page: Page) -> None:
     first_win = notebook.numbers("%%torchrun")[0]
     notebook.run_up_to(first_win)
     expect(notebook.cell(first_win)).to_contain_text("rank 3 had 4, and now has 10")
+    # after two clicks and a few times Shift+Enter
+    picture = notebook.run(first_win + 1).get_by_role("img", name=re.compile(r"^Timeline of 4 ranks"))
+    expect(picture).to_be_visible()
     log = (FOLDER[0] / "server.log").read_text()
     assert not re.search("not trusted|without encryption|ping_timeout|extension_points", log), log
 
