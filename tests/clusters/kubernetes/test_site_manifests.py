@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
-from site_manifests import BUILDS, ROOT, one, things
+from site_manifests import BUILDS, ROOT, needs_kubectl, one, things
 from standin_cluster import StandInCluster
 from standin_kinds import ALL
-from system_packages import needs_packages
 
 from labkit.parallel.monitoring import PrometheusSink
 
 
 @pytest.fixture(autouse=True)
 def _kubectl() -> None:
-    needs_packages("kubernetes-client")
+    needs_kubectl()
 
 
 @pytest.mark.parametrize("build", BUILDS)

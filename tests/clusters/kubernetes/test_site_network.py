@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from site_manifests import NAMESPACE, things
-from system_packages import needs_packages
+from site_manifests import NAMESPACE, needs_kubectl, things
 
 Labels = dict[str, str]
 
@@ -90,7 +89,7 @@ def _allowed(build: str, direction: str, pod: tuple[str, Labels], peer: tuple[st
 def test_ranks_talk_to_ranks_only(
     source: tuple[str, Labels], target: tuple[str, Labels], port: int, expected: bool
 ) -> None:
-    needs_packages("kubernetes-client")
+    needs_kubectl()
     leaves = _allowed("overlays/gpu", "Egress", source, target, port)
     arrives = _allowed("overlays/gpu", "Ingress", target, source, port)
     assert (leaves and arrives) == expected

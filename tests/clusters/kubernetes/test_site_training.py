@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from site_manifests import ROOT
+from site_manifests import ROOT, needs_kubectl
 from standin_cluster import StandInCluster
-from system_packages import needs_packages
 
 from labkit.clusters.local.free_port import free_port
 
@@ -21,7 +20,7 @@ SAVE_EVERY = 15
 
 
 def test_a_deleted_pod_comes_back_with_its_volume_and_training_resumes(standin: StandInCluster, tmp_path: Path) -> None:
-    needs_packages("kubernetes-client")
+    needs_kubectl()
     standin.kubelet.images[IMAGE] = 1000
     _kubectl(standin, "apply", "--validate=false", "-k", str(_overlay(tmp_path / "overlay")))
 
