@@ -26,7 +26,7 @@ FILES = sorted(CONTAINERS.glob("*.Containerfile"))
 TARGETS = [
     ("ranks.Containerfile", "2"),
     ("notebooks.Containerfile", "notebooks"),
-    ("notebooks.Containerfile", "classroom"),
+    ("notebooks.Containerfile", "grading"),
 ]
 SECRETS = re.compile(r"(?i)password|secret|token|api_?key|credential")
 BUILDER = CONTAINERS / "without_registry" / "build.py"
