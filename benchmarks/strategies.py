@@ -43,7 +43,7 @@ SIZES = (
 )
 
 
-def layouts(clusters: Sequence[str] = tuple(CLUSTERS)) -> list[str]:
+def layouts(clusters: Sequence[str] = tuple(CLUSTERS), models: Sequence[str] = MODELS) -> list[str]:
     """The fastest layout of each model on each cluster, one line a pair."""
     lines = [
         "| cluster | model | fastest layout that fits | seconds of a step | MFU | GB of a GPU |",
@@ -51,7 +51,7 @@ def layouts(clusters: Sequence[str] = tuple(CLUSTERS)) -> list[str]:
     ]
     for name in clusters:
         preset, nodes = CLUSTERS[name]
-        for which in MODELS:
+        for which in models:
             try:
                 best = search(model(which), BATCH, topology(preset, nnodes=nodes)).best
             except ValueError:

@@ -22,6 +22,8 @@ def main(output: Path, work: Path | None = None, *, fresh: bool = False) -> int:
     """
     if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
         raise CommandError(f"the site needs {', '.join(missing)}: ./lab docs installs what is missing")
+    if not (root() / "docs" / "index.md").is_file():
+        raise CommandError(f"the site is made from a course, and {root()} is none: run ./lab docs in its folder")
     if output.exists() and not output.is_dir():
         raise CommandError(f"{output} is a file: name a folder with --output")
     if output.is_dir() and any(output.iterdir()) and not (output / "searchindex.js").is_file():
