@@ -17,7 +17,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 def logged_in(browser: Browser, address: str, name: str, password: str) -> Page:
     """Return the page that follows the login."""
     page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
-    page.set_default_timeout(100_000)
+    page.set_default_timeout(240_000)
     page.goto(address)
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)

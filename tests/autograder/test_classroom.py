@@ -81,7 +81,7 @@ def hub(classroom: Classroom) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def browser(hub: Hub) -> Iterator[Browser]:
     needs_packages("chromium")
-    expect.set_options(timeout=100_000)
+    expect.set_options(timeout=240_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
         yield browser

@@ -21,6 +21,8 @@ from labkit.jupyterlab import config_path
 from labkit.linux import capabilities, prctl
 from labkit.progress import LAB_EXTENSIONS, home_path, write_home
 
+from . import validation
+
 
 class ServerOnSocket(ServerApp):
     """Jupyter's server, on a socket that is already open."""
@@ -60,6 +62,7 @@ def main(given: dict[str, Any]) -> None:
     if not home_path().is_file():
         write_home()
     os.environ["JUPYTER_CONFIG_PATH"] = config_path("learning", home)
+    validation.install()
     ServerOnSocket.descriptor = given["socket"]
     sys.argv[1:] = [f"--ServerApp.root_dir={home}", f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
     JupyterHubSingleUser.serverapp_class = ServerOnSocket
