@@ -49,10 +49,10 @@ def wait_until(reached: Callable[[], object]) -> None:
 
 
 def test_a_job_goes_on_when_its_shell_is_gone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # the shell ends as a lost connection ends it: its session gets SIGHUP
-    script = f"{' '.join(LABKIT)} launch counts.py --detach -- work >name; kill -HUP 0"
+    # the shell and all of its process group are killed
+    script = f"{' '.join(LABKIT)} launch counts.py --detach -- work >name; kill -KILL 0"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, start_new_session=True)
-    assert shell.returncode == -signal.SIGHUP, shell.stderr
+    assert shell.returncode == -signal.SIGKILL, shell.stderr
     assert (folder / "name").read_text() == "counts-1\n"
     assert "labkit logs -f counts-1" in shell.stderr and "labkit stop counts-1" in shell.stderr
 
