@@ -89,8 +89,11 @@ def batch(step: int, rank: int, world_size: int, device: torch.device) -> tuple[
 
 
 def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Replace the checkpoint of this pod's volume: a crash at any moment leaves the earlier or the later one."""
-    unfinished = folder / "unfinished.pt"
+    """Replace the checkpoint of this node: a crash at any moment leaves the earlier or the later one.
+
+    Pods have a volume each; on Slurm nodes share the folder, and each replaces the checkpoint by the same one.
+    """
+    unfinished = folder / f"unfinished-{dist.get_rank()}.pt"
     with unfinished.open("wb") as file:
         torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         file.flush()
