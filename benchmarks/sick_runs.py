@@ -6,13 +6,13 @@ python benchmarks/sick_runs.py --check       # compare the table, and exit with 
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import page_tables
 
 from labkit import Job, Run, virtual
 from labkit.clusters.virtual import link, slow
@@ -146,27 +146,8 @@ def table() -> list[str]:
 
 def filled(page: str) -> str:
     """The page with its table made anew."""
-    rows = "\n".join(table())
-    new, count = re.subn(
-        r"(<!-- table: runs -->\n).*?(\n<!-- end -->)", lambda m: f"{m[1]}\n{rows}\n{m[2]}", page, flags=re.DOTALL
-    )
-    assert count == 1, f"{PAGE} must have one table of runs"
-    return new
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table differs")
-    options = parser.parse_args()
-    old = PAGE.read_text()
-    new = filled(old)
-    if options.check:
-        print("the table is up to date" if new == old else f"{PAGE} differs: run python benchmarks/sick_runs.py")
-        return int(new != old)
-    write_pictures(DOCS / "images")
-    PAGE.write_text(new)
-    return 0
+    return page_tables.filled(page, {"runs": table}, ["runs"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(page_tables.main(__doc__ or "", PAGE, filled, also=lambda: write_pictures(DOCS / "images")))

@@ -6,13 +6,13 @@ python benchmarks/strategies.py --check      # compare, and exit with 1 if they 
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import page_tables
 
 from labkit.hardware import Topology, topology
 from labkit.predict import Plan, Prediction, Transformer, model, predict, search
@@ -172,27 +172,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 
 
 def filled(page: str, names: Sequence[str] = tuple(TABLES)) -> str:
-    """The page with these tables made anew, each between its two comments."""
-    for name in names:
-        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        table = "\n".join(TABLES[name]())
-        page, count = pattern.subn(lambda match, table=table: f"{match[1]}\n{table}\n{match[2]}", page)
-        assert count == 1, f"{PAGE} must have one table {name!r}"
-    return page
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table differs")
-    options = parser.parse_args()
-    old = PAGE.read_text()
-    new = filled(old)
-    if options.check:
-        print("the tables are up to date" if new == old else f"{PAGE} differs: run python benchmarks/strategies.py")
-        return int(new != old)
-    PAGE.write_text(new)
-    return 0
+    """The page with these tables made anew."""
+    return page_tables.filled(page, TABLES, names)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(page_tables.main(__doc__ or "", PAGE, filled))

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from waiting import wait_until
 
 from labkit.cli import main
 from labkit.launch.detached import all_jobs
@@ -39,13 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     if names := [job.name for job in all_jobs() if job.exit_status is None]:
         main(["stop", *names])
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    limit = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def test_a_job_goes_on_when_its_shell_is_gone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import kubernetes_validate
@@ -13,6 +11,7 @@ import pytest
 import yaml
 from standin_cluster import StandInCluster
 from system_packages import needs_packages
+from waiting import wait_until
 
 from labkit.cli import main
 from labkit.launch.detached import all_jobs
@@ -37,13 +36,6 @@ def folder(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (tmp_path / "train.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    limit = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def test_a_program_runs_in_pods_and_a_detached_one_is_stopped_with_them(

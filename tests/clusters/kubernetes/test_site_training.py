@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 from site_manifests import ROOT, needs_kubectl
 from standin_cluster import StandInCluster
+from waiting import wait_until
 
 from labkit.clusters.local.free_port import free_port
 
@@ -85,7 +85,4 @@ def _steps(standin: StandInCluster) -> list[tuple[int, str]]:
 
 
 def _wait(reached: Callable[[], object], standin: StandInCluster) -> None:
-    limit = time.monotonic() + 600
-    while not reached():
-        assert time.monotonic() < limit, _output(standin)
-        time.sleep(0.1)
+    wait_until(reached, lambda: _output(standin), seconds=600)

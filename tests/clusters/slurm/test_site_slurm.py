@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from slurm_rig import Node, SlurmRig  # beside this file
 from system_packages import needs_packages
+from waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 SITE = ROOT / "cluster" / "slurm"
@@ -70,11 +71,7 @@ def _submit(rig: SlurmRig, *words: str) -> str:
     return answer
 
 
-def _wait(reached: Callable[[], object], seen: Callable[[], str] = str) -> None:
-    limit = time.monotonic() + 300
-    while not reached():
-        assert time.monotonic() < limit, seen()
-        time.sleep(0.1)
+_wait = functools.partial(wait_until, seconds=300)
 
 
 def _state(rig: SlurmRig, job: str) -> str:

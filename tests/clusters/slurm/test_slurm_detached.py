@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
+from waiting import wait_until
 
 from labkit.cli import main
 from labkit.launch.detached import all_jobs
@@ -39,13 +38,6 @@ def folder(rig: SlurmRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    limit = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def test_a_job_loses_a_node_goes_on_and_is_stopped(
