@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -115,3 +116,10 @@ def test_ci_fails_with_any_stage_and_closes_with_pytest_s_line(
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([tmp_path / ".ci/run"], env=environment, stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, last)
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    # pytest imports them by name: the second of a name is an error once all the other tests have run
+    files = [file for folder in ("tests", "autograder/tests") for file in (ROOT / folder).rglob("test_*.py")]
+    twice = [name for name, times in Counter(file.name for file in files).items() if times > 1]
+    assert twice == []
