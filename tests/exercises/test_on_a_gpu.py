@@ -156,11 +156,68 @@ checkpointing.DistributedCheckpointer(folder[0]).load_latest_checkpoint({"model"
 assert resumed.param_groups[0]["lr"] == 0.01
 torch.testing.assert_close((torch.rand(3, device=DEVICE), again(inputs[0]).detach()), drawn, rtol=0, atol=0)
 """,
+    "trainer": """
+from labkit.exercises import trainer
+for reduction in "flat", "per_parameter":
+    model = copy.deepcopy(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    own = trainer.DataParallelTrainer(model, optimizer, loss_of, reduction=reduction)
+    for x, y in zip(inputs, targets):
+        own.train_step((x[mine], y[mine]))
+    close(model)
+""",
+    "gradient compression": """
+from labkit.exercises import ddp, gradient_compression as g
+for compressor in g.TopK(0.1), g.RandomK(0.1, seed=0), g.OneBit(), g.Quantized(8), g.PowerSGD(2):
+    model = ddp.DistributedDataParallel(copy.deepcopy(net), bucket_cap_mb=0.005)
+    model.register_comm_hook(None, g.compression_hook(compressor, model))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for x, y in zip(inputs, targets):
+        optimizer.zero_grad()
+        loss_of(model(x[mine]), y[mine]).backward()
+        optimizer.step()
+    close(model, 0.5)
+""",
+    "local SGD": """
+from labkit.exercises import local_sgd
+model = copy.deepcopy(net)
+own = local_sgd.LocalSGD(torch.optim.AdamW(model.parameters(), lr=0.01), period=1)
+for x, y in zip(inputs, targets):
+    model.zero_grad()
+    loss_of(model(x[mine]), y[mine]).backward()
+    own.step(len(x[mine]))
+close(model)
+model = copy.deepcopy(net)
+outer = lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+own = local_sgd.DiLoCo(torch.optim.AdamW(model.parameters(), lr=0.01), outer, period=3)
+for x, y in zip(inputs, targets):
+    model.zero_grad()
+    loss_of(model(x[mine]), y[mine]).backward()
+    own.step(len(x[mine]))
+close(model, 0.5)
+""",
+    "monitoring": """
+from labkit.exercises import monitoring
+monitor = monitoring.DistributedTrainingMonitor(rank, ranks, interval=2, device=DEVICE)
+model = copy.deepcopy(net)
+loss_of(model(inputs[0]), targets[0]).backward()
+assert monitor.check_gradient_sync(model) == []
+for step in range(1, 5):
+    with monitor.timed("input"):
+        x = inputs[step]
+    assert monitor.log_step_metrics(step, loss_of(model(x), targets[step]).detach(), 4) == []
+assert len(monitor.history[-1]) == ranks
+with torch.no_grad():
+    model[0][0].weight[0, 0] += rank
+assert bool(monitor.check_gradient_sync(model)) == (ranks > 1)
+""",
     "images": """
 from labkit.exercises import image_classification
-for strategy, precision in ("ddp", "bf16"), ("fsdp", "no"):
+for strategy, precision in ("ddp", "bf16"), ("fsdp", "no"), ("fsdp", "bf16"):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
     trainer = image_classification.DistributedTrainer(model, strategy=strategy, mixed_precision=precision)
     for _ in range(3):
         metrics = trainer.train_step((torch.randn(8, 3, 16, 16), torch.randint(10, (8,))))
@@ -169,6 +226,54 @@ for strategy, precision in ("ddp", "bf16"), ("fsdp", "no"):
 """,
 }
 
+NCCL_ALONE = {
+    "collectives": """
+from labkit.exercises import collectives, hierarchical_allreduce, ring_allreduce
+x = torch.arange(7.0, device=DEVICE)
+for all_reduce in (
+    collectives.all_reduce_naive, collectives.all_reduce_tree, collectives.all_reduce_recursive_doubling,
+    ring_allreduce.ring_all_reduce,
+):
+    assert all_reduce(x.clone()).equal(x)
+assert collectives.all_gather(x).equal(x[None])
+assert collectives.broadcast(x.clone(), 0).equal(x)
+groups = hierarchical_allreduce.build_node_groups(ranks)
+assert hierarchical_allreduce.hierarchical_all_reduce(x.clone(), *groups).equal(x)
+""",
+    "pipeline parallelism": """
+from labkit.exercises import pipeline_parallel as p
+model = copy.deepcopy(net)
+stages = [p.PipelineStage(part, number, 2) for number, part in enumerate((model[:2], model[2:]))]
+pipeline = p.PipelineParallel(stages, p.get_pipeline_schedule("interleaved", 1, 2, chunks=2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for x, y in zip(inputs, targets):
+    optimizer.zero_grad()
+    pipeline.forward_backward(x, y, loss_of)
+    optimizer.step()
+close(model)
+""",
+    "context parallelism": """
+from labkit.exercises import context_parallel
+q, k, v = (torch.randn(2, 4, 16, 8, device=DEVICE, requires_grad=True) for _ in range(3))
+whole = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+expected = torch.autograd.grad(whole.square().sum(), (q, k, v))
+for attention in context_parallel.ring_attention, context_parallel.ulysses_attention:
+    out = attention(q, k, v)
+    torch.testing.assert_close(out, whole, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), (q, k, v)), expected, rtol=1e-3, atol=1e-3)
+""",
+    "expert parallelism": """
+from labkit.exercises import expert_parallel
+layer = expert_parallel.ExpertParallelMoE(32, 64, num_experts=4, top_k=2).to(DEVICE)
+x = torch.randn(3, 5, 32, device=DEVICE, requires_grad=True)
+(layer(x).square().mean() + 0.01 * layer.routing.loss).backward()
+assert x.grad.abs().sum() > 0 and layer(x[:, :0]).shape == (3, 0, 32)
+expert_parallel.average_gradients(layer)
+assert all(torch.isfinite(one.grad).all() for one in layer.parameters() if one.grad is not None)
+""",
+}
+"""Programs whose messages from rank to rank gloo does not send between GPUs."""
+
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -176,6 +281,16 @@ needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a 
 @pytest.mark.parametrize(("backend", "ranks"), [("nccl", 1), ("gloo", 2)])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_solutions_train_on_a_gpu_as_one_process_does(program: str, backend: str, ranks: int) -> None:
+    run(PROGRAMS[program], backend, ranks)
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("program", NCCL_ALONE)
+def test_solutions_send_through_nccl(program: str) -> None:
+    run(NCCL_ALONE[program], "nccl", 1)
+
+
+def run(program: str, backend: str, ranks: int) -> None:
     given = f"BACKEND, DEVICE = {backend!r}, 'cuda'\n"
-    job = Job(source=given + HEAD + PROGRAMS[program], modules=MODULES, timeout=120)
+    job = Job(source=given + HEAD + program, modules=MODULES, timeout=120)
     local(ranks).run(job).raise_if_failed()

@@ -162,6 +162,33 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_shards_in_32() -> None:
         assert saved == torch.float32
 
 
+NORMS = """
+import torch, torch.distributed as dist
+from torch import nn
+from labkit.exercises import zero
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+block = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+model = nn.Sequential(block, nn.Flatten(), nn.Linear(4, 3))
+dtypes = []
+block[1].register_forward_hook(lambda norm, args, output: dtypes.append((args[0].dtype, norm.weight.dtype)))
+sharded = zero.FullyShardedDataParallel(model, mixed_precision=torch.bfloat16)
+sharded(torch.randn(4, 2, 3, 3)).sum().backward()
+dtypes, block[1].running_mean.dtype, [(shard.dtype, shard.grad.dtype) for shard in sharded.parameters()]
+"""
+
+
+def test_batch_norms_keep_the_precision_of_their_running_statistics() -> None:
+    import torch
+
+    run = virtual(nproc_per_node=2).run(Job(source=NORMS, modules=MODULES))
+    for norm, running, shards in run.raise_if_failed().values:
+        assert norm == [(torch.bfloat16, torch.float32)]
+        assert running == torch.float32
+        assert shards == [(torch.float32, torch.float32)] * 3
+
+
 # A state that one world size saves, another one loads: both go on as one process does.
 SAVING = """
 import functools

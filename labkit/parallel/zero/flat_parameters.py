@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -137,9 +137,13 @@ def on_device(number: Tensor, flat: FlatParameters) -> Tensor:
     return to_device(number, flat.full.device) if flat.offload else number.to(flat.full.device)
 
 
-def alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return the parameters that can share one flat tensor together: by dtype, device, and whether they are trained."""
+def alike(parameters: Sequence[nn.Parameter], apart: Collection[nn.Parameter] = ()) -> list[list[nn.Parameter]]:
+    """Return the parameters that can share one flat tensor together: by dtype, device, and whether they are trained.
+
+    None that is in `apart` is together with one that is not.
+    """
     found: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
-        found.setdefault((parameter.dtype, parameter.device, parameter.requires_grad), []).append(parameter)
+        key = parameter.dtype, parameter.device, parameter.requires_grad, parameter in apart
+        found.setdefault(key, []).append(parameter)
     return list(found.values())

@@ -20,7 +20,14 @@ from labkit.parallel.zero.flat_parameters import FlatParameters, alike
 from labkit.parallel.zero.optimizer_state import gathered_state, group_options, load_state
 from labkit.parallel.zero.sharding import Sharding
 from labkit.parallel.zero.unit_hooks import call_before_backward, cast, watch, within_backward
-from labkit.parallel.zero.units import Unit, default_device, materialize, parameters_of_units, unit_modules
+from labkit.parallel.zero.units import (
+    Unit,
+    batch_norm_parameters,
+    default_device,
+    materialize,
+    parameters_of_units,
+    unit_modules,
+)
 from labkit.torch_versions.groups import run_after_backward
 
 
@@ -28,7 +35,8 @@ class ShardedModule(Sharding, nn.Module):
     """Base of `FullyShardedDataParallel`: it calls `gather`, `free` and `after_backward` for each unit.
 
     A unit's parameters are those of an item of the outermost lists of modules; the root has all others, and keeps them
-    from the beginning of the forward pass to the end of the backward pass. See the subclass for the arguments.
+    from the beginning of the forward pass to the end of the backward pass. Those of batch norms stay in the shards'
+    dtype whatever `mixed_precision` says. See the subclass for the arguments.
     """
 
     def __init__(
@@ -68,11 +76,12 @@ class ShardedModule(Sharding, nn.Module):
         keys = [names[parameter] for parameter in parameters]
         new = materialize(unit.module, parameters, default_device(self.group))
         key_of = dict(zip(new, keys, strict=True))
-        for same in alike(new):
+        precise = set() if self.dtype is None else batch_norm_parameters(unit.module)
+        for same in alike(new, precise):
             whole = self.join([parameter.detach().reshape(-1) for parameter in same], self.ranks)
             for process_group in self._groups:
                 dist.broadcast(whole, group_ranks(process_group)[0], process_group)
-            dtype = self.dtype if whole.is_floating_point() else None
+            dtype = self.dtype if whole.is_floating_point() and same[0] not in precise else None
             own = [key_of[parameter] for parameter in same]
             unit.flats.append(
                 FlatParameters(own, same, whole, self.group, keep=False, dtype=dtype, offload=self.offload)

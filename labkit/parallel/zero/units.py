@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from labkit.parallel.zero.flat_parameters import FlatParameters
 
@@ -62,6 +63,14 @@ def parameters_of_units(module: nn.Module, units: Sequence[Unit]) -> list[list[n
         numbers = owners.get(parameter, [])
         found[numbers[0] if len(numbers) == 1 else 0].append(parameter)
     return found
+
+
+def batch_norm_parameters(module: nn.Module) -> set[nn.Parameter]:
+    """Return the weights and biases that batch norms in `module` have: they need the dtype of the running statistics,
+    which 8 bits of mantissa would round away. torch's first FSDP leaves them out of mixed precision, too.
+    """
+    norms = (part for part in module.modules() if isinstance(part, _BatchNorm))
+    return {parameter for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
 def materialize(module: nn.Module, parameters: Sequence[nn.Parameter], device: torch.device) -> list[nn.Parameter]:
