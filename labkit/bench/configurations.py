@@ -16,6 +16,8 @@ from labkit.clusters.virtual import VirtualCluster
 from labkit.hardware import Topology
 from labkit.parallel.scaling_study import Measurement, Origin, predicted
 from labkit.predict import Plan
+from labkit.predict.describe import Convolutional
+from labkit.predict.plan import Precision
 
 Strategy = Literal["ddp", "fsdp"]
 ZERO: dict[str, int] = {"ddp": 0, "fsdp": 3}
@@ -119,7 +121,11 @@ class Plans:
         model = named(self.model)
         if self.sequence is not None:
             model = with_sequence(model, self.sequence)
-        plan = Plan(batch=1, zero=ZERO[of.strategy], precision="fp32", attention="flash2", fusion="none", loss="eager")
+        # torch computes convolutions in TF32, but products of matrices in float32, unless it is told otherwise
+        precision: Precision = "tf32" if isinstance(model.description, Convolutional) else "fp32"
+        plan = Plan(
+            batch=1, zero=ZERO[of.strategy], precision=precision, attention="flash2", fusion="none", loss="eager"
+        )
         (found,) = predicted(model.description, plan, [self.clusters[of.gpus]], of.batch_size, of.strategy)
         return found
 

@@ -36,7 +36,9 @@ def pass_around(
 
     Returns when they are received; wait for the work that it returns, the sending, after reading the clock.
     """
-    buffers = torch.empty(2, nbytes, dtype=torch.uint8, device=device)
+    # gloo sends from host memory only
+    at = device if dist.get_backend(group) == "nccl" else "cpu"
+    buffers = torch.empty(2, nbytes, dtype=torch.uint8, device=at)
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
 
     def receive() -> dist.Work | None:
