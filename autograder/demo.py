@@ -46,7 +46,8 @@ print(f"the sum is {tensor[0]:g}")"""
 def main() -> int:
     """Run the demo; return 0 when the check passes and both submissions get the expected marks."""
     console = Console(highlight=False)
-    results = catalogue.root() / "demo"
+    root = catalogue.root()
+    results = (root if os.access(root, os.W_OK) else Path.cwd()) / "demo"  # an image's course is read-only
     results.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="labkit-demo-") as folder:
         try:

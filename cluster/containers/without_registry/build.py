@@ -5,9 +5,10 @@
         --build-arg TORCH=cpu --run "labkit doctor"
 
 Each stage is a folder of changes, over those that it began from (overlayfs); the base image is this machine's Debian
-(rootfs.py). Every step of the file is run, in its own namespaces. Then the last stage, or `--target`, is started: its
-CMD, until its HEALTHCHECK succeeds, and each `--run`, as its USER, with a root that is read-only and no network but
-loopback. Needs Debian, root, iproute2 and overlayfs.
+(rootfs.py), and packages come from where this machine takes them (package_settings.py). Every step of the file is run,
+in its own namespaces. Then the last stage, or `--target`, is started: its CMD, until its HEALTHCHECK succeeds, and each
+`--run`, as its USER, without privileges, with a root that is read-only and no network but loopback. Needs Debian, root,
+iproute2 and overlayfs.
 """
 
 from __future__ import annotations
@@ -15,29 +16,32 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import package_settings
 import rootfs
 from containerfile import Instruction, Stage, fill_in, stages
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PASSED_ON = re.compile(r"(?i)^(https?|no)_proxy$|^PIP_")
-"""Variables of this machine that builds get, and images do not: where packages come from."""
+_PASSED_ON = re.compile(r"(?i)^(https?|no)_proxy$")
+"""Variables of this machine that builds get, and images do not."""
 _SCRIPT = """
 set -e
 mount -t overlay overlay -o "$1" "$2"
-for name in proc dev sys; do mount --rbind /$name "$2/$name"; done
+mount -t proc proc "$2/proc"
+for name in dev sys; do mount --rbind /$name "$2/$name"; done
 if [ -e /etc/resolv.conf ]; then touch "$2/etc/resolv.conf"; mount --bind /etc/resolv.conf "$2/etc/resolv.conf"; fi
 root=$2 user=$3 volumes=$4 started=$5
 shift 5
-[ "$started" = no ] || ip link set lo up
 for volume in $volumes; do
     from=${volume%%:*} to=$root${volume#*:}
     mkdir -p "$to"
@@ -46,8 +50,18 @@ for volume in $volumes; do
     case $to in "$root/home/lab") ;; *) mount -o remount,bind,ro "$to" ;; esac
 done
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-[ "$started" = no ] || mount -o remount,ro "$root"
-exec chroot --userspec="$user" "$root" "$@"
+privileges=
+if [ "$started" = yes ]; then
+    ip link set lo up
+    echo localhost >/proc/sys/kernel/hostname # JupyterHub looks its own up
+    mount -o remount,ro "$root"
+    privileges="--no-new-privs --inh-caps=-all --bounding-set=-all"
+fi
+# chroot would do, but Linux makes no user namespaces in it, which the judge's sandboxes need
+cd "$root"
+pivot_root . .
+umount -l .
+exec setpriv --reuid="$user" --regid="$user" --clear-groups $privileges "$@"
 """
 
 
@@ -70,7 +84,8 @@ class Builder:
     ) -> None:
         """into: folder for all layers. context: of COPY. volumes, HOST:CONTAINER, and environment: in builds only."""
         self.into, self.context, self.arguments, self.volumes = into, context, arguments, volumes
-        self.environment = {name: value for name, value in os.environ.items() if _PASSED_ON.search(name)} | environment
+        proxies = {name: value for name, value in os.environ.items() if _PASSED_ON.search(name)}
+        self.environment = proxies | environment
         self.images: dict[str, Image] = {}
 
     def build(self, file: Path, target: str = "") -> Image:
@@ -91,7 +106,7 @@ class Builder:
         self.images[stage.name] = image
         arguments: dict[str, str] = {}
         for each in stage.instructions:
-            began = time.monotonic()
+            took = _stopwatch()
             variables = {**arguments, **image.environment}
             match each.name:
                 case "ARG":
@@ -115,7 +130,7 @@ class Builder:
                     image.command = each
                 case "HEALTHCHECK":
                     image.health = Instruction(0, "CMD", each.options()[1].removeprefix("CMD ")).words
-            print(f"{stage.name}: {each.name} {each.text[:90]}  [{time.monotonic() - began:.1f} s]", flush=True)
+            print(f"{stage.name}: {each.name} {each.text[:90]}  [{took()}]", flush=True)
 
     def _base(self, name: str) -> Image:
         folder = self.into / "base"
@@ -174,7 +189,7 @@ class Builder:
         return [
             *("unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "--kill-child"),
             *(["--net"] if started else []),
-            *("sh", "-c", _SCRIPT, "step", options, str(root), f"{user}:{user}", " ".join(volumes)),
+            *("sh", "-c", _SCRIPT, "step", options, str(root), user, " ".join(volumes)),
             *("yes" if started else "no", "env", "-i", *variables),
             *("sh", "-c", 'cd "$1" && shift && exec "$@"', "step", folder, *command),
         ]
@@ -205,7 +220,9 @@ def main() -> None:
     if options.into.exists():
         raise SystemExit(f"{options.into} exists already")
     arguments, environment = (dict(each.split("=", 1) for each in given) for given in (options.build_arg, options.env))
-    builder = Builder(options.into.resolve(), options.context.resolve(), arguments, options.volume, environment)
+    volumes = [package_settings.VOLUME, *options.volume]
+    environment = package_settings.variables() | environment
+    builder = Builder(options.into.resolve(), options.context.resolve(), arguments, volumes, environment)
     options.into.mkdir(parents=True)
     image = builder.build(options.file, options.target)
     home = options.into.resolve() / "home"
@@ -215,7 +232,22 @@ def main() -> None:
     builder.run(image, ["sh", "-c", _until_healthy(image)], volumes=[f"{home}:/home/lab"], started=True)
     for command in options.run:
         print(f"\n$ {command}", flush=True)
+        took = _stopwatch()
         builder.run(image, ["sh", "-c", command], volumes=[f"{home}:/home/lab"], started=True)
+        print(f"[{took()}]", flush=True)
+
+
+def _stopwatch() -> Callable[[], str]:
+    """Return a function that returns what has passed since: `12.0 s, 9.5 s of CPU`."""
+
+    def now() -> tuple[float, float]:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.monotonic(), children.ru_utime + children.ru_stime
+
+    began = now()
+    return lambda: "{:.1f} s, {:.1f} s of CPU".format(
+        *(after - before for before, after in zip(began, now(), strict=True))
+    )
 
 
 def _until_healthy(image: Image) -> str:

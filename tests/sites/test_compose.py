@@ -1,0 +1,81 @@
+"""The compose file comes up: by the runner that needs neither podman nor a registry."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from overlays import needs_overlays
+from system_packages import needs_packages
+
+ROOT = Path(__file__).parents[2]
+CONTAINERS = ROOT / "cluster" / "containers"
+RUNNER = CONTAINERS / "without_registry" / "compose.py"
+VISITOR = Path(__file__).with_name("compose_visitor.py")
+
+
+def compose(file: Path, into: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, RUNNER, file, "--into", into, *options], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_lab_of_the_compose_file_comes_up(tmp_path: Path) -> None:
+    """Hub, JupyterLab, TensorBoard and Prometheus: a learner logs in, ranks are scraped, every panel has data."""
+    needs_packages("prometheus")
+    needs_overlays(tmp_path)
+    into = tmp_path / "lab"
+    classroom = into / "volumes" / "classroom" / "classroom"
+    classroom.mkdir(parents=True)
+    (classroom / "learners.txt").write_text("ada\n")
+    visit = f"python {VISITOR} {CONTAINERS} {into}/volumes/runs ada"
+    done = compose(CONTAINERS / "compose.yaml", into, "--run", visit)
+    assert done.returncode == 0, done.stdout + done.stderr
+    states = dict(line.split(": ", 1) for line in done.stdout.partition("$ ")[0].splitlines() if line)
+    assert {name: states[name] for name in ("notebooks", "hub", "tensorboard")} == dict.fromkeys(
+        ("notebooks", "hub", "tensorboard"), "healthy"
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    queries = found.pop("queries")
+    assert found == {"logged in": "ada", "with another password": "", "scraped": 4, "runs": ["first"]}
+    assert len(queries) == 10 and all(queries.values()), queries
+    # the first password is kept where the class's files are: in the volume
+    assert list((classroom / "hub").glob("passwords*")) and (classroom / "homes" / "ada").is_dir()
+
+
+def test_services_see_their_volumes_and_a_root_that_is_read_only(tmp_path: Path) -> None:
+    needs_overlays(tmp_path)
+    file = tmp_path / "compose.yaml"
+    (tmp_path / "note").write_text("from the host\n")
+    script = (
+        "cat /etc/lab/note; touch /new /etc/lab/note /runs/x; echo kept >/data/mine; ls /runs; echo $WORD; sleep 99"
+    )
+    service = {
+        "image": "lab:1", "build": {"dockerfile": "cluster/containers/notebooks.Containerfile", "target": "notebooks"},
+        "read_only": True, "command": ["sh", "-c", script], "environment": {"WORD": "said"}, "tmpfs": ["/runs"],
+        "volumes": ["./note:/etc/lab/note:ro", "data:/data"], "healthcheck": {"test": ["CMD", "test", "-e", "/"]},
+    }  # fmt: skip
+    file.write_text(json.dumps({"services": {"one": service}, "volumes": {"data": {}}}))
+    kept = tmp_path / "lab" / "volumes" / "data" / "mine"
+    wait = f"for try in $(seq 300); do grep -q said {tmp_path}/lab/one.log && break; sleep 0.1; done"
+    done = compose(file, tmp_path / "lab", "--run", f"{wait}; getent hosts one")
+    assert done.returncode == 0 and done.stdout.rstrip().endswith("one"), done.stdout + done.stderr
+    assert (tmp_path / "lab" / "one.log").read_text().splitlines() == [
+        "from the host",
+        "touch: cannot touch '/new': Read-only file system",
+        "touch: cannot touch '/etc/lab/note': Read-only file system",
+        "x",
+        "said",
+    ]
+    assert kept.read_text() == "kept\n"
+    # a service that ends, and what the runner does not know, are errors
+    service |= {"command": ["sh", "-c", "echo cannot start; exit 3"], "healthcheck": {"test": ["CMD", "false"]}}
+    file.write_text(json.dumps({"services": {"one": service}, "volumes": {"data": {}}}))
+    ended = compose(file, tmp_path / "lab")
+    assert ended.returncode == 1 and "one has ended:\ncannot start" in ended.stderr
+    file.write_text(json.dumps({"services": {"one": {**service, "privileged": True}}}))
+    unknown = compose(file, tmp_path / "lab")
+    assert unknown.returncode == 1 and "service one: privileged is not known here" in unknown.stderr
