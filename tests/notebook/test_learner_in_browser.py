@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from labkit.catalogue import all_exercises, find
 from labkit.questions import Choice
 from labkit.questions import find as find_question
+from labkit.site.notebooks import BEGIN, END
 
 FOLDER: list[Path] = []
 
@@ -41,6 +42,27 @@ def solved(name: str, right: str = "", wrong: str = "") -> str:
     return f"%%exercise {find(name).name}\n{text.replace(right, wrong) if right else text}"
 
 
+def with_first_todo(name: str) -> str:
+    """The text of an exercise's cell in which only TODO 1 is written."""
+    template, _ = find(name).source("template")
+    block = re.search(rf"{BEGIN}\n(.*?)^ *{END}\n", find(name).source("solution")[0], re.DOTALL | re.MULTILINE)
+    assert block is not None
+    written = re.sub(r"^ *# YOUR CODE HERE\n.*\n", lambda _: block[1], template, count=1, flags=re.MULTILINE)
+    return f"%%exercise {find(name).name}\n{written}"
+
+
+def words_before(notebook: FrontNotebook, checked: int) -> int:
+    """Number of words to read before the first check: text, and the module's docstrings and comments up to its first
+    gap."""
+    above = notebook.cells[:checked]
+    module = next(cell.source for cell in above if cell.source.startswith("%%exercise"))
+    to_the_gap, gap, _ = module.partition("# YOUR CODE HERE")
+    assert gap, "the learner's copy has no solution"
+    texts = [cell.source for cell in above if cell.cell_type == "markdown"]
+    texts += re.findall(r'""".*?"""', to_the_gap, re.DOTALL) + re.findall("#.*", to_the_gap)
+    return sum(len(re.findall(r"\S*\w\S*", text)) for text in texts)
+
+
 def summary(points: int, complete: int) -> str:
     """The home page's line about the whole course."""
     course = all_exercises()
@@ -62,6 +84,15 @@ def test_the_first_five_minutes(page: Page) -> None:
     # after two clicks and a few times Shift+Enter
     picture = notebook.run(first_win + 1).get_by_role("img", name=re.compile(r"^Timeline of 4 ranks"))
     expect(picture).to_be_visible()
+    exercise, checked = notebook.numbers("%%exercise")[0], notebook.numbers("%check")[0]
+    for number in range(first_win + 2, exercise):
+        notebook.run(number)
+    notebook.write(with_first_todo("process_group"))
+    notebook.run(exercise)
+    notebook.select(checked)
+    expect(notebook.run(checked)).to_contain_text("process_group: 6 of 25 points")
+    assert checked < 12, "cells before the first point"
+    assert words_before(notebook, checked) <= 600
     log = (FOLDER[0] / "server.log").read_text()
     assert not re.search("not trusted|without encryption|ping_timeout|extension_points", log), log
 
