@@ -64,7 +64,7 @@ def main(name: str, number: int | None) -> int:
     print(f"made exercise {entry.number:02}, {name}. To be filled in:")
     for line in completeness.unfilled():
         print(f"  {line}")
-    print("`labkit new-exercise --check` prints this list again; CONTRIBUTING.md says how to run notebook and tests.")
+    print("`labkit new-exercise --check` prints this list again; docs/new_exercise.md shows how to fill it in.")
     return 0
 
 

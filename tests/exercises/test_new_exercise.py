@@ -46,6 +46,38 @@ for name, text in texts.items():
 print("RESULT", json.dumps([[[e.number, e.name] for e in catalogue.entries()], marks, completeness.unfilled()]))
 """
 
+GUIDE = """
+import json, re
+from pathlib import Path
+
+from autograder.mutants import judging
+from labkit import catalogue
+from labkit.checks import Ranks, Submission, run_checks, visible_rubric
+from labkit.cli import main
+
+page = Path("docs/new_exercise.md").read_text()
+assert main(re.search(r"^    ./lab (new-exercise .*)$", page, re.MULTILINE)[1].split()) == 0
+blocks = re.findall(r"^```python\\n# (\\S+)\\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+for path, text in blocks:
+    assert Path(path).is_file(), "the command has made every file that the guide fills in"
+    Path(path).write_text(text)
+assert main(["sync"]) == 0
+
+exercise = catalogue.find("mean_loss")
+rubric = next(one for one in judging.rubrics() if one.exercise == exercise)
+texts = {"the solution": exercise.source("solution")[0], "the template": exercise.source("template")[0]}
+texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
+texts |= {name: judging.mutants_of(rubric).text(name) for name in judging.mutants_of(rubric)}
+marks = {}
+for name, text in texts.items():
+    reports = [run_checks(checks, Submission(exercise, text), Ranks()) for checks in (visible_rubric(exercise), rubric)]
+    marks[name] = [report.earned for report in reports]
+stated = {row.name: row.marks for row in judging.stated(rubric)}
+assert {name: graded for name, (_, graded) in marks.items()} == stated
+print("RESULT", json.dumps([[path for path, _ in blocks], marks]))
+"""
+"""Makes the guide's exercise from its blocks and runs both rubrics on it."""
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
@@ -90,6 +122,19 @@ def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
     run(tree, "-m", "ruff", "check", "--no-cache", ".")
     run(tree, "-m", "ruff", "format", "--no-cache", "--check", ".")
     assert "equal" in run(tree, "benchmarks/solutions.py", "first", "--quick")
+
+
+def test_the_guide_leads_to_an_exercise_with_the_marks_that_it_states(tree: Path) -> None:
+    files, marks = json.loads(run(tree, "-c", GUIDE).rpartition("RESULT ")[2])
+    assert len(files) == 5
+    assert {name: marks[name] for name in ("the solution", "the template", "gathers")} == {
+        "the solution": [3, 3],
+        "the template": [0, 0],
+        "gathers": [3, 3],
+    }
+    assert marks["mean_of_means"] == [0, 1]
+    run(tree, "-m", "ruff", "check", "--no-cache", *files)
+    run(tree, "-m", "ruff", "format", "--no-cache", "--check", *files)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ QUESTIONS = {
     "What does a learner get back?": ("feedback", "feedback"),
     # maintainers
     "Where is a deadlock found?": ("architecture", "Where is a deadlock found and explained?"),
-    "How do I add an exercise?": ("contributing", "./lab new-exercise PHASE/NAME"),
+    "How do I add an exercise?": ("new_exercise", "./lab new-exercise phase4_production/mean_loss"),
     "How do I run the tests?": ("contributing", "./lab test tests/test_cli.py -k edit"),
     "What does a public function do?": ("reference/labkit", "class Job("),
 }
