@@ -56,6 +56,8 @@ QUESTIONS = {
     "Can a submission read the hidden checks?": ("sandbox", "submission"),
     "How do I find copied work?": ("integrity", "submission"),
     "Which points come from where: who measures what?": ("judging", "measured"),
+    "How do I set the lab up for a class?": ("deployment", "where work is graded"),
+    "What do I back up, and what is made anew?": ("operations", "marks of the judge come back, those by hand do not"),
     "What does a learner get back?": ("feedback", "feedback"),
     # maintainers
     "Where is a deadlock found?": ("architecture", "Where is a deadlock found and explained?"),
