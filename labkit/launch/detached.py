@@ -26,6 +26,14 @@ from typing import Any
 from labkit.commands import CommandError
 from labkit.replaced_files import replace_text
 
+_FIELDS: dict[str, type] = {
+    "command": str, "cluster": str, "directory": str, "host": str, "launched": str, "in_batch_job": bool, "tasks": list,
+}  # fmt: skip
+
+
+class DamagedJob(CommandError):
+    """A job whose record was cut, edited or written by another version; the message names the file and the reason."""
+
 
 @dataclass(frozen=True)
 class DetachedJob:
@@ -44,9 +52,29 @@ class DetachedJob:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What job.json contains: `command`, `cluster`, `directory`, `host`, `launched`, `in_batch_job`, `tasks`."""
-        found: dict[str, Any] = json.loads((self.folder / "job.json").read_text())
+        """What job.json contains: `command`, `cluster`, `directory`, `host`, `launched`, `in_batch_job`, `tasks`.
+
+        Raises `DamagedJob` if it is not whole.
+        """
+        file = self.folder / "job.json"
+        try:
+            found: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:  # as for bytes that are not UTF-8
+            raise DamagedJob(f"{file} is not JSON, so the job cannot be found again: {error}") from None
+        if missing := [name for name, kind in _FIELDS.items() if not isinstance(_get(found, name), kind)]:
+            raise DamagedJob(
+                f"{file} has no valid {', '.join(missing)}, so the job cannot be found again; if it has ended, remove "
+                f"its folder"
+            )
         return found
+
+    @property
+    def launched(self) -> str:
+        """When it was launched, as `2026-11-26T17:00:00`; empty if its record is damaged."""
+        try:
+            return str(self.record["launched"])
+        except DamagedJob:
+            return ""
 
     @property
     def exit_status(self) -> int | None:
@@ -99,7 +127,7 @@ class DetachedJob:
 def all_jobs() -> list[DetachedJob]:
     """Return the jobs of this user, the oldest first."""
     found = [DetachedJob(file.parent) for file in jobs_folder().glob("*/job.json")]
-    return sorted(found, key=lambda job: (job.record["launched"], _natural(job.name)))
+    return sorted(found, key=lambda job: (job.launched, _natural(job.name)))
 
 
 def find(name: str) -> list[DetachedJob]:
@@ -115,6 +143,10 @@ def find(name: str) -> list[DetachedJob]:
 def jobs_folder() -> Path:
     """Return the folder of all jobs. It is in the home directory, which nodes of a cluster usually share."""
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "labkit" / "jobs"
+
+
+def _get(record: object, name: str) -> object:
+    return record.get(name) if isinstance(record, dict) else None
 
 
 def _natural(name: str) -> list[int | str]:

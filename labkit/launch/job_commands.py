@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.commands import CommandError
-from labkit.launch.detached import DetachedJob, all_jobs, find
+from labkit.launch.detached import DamagedJob, DetachedJob, all_jobs, find
 from labkit.launch.exit_status import FAILED, INTERRUPTED, TERMINATED
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def jobs(prune: bool) -> int:
     """Print the user's jobs, or with `prune` forget those that have ended."""
     known = all_jobs()
     if prune:
-        ended = [job for job in known if state(job).phase == "ended"]
+        ended = [job for job in known if _state_or_damage(job).phase == "ended"]
         for job in ended:
             job.forget()
         print(f"{len(ended)} jobs that have ended are forgotten; {len(known) - len(ended)} are left")
@@ -56,9 +56,14 @@ def jobs(prune: bool) -> int:
     for column in ("job", "state", "cluster", "launched", "command"):
         table.add_column(column, overflow="fold", no_wrap=column in ("job", "launched"))
     for job in known:
-        record = job.record
+        text = _state_or_damage(job).text
+        try:
+            record = job.record
+        except DamagedJob:  # its exit status is a file of its own, and may be known
+            table.add_row(job.name, text, "", "", "")
+            continue
         where = f"{record['cluster']} {job.batch_id}".strip()
-        table.add_row(job.name, state(job).text, where, record["launched"].replace("T", " "), record["command"])
+        table.add_row(job.name, text, where, record["launched"].replace("T", " "), record["command"])
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     Console(highlight=False, markup=False, width=width).print(table)
     return 0
@@ -100,7 +105,7 @@ def stop(names: Sequence[str]) -> int:
 
 
 def state(job: DetachedJob) -> JobState:
-    """Return the state of a job."""
+    """Return the state of a job. Raises `DamagedJob` if neither its record nor its exit status says it."""
     if (status := job.exit_status) is not None:
         words = {0: "succeeded", TERMINATED: "stopped", INTERRUPTED: "stopped"}
         return JobState("ended", words.get(status, f"failed, exit status {status}"))
@@ -114,6 +119,14 @@ def state(job: DetachedJob) -> JobState:
     if job.is_locked():
         return JobState("running", "running")
     return state(job) if job.exit_status is not None else JobState("ended", "its launcher was killed")
+
+
+def _state_or_damage(job: DetachedJob) -> JobState:
+    """The state, for a table: one damaged record does not hide the other jobs."""
+    try:
+        return state(job)
+    except DamagedJob as damage:
+        return JobState("unknown", str(damage))
 
 
 def _follow(job: DetachedJob) -> int:
@@ -181,9 +194,11 @@ def _cancel(job: DetachedJob) -> None:
 
 
 def _batch_cluster(job: DetachedJob) -> type[BatchCluster]:
-    from labkit.clusters import kinds
+    from labkit.clusters import InvalidJob, kinds
     from labkit.clusters.cluster import BatchCluster
 
-    kind = kinds.registered()[job.record["cluster"]].cluster
-    assert issubclass(kind, BatchCluster)
-    return kind
+    name = job.record["cluster"]
+    kind = kinds.registered().get(name)
+    if kind is None or not issubclass(kind.cluster, BatchCluster):
+        raise InvalidJob(f"this lab knows no {name} cluster with batch jobs")
+    return kind.cluster

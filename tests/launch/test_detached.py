@@ -98,6 +98,41 @@ def test_a_launcher_that_is_killed_leaves_no_running_job(folder: Path, capfd: py
     assert "counts-1 ended without an exit status: its launcher was killed" in capfd.readouterr().err
 
 
+def test_damaged_records_are_named_and_hide_no_other_job(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "go").touch()
+    assert main(["launch", "counts.py", "--detach", "--", "work"]) == 0
+    damages = {
+        "fields-1": (
+            '{"command": "launch a.py", "launched": "2026-11-26T17:00:00"}',
+            "no valid cluster, directory, host,",
+        ),
+        "cut-1": ('{"command": "laun', "is not JSON"),
+        "list-1": ("[]", "no valid command"),
+    }
+    jobs = folder / "state" / "labkit" / "jobs"
+    for name, (text, _) in damages.items():
+        (jobs / name).mkdir()
+        (jobs / name / "job.json").write_text(text)
+        (jobs / name / "output").write_text(f"[0] output of {name}\n")
+    assert main(["logs", "-f", "counts-1"]) == 0
+    capfd.readouterr()
+    assert main(["jobs"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "counts-1 succeeded" in shown
+    for name, (_, wrong) in damages.items():
+        assert name in shown
+        assert main(["logs", name]) == 0 and capfd.readouterr().out == f"[0] output of {name}\n"
+        for words in (["logs", "-f", name], ["stop", name]):
+            assert main(words) == 2
+            problem = capfd.readouterr().err
+            assert f"{jobs}/{name}/job.json" in problem and wrong in problem
+    # nobody knows whether they have ended
+    assert main(["jobs", "--prune"]) == 0 and {job.name for job in all_jobs()} == damages.keys()
+    for name in damages:
+        (jobs / name / "exit_status").write_text("0\n")
+    assert main(["jobs", "--prune"]) == 0 and all_jobs() == []
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
