@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +22,7 @@ def main(words: Sequence[str]) -> int:
     """Run the program and return the exit status. Raises `CommandError` and `InvalidJob` for wrong requests."""
     options = parse(words)
     if options.save is not None or options.print_command:
-        return _save(options)
+        return _save(options, words)
     if options.dry_run:
         return _dry_run(options, words)
     found = tasks(options, words)
@@ -53,11 +55,13 @@ def _short_name(options: argparse.Namespace) -> str:
     return Path(options.config or options.file).stem
 
 
-def _save(options: argparse.Namespace) -> int:
+def _save(options: argparse.Namespace, words: Sequence[str]) -> int:
     """Write, or show, what runs the program without the lab."""
-    if options.config is not None or (options.file or "").endswith(".ipynb"):
-        more = "; in a notebook: %%torchrun --save FILE.py" if options.config is None else ""
-        raise InvalidJob(f"--save and --print-command are for one program, a file or a module{more}")
+    one = "--save and --print-command are for one program, a file or a module"
+    if options.config is not None:
+        raise InvalidJob(f"{one}. {_as_a_file(options, words)}")
+    if (options.file or "").endswith(".ipynb"):
+        raise InvalidJob(f"{one}; in a notebook: %%torchrun --save FILE.py")
     chosen = cluster(options)
     found = program(options)
     named = (str(options.file),) if options.module is None else ("-m", str(options.module))
@@ -68,6 +72,23 @@ def _save(options: argparse.Namespace) -> int:
     if options.print_command:
         print(command.explained(chosen))
     return 0
+
+
+def _as_a_file(options: argparse.Namespace, words: Sequence[str]) -> str:
+    """Return how to run what a configuration file runs as a file of its own."""
+    file = Path(options.config)
+    found, all_words = configured(file, words)
+    own = all_words[: all_words.index("--")] if "--" in all_words else all_words
+    # without the configuration file, in both of its spellings
+    kept = [word for before, word in zip(["", *own], own, strict=False)
+            if "--config" not in (before, word) and not word.startswith("--config=")]  # fmt: skip
+    arguments = [*found.arguments, *options.arguments]
+    command = shlex.join(["labkit", "launch", f"{file.stem}.py", *kept, "--", *arguments])
+    source = textwrap.indent(found.program(()).source, "    ")
+    return (
+        f"{file} names a program of the lab, which ranks are sent. Write {file.stem}.py with\n\n{source}\n"
+        f"and save that, for nodes that have the lab and your modules:\n\n    {command}"
+    )
 
 
 def _dry_run(options: argparse.Namespace, words: Sequence[str]) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,21 @@ def test_the_command_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) 
         "# starts real processes; the virtual cluster has modelled GPUs:",
         "torchrun --standalone --nproc-per-node=4 train.py '$HOME'",
     ]
+
+
+def test_what_a_configuration_file_runs_is_saved_as_the_refusal_explains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    configuration = Path(__file__).parents[2] / "cluster" / "configs" / "ddp.yaml"
+    words = ["--config", str(configuration), "-n", "2", "--save", "run.sh", "--", "--epochs", "1"]
+    assert main(["launch", *words]) == 2
+    refusal = capsys.readouterr().err
+    assert "are for one program, a file or a module" in refusal
+    program, command = re.findall(r"\n\n((?:    .*\n|\n)+)", refusal)
+    (tmp_path / "ddp.py").write_text(textwrap.dedent(program))
+    labkit, *advised = shlex.split(command)
+    assert labkit == "labkit" and main(advised) == 0
+    saved = (tmp_path / "run.sh").read_text()
+    assert "--nproc-per-node=2" in saved and "ddp.py" in saved
+    assert "--strategy=ddp" in saved and saved.rstrip().endswith("--epochs 1")
