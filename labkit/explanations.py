@@ -30,11 +30,6 @@ class Explanation:
     errors: tuple[str, ...] = ()
     """Lines of the error's text, word for word; empty for a word."""
 
-    @property
-    def anchor(self) -> str:
-        """Its address within the page, as GitHub and the course site make it."""
-        return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
-
     def fits(self, error: str) -> bool:
         """Whether all lines of this entry occur in the text of an error."""
         found = " ".join(error.split())

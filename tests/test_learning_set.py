@@ -47,6 +47,7 @@ CELLS = [
     "%hint process_group",
     "%question tree_rounds",
     "%progress",
+    "%search deadlock",
     "from labkit.notebook import explore, step_through\nfrom labkit.plots import ring_rounds\n"
     "step_through(lambda round: ring_rounds(4, round), last=6)\nexplore('gpt-1.3b')",
 ]
@@ -124,3 +125,4 @@ def test_a_notebook_s_cells_run(environment: dict[str, str], tmp_path: Path) -> 
     outputs = [str(cell.outputs) for cell in nbformat.read(tmp_path / "cells.ipynb", as_version=4).cells]
     assert "No module named" not in "".join(outputs)
     assert "rank 1" in outputs[1] and "0 of 25 points" in outputs[4]
+    assert "Glossary: deadlock" in outputs[CELLS.index("%search deadlock")]

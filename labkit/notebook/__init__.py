@@ -41,13 +41,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         questions,
         ranks,
         running,
+        searching,
     )
 
     failures.install()
     choice = choosing.Choice()
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics(), *monitoring.magics())
     exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())
-    pages = explaining.magics()
+    pages = (*explaining.magics(), *searching.magics())
     for magic in (*choosing.magics(choice), *run, *exercise, *pages):
         magic.register(shell)
     # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph

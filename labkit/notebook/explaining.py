@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from IPython.core.error import UsageError
 from IPython.display import Markdown, display
@@ -17,6 +18,7 @@ from labkit.catalogue import root, workspace
 from labkit.clusters import RankFailed
 from labkit.explanations import Explanation, entries, explain_error, explain_word, similar_words
 from labkit.notebook.magics import Magic
+from labkit.search import heading_id, passages_of
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -85,15 +87,23 @@ def shown(entry: Explanation, folder: Path) -> str:
     docs = root() / "docs"
 
     def link(match: re.Match[str]) -> str:
-        address, hash_, anchor = match[1].partition("#")
+        address, _, anchor = match[1].partition("#")
         if "://" in address:
             return match[0]
         target = (docs / address).resolve() if address else docs / entry.page
+        place = _place(target, anchor) if anchor else ""
         notebooks = (root() / "notebooks").resolve()
         if target.is_relative_to(notebooks) and (own := workspace() / target.relative_to(notebooks)).exists():
             target = own
-        return f"]({os.path.relpath(target, folder)}{hash_}{anchor})"
+        return f"]({os.path.relpath(target, folder)}{place})"
 
     page = os.path.relpath(docs / entry.page, folder)
-    more = f"[{entry.page.removesuffix('.md')}]({page}#{entry.anchor})"
+    more = f"[{entry.page.removesuffix('.md')}]({page}#{quote(heading_id(entry.title))})"
     return f"**{entry.title}**\n\n{_LINK.sub(link, entry.text)}\n\nFrom the page {more}."
+
+
+def _place(page: Path, anchor: str) -> str:
+    """The fragment of a heading in JupyterLab, of its anchor as GitHub and the course site make it."""
+    sections = [passage.section for passage in passages_of(page)]
+    found = next((one for one in sections if re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") == anchor), None)
+    return "" if found is None else f"#{quote(heading_id(found))}"

@@ -27,6 +27,7 @@ TOUR = (
     "`%%torchrun -n 4` runs a cell on four *ranks*: fresh processes that share nothing but the messages they send.",
     "You write one module, in the cell that begins with `%%exercise`. Run it: it is saved, and ranks can import it.",
     "`%check` shows what was expected and what was observed. `%hint` gives one hint at a time.",
+    "`%explain` shows the page about the last error or a word; `%search` finds words in all notebooks and guides.",
     "Points appear here as soon as a check has run. Each notebook leads back to this page, at its top and at its end.",
 )
 """The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
@@ -79,7 +80,6 @@ def page(course: CourseProgress, docs: str = "../docs") -> str:
     lines += ["## The lab in two minutes", "", *(f"{number}. {step}" for number, step in enumerate(TOUR, 1)), ""]
     if docs:
         lines += ["## Guides", "", *(f"- [{title}]({docs}/{name})" for title, name in GUIDES), ""]
-        lines += ["In a notebook `%explain` shows the entry of a word or of the last error.", ""]
     lines += ["## What builds on what", "", "```mermaid", *_diagram(course), "```", ""]
     facts = json.dumps(_facts(course, docs)).replace(">", "\\u003e")  # nothing in it may end the comment
     return "\n".join([*lines, f"<!-- labkit {facts} -->", ""])

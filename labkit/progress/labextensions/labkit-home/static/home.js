@@ -1,5 +1,6 @@
 // The course home in JupyterLab: HOME.md opens as this page, which follows the file while it is visible.
 import { drawEdges } from "./edges.js";
+import { searchBox } from "./search.js";
 import { STYLE } from "./style.js";
 
 const SECONDS_BETWEEN_READS = 2;
@@ -25,6 +26,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
       this._app = app;
       this._path = context.path;
       this._text = "";
+      this._search = searchBox(app);
       this.addClass("labkit-home");
       this.node.tabIndex = 0; // scrolls by keyboard
       this.node.setAttribute("role", "region");
@@ -111,6 +113,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
                 ` ${next.minutes} minutes`,
               )
             : element("p", {}, "You have completed every exercise."),
+          this._search,
           this._tour(facts.tour),
           this._guides(facts.guides ?? []),
           map,

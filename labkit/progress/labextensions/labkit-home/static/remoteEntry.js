@@ -16,9 +16,12 @@ var _JUPYTERLAB;
     },
     get: async () => {
       const part = (name) => import(new URL(name, here).href);
-      const [{ home }, { lines }, { stored }] = await Promise.all(["home.js", "lines.js", "stored.js"].map(part));
-      const first = home(await load("@lumino/widgets"), await load("@jupyterlab/docregistry"));
-      return () => ({ default: [first, lines, stored], __esModule: true });
+      const parts = ["home.js", "search.js", "lines.js", "stored.js"];
+      const [{ home }, { search }, { lines }, { stored }] = await Promise.all(parts.map(part));
+      const widgets = await load("@lumino/widgets");
+      const first = home(widgets, await load("@jupyterlab/docregistry"));
+      const second = search(widgets, await load("@jupyterlab/ui-components"));
+      return () => ({ default: [first, second, lines, stored], __esModule: true });
     },
   };
   (_JUPYTERLAB = typeof _JUPYTERLAB === "undefined" ? {} : _JUPYTERLAB)["labkit-home"] = container;

@@ -1,0 +1,120 @@
+"""The index: an SQLite full-text table in memory, which follows the files.
+
+Words match in all their forms (`gather`, `gathers`); the last one also as the beginning of a longer word, since it may
+still be written. `all-reduce`, `all_reduce` and `all reduce` are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.catalogue import all_exercises, root, workspace
+from labkit.search.passages import Passage, passages_of
+
+BEGIN, END = "\x02", "\x03"
+"""Around the words that match, in an excerpt."""
+_NOT_GUIDES = ("index.md", "STYLE.md")
+"""Pages of `docs/` that are for the site and for contributors."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place that a search has found."""
+
+    passage: Passage
+    excerpt: str
+    """Of its text; `BEGIN` and `END` are around the words that match."""
+
+    @property
+    def parts(self) -> list[tuple[str, bool]]:
+        """The excerpt in parts: the text, and whether it matches."""
+        pieces = [piece.partition(END) for piece in f"{END}{self.excerpt}".split(BEGIN)]
+        found = [part for match, _, rest in pieces for part in ((match, True), (rest, False))]
+        return [(text, matches) for text, matches in found if text]
+
+
+def files() -> Iterator[Path]:
+    """The learner's notebooks, the guides, and the guidelines of the phases, as far as they exist."""
+    exercises = all_exercises()
+    yield from (workspace() / exercise.notebook_name for exercise in exercises)
+    yield from sorted(path for path in (root() / "docs").glob("*.md") if path.name not in _NOT_GUIDES)
+    yield from (root() / "templates" / phase / "README.md" for phase in sorted({one.phase for one in exercises}))
+
+
+class Index:
+    """An index of `files()`. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._indexed: dict[Path, tuple[int, int]] = {}
+        """Time and size of each file when it was read."""
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.execute(
+            "CREATE VIRTUAL TABLE passages USING fts5(title, section, text, page UNINDEXED, heading UNINDEXED,"
+            " path UNINDEXED, place UNINDEXED, code UNINDEXED, tokenize = 'porter unicode61')"
+        )
+
+    def search(self, words: str, limit: int = 12) -> list[Hit]:
+        """The places with all these words, the best first, one of each section; those with some, if none has all."""
+        known = [word for word in words.split() if re.search(r"\w\w|\d", word)]  # nothing is found by an "a"
+        if not known:
+            return []
+        phrases = ['"{}"'.format(word.replace('"', '""')) for word in known]
+        phrases[-1] += "*"
+        with self._lock:
+            self._follow_files()
+            return self._matching(" AND ".join(phrases), limit) or self._matching(" OR ".join(phrases), limit)
+
+    def _matching(self, query: str, limit: int) -> list[Hit]:
+        rows = self._database.execute(
+            "SELECT page, heading, text, path, place, code, snippet(passages, 2, ?, ?, '…', 24)"
+            # a title says what a page is about, and a heading what its section is about; text explains, code repeats
+            " FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, 2.0, 6.0, 1.0) * iif(code, 0.4, 1)",
+            (BEGIN, END, query),
+        )
+        found: dict[tuple[str, str], Hit] = {}
+        for page, heading, text, path, place, code, excerpt in rows:
+            passage = Passage(page, heading, text, Path(path), place, code=bool(code))
+            found.setdefault((path, heading), Hit(passage, " ".join(excerpt.split())))
+            if len(found) == limit:
+                break
+        return list(found.values())
+
+    def _follow_files(self) -> None:
+        stamps = {}
+        for path in files():
+            with suppress(OSError):
+                status = path.stat()
+                stamps[path] = status.st_mtime_ns, status.st_size
+        for path in [path for path, stamp in self._indexed.items() if stamps.get(path) != stamp]:
+            self._database.execute("DELETE FROM passages WHERE path = ?", (str(path),))
+            del self._indexed[path]
+        for path in [path for path in stamps if path not in self._indexed]:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # broken, or being saved: read later
+                self._database.executemany("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", list(_rows(path)))
+                self._indexed[path] = stamps[path]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str, str, str, bool]]:
+    """A row of the table for each passage. A heading's words count for the first passage below it, so that they lead
+    there."""
+    for one in passages_of(path):
+        title, section = (one.title, one.section) if one.begins else ("", "")
+        yield title, section, one.text, one.title, one.section, str(path), one.place, one.code
+
+
+@functools.cache
+def _index() -> Index:
+    return Index()
+
+
+def search(words: str, limit: int = 12) -> list[Hit]:
+    """Search with an index that this process keeps; see `Index.search`."""
+    return _index().search(words, limit)
