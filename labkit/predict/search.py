@@ -20,6 +20,8 @@ from labkit.predict.prediction import Prediction
 from labkit.predict.ranges import OneOf
 from labkit.predict.step import predict
 
+AXES = ("tensor", "pipeline", "context", "data")
+"""Fields of a plan whose product is the number of GPUs."""
 SECOND_LOOKS = 40
 """Number of layouts without enough memory that are tried again with less."""
 
@@ -88,7 +90,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
     allocator may keep; the fastest of those that do not are tried again with a part of their layers recomputed, and
     with ZeRO 2. `fixed` fields of `Plan` are not varied, except that every choice of a `OneOf`
     is tried: `schedule=OneOf(("1f1b", "zb-h1"))`. A search that takes more than a second shows its progress.
-    Raises ValueError for a batch below 1, or if fixed axes do not divide the GPUs.
+    Raises ValueError for a batch below 1, or if fixed axes do not divide the GPUs or leave no layout.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -98,6 +100,9 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
         one = {**fixed, **dict(zip(varied, chosen, strict=True))}
         _check_axes(one, cluster)
         layouts += _layouts(model, batch, cluster, one)
+    if not layouts:
+        given = ", ".join(f"{axis} {fixed[axis]}" for axis in AXES if axis in fixed)
+        raise ValueError(f"no layout of {model.name} on {cluster.world_size} GPUs has {given}: leave one of them out")
     found: list[Prediction] = []
     rejected: list[RejectedLayout] = []
 
@@ -164,10 +169,10 @@ def _with_progress(layouts: Sequence[dict[str, Any]], what: str) -> Iterator[dic
 
 
 def _check_axes(fixed: dict[str, Any], cluster: Topology) -> None:
-    for axis in ("tensor", "pipeline", "context", "data"):
+    for axis in AXES:
         if fixed.get(axis, 1) < 1:
             raise ValueError(f"{axis} must be a whole number from 1 up, got {fixed[axis]!r}")
-    axes = math.prod(fixed.get(axis, 1) for axis in ("tensor", "pipeline", "context", "data"))
+    axes = math.prod(fixed.get(axis, 1) for axis in AXES)
     if cluster.world_size % axes:
         said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
         raise ValueError(f"{said} = {axes} must divide {cluster.world_size} GPUs")

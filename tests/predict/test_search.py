@@ -96,6 +96,11 @@ def test_a_model_that_never_fits_says_why() -> None:
         _ = search(model("gpt-13b"), 64, topology("dgx-a100"), precision="fp8").best
 
 
+def test_axes_that_leave_no_layout_are_named() -> None:
+    with pytest.raises(ValueError, match="no layout of gpt-13b on 32 GPUs has tensor 1, pipeline 1, data 8: leave one"):
+        search(model("gpt-13b"), 256, topology("dgx-a100", nnodes=4), data=8, tensor=1, pipeline=1)
+
+
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "prediction.json"
     arguments = "predict --model gpt-13b --cluster a100x32 --tensor 4 --pipeline 2 --data 4 --microbatch 2 --zero 1"
