@@ -18,14 +18,15 @@ DTYPES = {"cpu": ("float32", "bfloat16", "float64"), "cuda": ("bfloat16", "float
 QUICK_DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float32", "tf32")}
 COPIES = {"cpu": (4, 8, 16), "cuda": (64, 128, 256, 1024)}
 """MB; larger copies take longer than one clock reading should."""
-LAYERS, WIDTH = 8, 16
-"""Size of a network so small that all its time is overhead."""
+LAYERS, WIDTH = (4, 8, 32), 16
+"""Sizes of networks so small that all their time is overhead. Each layer's is in the slope of time over layers; the
+start of a backward pass, which a network pays once, is not."""
 
 
 def steps(machine: Machine, quick: bool) -> int:
     """Number of samples that `measure` takes, for a progress bar."""
     dtypes, squares, copies = _sizes(machine, quick)
-    return len(dtypes) * len(squares) + len(copies) + 4
+    return len(dtypes) * len(squares) + len(copies) + len(LAYERS) + 3
 
 
 def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
@@ -57,13 +58,15 @@ def measure(machine: Machine, quick: bool) -> list[dict[str, Any]]:
 def _small(device: torch.device, take: Callable[..., None]) -> None:
     tiny = torch.ones(WIDTH, WIDTH, device=device)
     take("launch", "one operator", 0, lambda: torch.relu(tiny))
-    network = nn.Sequential(*(part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))).to(device)
+    for count in LAYERS:
+        parts = (part for _ in range(count) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+        network = nn.Sequential(*parts).to(device)
 
-    def forward_and_backward() -> None:
-        network.zero_grad(set_to_none=True)
-        network(tiny).sum().backward()
+        def forward_and_backward(network: nn.Module = network) -> None:
+            network.zero_grad(set_to_none=True)
+            network(tiny).sum().backward()
 
-    take("layer", f"{LAYERS} tiny ones", LAYERS, forward_and_backward)
+        take("layer", f"{count} tiny ones", count, forward_and_backward)
     values = torch.ones(1_000_000, device=device)
     out = torch.empty_like(values)
     take("pass", "relu, 4 MB", 2.0 * values.nbytes, lambda: torch.clamp_min(values, 0, out=out))

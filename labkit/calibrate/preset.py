@@ -9,7 +9,6 @@ from typing import Any
 
 from labkit.calibrate.fitting import Fit, fit, line
 from labkit.calibrate.machine import Machine
-from labkit.calibrate.operators import LAYERS
 from labkit.calibrate.timing import Sample
 from labkit.hardware import GPU, GPUS, PRESETS, STORAGE, Link, Topology, topology
 
@@ -105,13 +104,14 @@ def _processor(machine: Machine, made: _PresetBuilder, source: str, constants: d
     found = made.line(copies, "copies")
     copying = 1 / found.costs[1]
     made.say("gpu.memory_gb_per_s", copying / 1e9, "GB/s, read and written", copies, found)
-    (launch,), (layer,) = made.of("launch"), made.of("layer")
+    (launch,), layers = made.of("launch"), made.of("layer")
     made.say("gpu.launch_seconds", launch.seconds, "s", [launch])
-    kernel = layer.seconds / LAYERS / KERNELS
+    overhead = made.line(layers, "tiny layers")
+    kernel = overhead.costs[1] / KERNELS  # not the start of a backward pass, which a step pays once
     if machine.device == "cpu":
         # the CPU both prepares and computes an operator: nothing runs ahead, and no tiles fill a pipeline
         constants.update(kernel_seconds=kernel, host_seconds=0.0, ramp_k=0.0, fill_seconds=0.0)
-        made.say("constants.kernel_seconds", kernel, "s, of eager forward and backward", [layer])
+        made.say("constants.kernel_seconds", kernel, "s, of eager forward and backward", layers, overhead)
         (relu,), (adam,) = made.of("pass"), made.of("optimizer")
         rate = relu.size / relu.seconds
         constants["passes_share"] = constants["plain_passes_share"] = rate / copying
@@ -120,7 +120,7 @@ def _processor(machine: Machine, made: _PresetBuilder, source: str, constants: d
         made.say("constants.optimizer_bytes", constants["optimizer_bytes"], "bytes a parameter", [adam])
     else:
         constants["host_seconds"] = kernel
-        made.say("constants.host_seconds", kernel, "s, of eager forward and backward", [layer])
+        made.say("constants.host_seconds", kernel, "s, of eager forward and backward", layers, overhead)
     return _described(machine, reached, copying, launch.seconds, source), copying
 
 

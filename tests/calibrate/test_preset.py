@@ -27,7 +27,9 @@ def times(ranks: int, flops: dict[str, float]) -> list[Sample]:
         for n in (64, 256, 1024)
     ]
     made += [Sample("copy", f"{mb} MB", 2e6 * mb, 2e6 * mb / 2e12, 0.02) for mb in (8, 16)]
-    made += [Sample("launch", "one operator", 0, 3e-6, 0), Sample("layer", "8 tiny ones", 8, 400e-6, 0)]
+    made += [Sample("launch", "one operator", 0, 3e-6, 0)]
+    # 5 kernels of 10 us a layer, and 150 us to start a backward pass
+    made += [Sample("layer", f"{count} tiny ones", count, 150e-6 + count * 50e-6, 0) for count in (4, 8, 32)]
     made += [Sample("pass", "relu", 8e6, 8e6 / 1e12, 0), Sample("optimizer", "Adam", 1e6, 28e6 / 1e12, 0)]
     for size in (1024.0, 65536.0, float(1 << 22)):
         made.append(Sample("send", "", size, LATENCY + size / RATE, 0))
