@@ -169,8 +169,8 @@ def _cluster(row: dict[str, str], gpus: int) -> Topology:
     memory = re.search(r"(\d+)GB", row["gpu"])
     if memory and (other := GPUS.get(f"{kind.lower()}-{memory[1]}gb")):
         gpu = other
-    if "500W" in row["gpu"]:  # HBM2e of 2.4 TB/s; clocks fall with about the cube root of the power
-        gpu = replace(gpu, name="h100-500w", memory_gb=96.0, memory_gb_per_s=2400.0, matmul_efficiency=0.67)
+    if "500W" in row["gpu"]:  # HBM2e of 2.4 TB/s
+        gpu = replace(gpu, memory_gb=96.0, memory_gb_per_s=2400.0, power_limit_watts=500.0)
     return topology(
         preset, nnodes=gpus // per_node, nproc_per_node=per_node, nics_per_node=per_node, inter_node=link, gpu=gpu
     )

@@ -53,12 +53,16 @@ class GPU:
     """PCIe generation, 16 lanes: a name in `LINKS`."""
     multiprocessors: int = 108
     """Number of multiprocessors, which compute tiles of a matrix product in parallel (NVIDIA's architecture papers)."""
+    power_watts: float = 0.0
+    """Power at which the data sheet's card is held. 0: unknown."""
+    power_limit_watts: float = 0.0
+    """Lower power that the card is held at, as by `nvidia-smi --power-limit`. 0: none."""
 
     def __post_init__(self) -> None:
         for name in ("bf16_tflops", "fp32_tflops", "memory_gb", "memory_gb_per_s", "multiprocessors"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"GPU {self.name}: {name} must be above 0, got {getattr(self, name)!r}")
-        for name in ("tf32_tflops", "fp64_tflops", "int8_tops", "fp8_tflops", "launch_seconds"):
+        for name in ("tf32_tflops", "fp64_tflops", "int8_tops", "fp8_tflops", "launch_seconds", "power_watts"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"GPU {self.name}: {name} must be at least 0, got {getattr(self, name)!r}")
         if self.host_link not in LINKS:
@@ -66,6 +70,20 @@ class GPU:
         for name in ("matmul_efficiency", "memory_efficiency"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"GPU {self.name}: {name} is a share of the peak, got {getattr(self, name)!r}")
+        if self.power_limit_watts and not 0 < self.power_limit_watts <= self.power_watts:
+            raise ValueError(
+                f"GPU {self.name}: power_limit_watts must be above 0 and at most power_watts = {self.power_watts:g}, "
+                f"got {self.power_limit_watts!r}"
+            )
+
+    @property
+    def clock_share(self) -> float:
+        """Share of the clocks that a power limit leaves to programs which would draw all of `power_watts`.
+
+        Power is capacitance x voltage^2 x frequency, and the voltage falls with the frequency, so the clocks fall with
+        the cube root of the power (Chandrakasan et al. 1992). Memory's clocks are not lowered.
+        """
+        return (self.power_limit_watts / self.power_watts) ** (1 / 3) if self.power_limit_watts else 1.0
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
         """Time of an operator that computes `flops` in `dtype` and moves `nbytes` to and from memory: launch +
@@ -104,7 +122,8 @@ class GPU:
             "float8_e4m3fn": self.fp8_tflops or int8,
             "float8_e5m2": self.fp8_tflops or int8,
         }
-        return {dtype: rate * 1e12 * self.matmul_efficiency for dtype, rate in rates.items()}
+        reached = 1e12 * self.matmul_efficiency * self.clock_share
+        return {dtype: rate * reached for dtype, rate in rates.items()}
 
 
 _AZURE = "GEMM and memory: Azure AI-benchmarking-guide"
@@ -116,7 +135,7 @@ GPUS: dict[str, GPU] = {
             GPU(
                 f"v100-{memory}gb", 125.0, 15.7, memory, 900.0, "NVIDIA V100 data sheet (SXM2)",
                 fp64_tflops=7.8, int8_tops=62.8,
-                matmul_efficiency=0.9, memory_efficiency=0.85, host_link="pcie3", multiprocessors=80,
+                matmul_efficiency=0.9, memory_efficiency=0.85, host_link="pcie3", multiprocessors=80, power_watts=300.0,
                 efficiency_source="GEMM: NVIDIA developer forum 79781; memory and launch assumed",
             )
             for memory in (16, 32)
@@ -124,51 +143,54 @@ GPUS: dict[str, GPU] = {
         GPU(
             "t4", 65.0, 8.1, 16.0, 320.0, "NVIDIA T4 data sheet",
             fp64_tflops=0.25, int8_tops=130.0,
-            matmul_efficiency=0.37, memory_efficiency=0.75, host_link="pcie3", multiprocessors=40,
+            matmul_efficiency=0.37, memory_efficiency=0.75, host_link="pcie3", multiprocessors=40, power_watts=70.0,
             efficiency_source="GEMM: NVIDIA developer forum 264462; memory and launch assumed",
         ),
         GPU(
             "l4", 121.0, 30.3, 24.0, 300.0, "NVIDIA L4 data sheet, half of its figures with sparsity",
             tf32_tflops=60.0, fp64_tflops=0.49, int8_tops=242.0,
-            matmul_efficiency=0.5, memory_efficiency=0.8, multiprocessors=58,
+            matmul_efficiency=0.5, memory_efficiency=0.8, multiprocessors=58, power_watts=72.0,
             efficiency_source="assumed: like the T4 it is held at 72 W",
         ),
         GPU(
             "a100-40gb", 312.0, 19.5, 40.0, 1555.0, "NVIDIA A100 data sheet (SXM4 40GB)",
             tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
             matmul_efficiency=0.82, attention_efficiency=0.6, memory_efficiency=0.81, launch_seconds=8e-6,
+            power_watts=400.0,
             efficiency_source="as a100-80gb",
         ),
         GPU(
             "a100-80gb", 312.0, 19.5, 80.0, 2039.0, "NVIDIA A100 data sheet (SXM4 80GB)",
             tf32_tflops=156.0, fp64_tflops=19.5, int8_tops=624.0,
             matmul_efficiency=0.82, attention_efficiency=0.6, memory_efficiency=0.81, launch_seconds=8e-6,
+            power_watts=400.0,
             efficiency_source=f"{_AZURE}; launch fitted to its GEMMs of 1024 and 2048",
         ),
         GPU(
             "h100-80gb", 989.0, 67.0, 80.0, 3350.0, "NVIDIA H100 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
             matmul_efficiency=0.75, attention_efficiency=0.42, memory_efficiency=0.87,
-            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
+            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132, power_watts=700.0,
             efficiency_source=f"{_AZURE} (fp8: 0.70), stas00/ml-engineering (bf16, best shape: 0.80); launch fitted",
         ),
         GPU(
             "h200-141gb", 989.0, 67.0, 141.0, 4800.0, "NVIDIA H200 data sheet (SXM5)",
             tf32_tflops=494.5, fp64_tflops=67.0, int8_tops=1979.0,
             matmul_efficiency=0.75, attention_efficiency=0.42, memory_efficiency=0.85,
-            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132,
+            launch_seconds=5e-6, host_link="pcie5", multiprocessors=132, power_watts=700.0,
             efficiency_source=f"{_AZURE} (fp8: 0.67); bf16 as h100-80gb",
         ),
         GPU(
             "b200-180gb", 2250.0, 75.0, 180.0, 7700.0, "NVIDIA DGX B200 data sheet / 8 (1,440 GB, 62 TB/s; HGX B200)",
             tf32_tflops=1125.0, fp64_tflops=37.0, int8_tops=4500.0,
             matmul_efficiency=0.77, memory_efficiency=0.85, launch_seconds=5e-6, host_link="pcie5", multiprocessors=148,
+            power_watts=1000.0,
             efficiency_source="GEMM: stas00/ml-engineering (bf16); memory and launch assumed as h200-141gb",
         ),
         GPU(
             "rtx-4090", 165.2, 82.6, 24.0, 1008.0, "NVIDIA Ada GPU architecture paper, appendix A (fp32 accumulation)",
             tf32_tflops=82.6, fp64_tflops=1.29, int8_tops=660.6, fp8_tflops=330.3,
-            matmul_efficiency=0.8, memory_efficiency=0.9, multiprocessors=128,
+            matmul_efficiency=0.8, memory_efficiency=0.9, multiprocessors=128, power_watts=450.0,
         ),
     )
 }  # fmt: skip

@@ -47,7 +47,7 @@ class Processor:
         plain = gpu.seconds(1e15, 0, dtype) - gpu.launch_seconds
         kept = share(constants.sustained, gpu.name, 1.0)
         self.flops = 1e15 / plain * kept
-        peak = self.flops / kept / gpu.matmul_efficiency
+        peak = self.flops / kept / gpu.matmul_efficiency  # at the clocks that a power limit leaves
         half = peak if "8" not in dtype else peak / 2
         self.flash = half * share(getattr(constants, attention, constants.flash2), gpu.name, 0.5) * kept
         self.backward_flash = self.flash * constants.flash_backward / 2.5
