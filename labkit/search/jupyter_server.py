@@ -1,9 +1,10 @@
-"""Jupyter's server answers `GET labkit/search?q=WORDS`: what the search box in JupyterLab shows."""
+"""Jupyter's server answers `GET labkit/search?q=WORDS`: what the search box shows, and where the notebooks are."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
+from labkit.catalogue import root, workspace
 from labkit.search.index import Hit, search
 
 
@@ -19,18 +21,28 @@ class SearchHandler(APIHandler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Answer with `{"hits": [...]}`."""
+        """Answer with `hits`, and the folders of the solved notebooks and of the learner's: null where not served."""
         served = Path(self.settings["server_root_dir"]).expanduser().resolve()
         hits = await asyncio.to_thread(search, self.get_query_argument("q", ""))  # reads the notebooks first
-        self.finish(json.dumps({"hits": [shown for hit in hits if (shown := _shown(hit, served)) is not None]}))
+        shown = [_shown(hit, path) for hit in hits if (path := _within(served, hit.passage.path)) is not None]
+        folders = {"solved": _within(served, root() / "notebooks"), "own": _within(served, workspace())}
+        self.finish(json.dumps({"hits": shown, **folders}))
 
 
-def _shown(hit: Hit, served: Path) -> dict[str, Any] | None:
-    path, passage = hit.passage.path.resolve(), hit.passage
-    if not path.is_relative_to(served):
-        return None
+def _within(served: Path, path: Path) -> str | None:
+    """The path as JupyterLab knows it; None if it is not below the folder that the server serves."""
+    # not resolved: the folder itself may be reached through a link
+    absolute = Path(os.path.abspath(path))
+    for one in (absolute, absolute.resolve()):
+        if one.is_relative_to(served):
+            return one.relative_to(served).as_posix()
+    return None
+
+
+def _shown(hit: Hit, path: str) -> dict[str, Any]:
+    passage = hit.passage
     return {
-        "path": path.relative_to(served).as_posix(),
+        "path": path,
         "place": passage.place,
         "title": passage.title,
         "section": passage.section,

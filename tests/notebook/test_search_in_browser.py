@@ -1,5 +1,6 @@
 """Search in JupyterLab: the box on the home, the side bar and `%search` open the very place; so does `%explain`."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,8 +54,7 @@ def test_the_box_on_the_home_opens_a_guide_at_a_heading_and_a_notebook_at_a_cell
     assert barriers(page, ".labkit-home") == []
     found.get_by_role("link", name="Troubleshooting: One rank skips a collective").click()
     expect(heading(page, "One rank skips a collective")).to_be_in_viewport()
-
-    page.get_by_role("tab", name="HOME.md").click()
+    page.get_by_role("link", name="← Course home").click()
     results(page, home, "rendezvous").get_by_role("link", name="01 · Process groups: 2 Ranks meet").click()
     notebook = FrontNotebook(page, course / "workspace" / find("process_group").notebook_name)
     (cell,) = [number for number, one in enumerate(notebook.cells) if "That is the *rendezvous*" in one.source]
@@ -66,6 +66,11 @@ def test_from_a_notebook_the_side_bar_and_the_magics_lead_to_the_pages(page: Pag
     expect(page.locator("#labkit-search").get_by_role("searchbox")).to_be_focused()
     results(page, "#labkit-search", "bucket").get_by_role("link", name="Glossary: bucket").click()
     expect(heading(page, "bucket")).to_be_in_viewport()
+    front = page.locator(".jp-MarkdownViewer:not(.lm-mod-hidden)")
+    front.get_by_role("link", name="exercise 11", exact=True).first.click()
+    # the learner's own copy, without the solution
+    opened = page.locator(".lm-DockPanel-tabBar .lm-mod-current", has_text="11_ddp.ipynb")
+    expect(opened).to_have_attribute("title", re.compile("Path: workspace/phase3_multi_node/11_ddp.ipynb"))
     assert barriers(page, "#labkit-search") == []
 
     page.get_by_role("tab", name="01_process_group.ipynb").click()

@@ -1,5 +1,6 @@
 // The course home in JupyterLab: HOME.md opens as this page, which follows the file while it is visible.
 import { drawEdges } from "./edges.js";
+import { element } from "./element.js";
 import { searchBox } from "./search.js";
 import { STYLE } from "./style.js";
 
@@ -225,15 +226,6 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
       app.docRegistry.addWidgetFactory(new Factory(app));
     },
   };
-}
-
-function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== "") made.setAttribute(key, value);
-  }
-  made.append(...children);
-  return made;
 }
 
 // `code` and *emphasis*; everything else is text

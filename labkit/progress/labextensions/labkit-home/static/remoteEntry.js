@@ -16,12 +16,12 @@ var _JUPYTERLAB;
     },
     get: async () => {
       const part = (name) => import(new URL(name, here).href);
-      const parts = ["home.js", "search.js", "lines.js", "stored.js"];
-      const [{ home }, { search }, { lines }, { stored }] = await Promise.all(parts.map(part));
+      const parts = ["home.js", "search.js", "guides.js", "lines.js", "stored.js"];
+      const [{ home }, { search }, { guides }, { lines }, { stored }] = await Promise.all(parts.map(part));
       const widgets = await load("@lumino/widgets");
       const first = home(widgets, await load("@jupyterlab/docregistry"));
       const second = search(widgets, await load("@jupyterlab/ui-components"));
-      return () => ({ default: [first, second, lines, stored], __esModule: true });
+      return () => ({ default: [first, second, guides(widgets), lines, stored], __esModule: true });
     },
   };
   (_JUPYTERLAB = typeof _JUPYTERLAB === "undefined" ? {} : _JUPYTERLAB)["labkit-home"] = container;

@@ -1,9 +1,10 @@
 // Search over the learner's notebooks and all guides: a box on the course home, and the same in the left side bar. The
 // server finds; where it does not offer to (JupyterLab was not started by the lab), there is no box.
+import { element } from "./element.js";
 import { STYLE } from "./search_style.js";
 
 const MILLISECONDS_OF_REST = 250; // after a key, before the server is asked
-const OPEN = "rendermime:handle-local-link"; // JupyterLab's own: opens a file, and goes to a place in it
+export const OPEN = "rendermime:handle-local-link"; // JupyterLab's own: opens a file, and goes to a place in it
 
 let boxes = 0;
 
@@ -76,20 +77,16 @@ function item(app, hit) {
 }
 
 // places with these words; null if the server does not search
-async function find(app, words) {
+const find = async (app, words) => (await ask(app, words))?.hits ?? null;
+
+// what the server says of these words and of the course; null if it does not search
+export async function ask(app, words) {
   const { baseUrl, token } = app.serviceManager.serverSettings;
   const headers = token ? { Authorization: `token ${token}` } : {};
   try {
     const answer = await fetch(`${baseUrl}labkit/search?q=${encodeURIComponent(words)}`, { headers });
-    return answer.ok ? (await answer.json()).hits : null;
+    return answer.ok ? await answer.json() : null;
   } catch {
     return null;
   }
-}
-
-function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
 }
