@@ -30,10 +30,13 @@ class Explanation:
     errors: tuple[str, ...] = ()
     """Lines of the error's text, word for word; empty for a word."""
 
-    def fits(self, error: str) -> bool:
-        """Whether all lines of this entry occur in the text of an error."""
+    def fits(self, error: str, word_for_word: bool = True) -> bool:
+        """Whether all lines of this entry occur in the text of an error.
+
+        word_for_word: False if numbers, names in quotes and shapes may be others than those of the entry.
+        """
         found = " ".join(error.split())
-        return bool(self.errors) and all(_pattern(line).search(found) for line in self.errors)
+        return bool(self.errors) and all(_pattern(line, word_for_word).search(found) for line in self.errors)
 
 
 def explain_word(word: str) -> Explanation | None:
@@ -53,9 +56,16 @@ def explain_word(word: str) -> Explanation | None:
 
 
 def explain_error(errors: Sequence[str]) -> Explanation | None:
-    """The entry that fits the first of these texts, `TYPE: MESSAGE`, for which there is one; None if there is none."""
+    """The entry that fits the first of these texts, `TYPE: MESSAGE`, for which there is one; None if there is none.
+
+    If several fit, that with the longest text of its own: it is the most specific.
+    """
     known = entries("troubleshooting.md")
-    return next((entry for error in errors for entry in known if entry.fits(error)), None)
+    for error in errors:
+        for word_for_word in (True, False):
+            if fitting := [entry for entry in known if entry.fits(error, word_for_word)]:
+                return max(fitting, key=lambda entry: sum(map(len, entry.errors)))
+    return None
 
 
 def similar_words(word: str) -> list[str]:
@@ -87,6 +97,24 @@ def _plain(word: str) -> str:
     return word.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-@functools.lru_cache(maxsize=256)
-def _pattern(line: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(" ".join(part.split())) for part in line.split(VARIES)))
+_OTHER = (
+    (re.compile(r"\d+(?: → \d+)+"), r"\d+(?: → \d+)+"),  # a cycle of ranks
+    (re.compile(r"\[[^\]]*\]"), r"\[[^\]]*\]"),  # a shape
+    (re.compile(r"'[^']*'"), r"'[^']*'"),
+    (re.compile(r"(?<![\w-])\d+(?:[-.x]\d+)*"), r"\d+(?:[-.x]\d+)*"),  # but not `float32`, nor an exit code such as -9
+)
+"""Parts of an error's text that differ from program to program, and the pattern of others of their kind."""
+
+
+@functools.lru_cache(maxsize=512)
+def _pattern(line: str, word_for_word: bool) -> re.Pattern[str]:
+    parts = line.split(VARIES)
+    return re.compile(".*".join(_part(" ".join(part.split()), () if word_for_word else _OTHER) for part in parts))
+
+
+def _part(text: str, others: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    """The pattern of a text in which parts of these kinds may be others."""
+    if not others:
+        return re.escape(text)
+    (kind, pattern), *rest = others
+    return pattern.join(_part(between, rest) for between in kind.split(text))

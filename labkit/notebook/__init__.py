@@ -44,7 +44,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         searching,
     )
 
-    failures.install()
+    failures.install(shell)
     choice = choosing.Choice()
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics(), *monitoring.magics())
     exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())

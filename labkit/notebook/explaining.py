@@ -64,11 +64,18 @@ def _of_last_error() -> Explanation:
     error = getattr(sys, "last_value", None)
     if error is None:
         raise UsageError("%explain: no cell has failed yet; give a word, such as %explain all-reduce")
-    found = explain_error(texts(error))
+    found = page_about(error)
     if found is None:
         first = texts(error)[0].partition("\n")[0]
         raise UsageError(f"%explain: no page has this error: {first[:120]}; docs/troubleshooting.md lists those it has")
     return found
+
+
+def page_about(error: BaseException) -> Explanation | None:
+    """The page that explains an error; None if there is none."""
+    if isinstance(error, NameError):
+        return None  # in the notebook itself: the page is about names that ranks do not know
+    return explain_error(texts(error))
 
 
 def texts(error: BaseException) -> Sequence[str]:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from labkit.clusters import RankError, RankResult, Run, hangs
 from labkit.clusters.run import ranges
 
-_RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
+_RED, _BOLD = "\x1b[31m", "\x1b[1m"
+GREEN, END = "\x1b[32m", "\x1b[0m"
+"""Escape sequences of terminals, which JupyterLab understands: what follows is green; the end of it."""
 _LINES_BEFORE, _LINES_AFTER = 2, 1
 _MOST_CALLS = 6
 
@@ -21,7 +23,7 @@ def render(run: Run, name_of: Callable[[str], str] = str) -> list[str]:
     """
     first = run.first_failure
     if run.stopped or first is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {run.stopped}", *where_all_were(run, name_of)]
+        return [f"{_RED}{_BOLD}RankFailed{END}: {run.stopped}", *where_all_were(run, name_of)]
     return [*_failure(run, first, name_of), *_others(run, first, name_of)]
 
 
@@ -31,10 +33,10 @@ def _failure(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list
     head = run.headline(first, alike)
     error = first.error
     if error is None:
-        return [f"{_RED}{_BOLD}RankFailed{_END}: {head}"]
+        return [f"{_RED}{_BOLD}RankFailed{END}: {head}"]
     # a cell may have run on some of the ranks only
     of = f" of {max(len(run.ranks), run.trace.world_size)}" if head == f"{error.type} on {_named(alike)}" else ""
-    lines = [f"{_RED}{_BOLD}RankFailed{_END}: {head}{of}"]
+    lines = [f"{_RED}{_BOLD}RankFailed{END}: {head}{of}"]
     calls = error.frames[:-1]
     if len(calls) > _MOST_CALLS:
         lines += [_call(frame, name_of) for frame in calls[:2]]
@@ -48,7 +50,7 @@ def _failure(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list
     said = run.what_to_try()
     # for a lost connection, the findings explain more than the message
     if not error.says_nothing and not (error.consequence and said):
-        lines.append(f"{_RED}{error.type}{_END}: {error.message}" if error.frames else error.message)
+        lines.append(f"{_RED}{error.type}{END}: {error.message}" if error.frames else error.message)
     return [*lines, *map(_finding, said)]
 
 
@@ -100,7 +102,7 @@ def where_all_were(run: Run, name_of: Callable[[str], str] = str) -> list[str]:
 
 def _finding(line: str) -> str:
     tried = line.removeprefix("try: ")
-    return f"{_BOLD}{line}{_END}" if tried == line else f"{_GREEN}try:{_END} {tried}"
+    return f"{_BOLD}{line}{END}" if tried == line else f"{GREEN}try:{END} {tried}"
 
 
 def _call(frame: tuple[str, int, str, str], name_of: Callable[[str], str]) -> str:
@@ -117,11 +119,11 @@ def _where(error: RankError, name_of: Callable[[str], str]) -> str:
 def _excerpt(file: str, number: int, function: str, text: str, name_of: Callable[[str], str]) -> list[str]:
     """The failing line with its neighbours."""
     inside = f", in {function}" if function != "<module>" else ""
-    lines = [f"  {_GREEN}{name_of(file)}, line {number}{_END}{inside}"]
+    lines = [f"  {GREEN}{name_of(file)}, line {number}{END}{inside}"]
     for near in range(max(1, number - _LINES_BEFORE), number + _LINES_AFTER + 1):
         line = linecache.getline(file, near).rstrip()
         if near == number:
-            lines.append(f"{_GREEN}----> {near}{_END} {line or text}")
+            lines.append(f"{GREEN}----> {near}{END} {line or text}")
         elif line:
             lines.append(f"{near:>{6 + len(str(number))}} {line}")
     return lines

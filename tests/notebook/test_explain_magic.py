@@ -13,7 +13,7 @@ from IPython.utils.capture import capture_output
 from labkit import Job, virtual
 from labkit.catalogue import find
 from labkit.explanations import entries, explain_error, explain_word
-from labkit.notebook import explaining
+from labkit.notebook import explaining, failures
 from labkit.start import own_copy
 
 
@@ -74,6 +74,46 @@ def test_the_last_error_of_the_notebook(shell: InteractiveShell) -> None:
     assert run(shell, "%explain")[0].startswith("**The loss has no graph**\n")
     run(shell, "1 / 0")
     assert "no page has this error: ZeroDivisionError: division by zero" in run(shell, "%explain")[1]
+
+
+def test_after_an_error_the_page_about_it_is_named(shell: InteractiveShell) -> None:
+    failures.install(shell)
+    failures.install(shell)
+    program = (
+        "import torch.distributed as dist\ndist.init_process_group()\nif dist.get_rank() != 2:\n    dist.barrier()"
+    )
+    shell.user_ns["failed"] = virtual(nproc_per_node=4).run(Job(source=program))
+    named = "more:\x1b[0m %explain shows “{}”"
+    printed = run(shell, "failed.raise_if_failed()")[1]
+    assert printed.count(named.format("One rank skips a collective")) == 1
+    printed = run(shell, "import torch\ntorch.ones(1).sum().backward()")[1]
+    assert printed.count(named.format("The loss has no graph")) == 1
+    for without_page in ("1 / 0", "1 + lr", "%explain xyzzy"):
+        assert "more:" not in run(shell, without_page)[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "title"),
+    [
+        ("mat1 and mat2 shapes cannot be multiplied (8x16 and 4x3)", "Shapes that do not fit after sharding"),
+        ("cannot be multiplied", None),
+    ],
+)
+def test_numbers_and_shapes_may_be_others_than_on_the_page(error: str, title: str | None) -> None:
+    found = explain_error([f"RuntimeError: {error}"])
+    assert (found and found.title) == title
+
+
+def test_the_page_about_an_error_is_the_most_specific_one() -> None:
+    call = "MismatchError: call number 3 in the group of ranks 0-7 differs: rank 0 called {} (a), rank 1 called {} (b)"
+    for calls, title in (
+        (("all_reduce(float64[9], SUM)", "all_reduce(float32[9], SUM)"), "dtypes that differ"),
+        (("all_reduce(float64[9], SUM)", "barrier()"), "Ranks call different collectives"),
+    ):
+        found = explain_error([call.format(*calls)])
+        assert found is not None and found.title == title
+    symptoms = [entry for entry in entries("troubleshooting.md") if entry.errors]
+    assert [entry for entry in symptoms if explain_error(["\n".join(entry.errors)]) != entry] == []
 
 
 def test_a_consequence_does_not_hide_its_cause() -> None:
