@@ -54,8 +54,8 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
         "kept": ("outputs of all layers of a microbatch", COUNTED),
         "working": ("gradients of one layer's activations, at the widest, less what is freed by then", COUNTED),
         "gathered": (
-            f"{stage.gathered / plan.value_bytes:.4g} parameters of two layers, embedding and head, from all shards, x "
-            f"{plan.value_bytes} bytes",
+            "parameters of two layers, embedding and head, from all shards, x "
+            + (f"{plan.value_bytes} bytes" if not plan.fp8_transfers else "1 byte in layers, 2 in the rest"),
             FSDP,
         ),
         "passing": ("gradients as autograd makes them, before they are summed up or scattered", FSDP),

@@ -59,6 +59,12 @@ class Plan:
     precision: Precision = "bf16"
     """Number format of the matrix products; fp8 keeps activations and parameters in 16 bits beside them, and is cast by
     Transformer Engine if `fusion` is "kernels", else by torch."""
+    fp8_activations: bool = False
+    """With fp8: whether products' inputs are kept for backward in 8 bits, as forward cast them (Transformer Engine),
+    instead of in 16."""
+    fp8_transfers: bool = False
+    """With fp8: whether the layers' parameters (ZeRO's and FSDP's gathers), what sequence parallelism gathers and the
+    tokens on their way to experts travel in 8 bits. Sums keep their precision: gradients, experts' results."""
     attention: Attention = "flash2"
     """Unfused ("parts"), with the scores in memory; or one kernel that never writes them (Dao et al. 2022, 2023, Shah
     et al. 2024)."""
@@ -144,6 +150,9 @@ class Plan:
             raise ValueError("compression is of gradients that all ranks hold whole: with zero 3 it must be 'none'")
         if self.sequence_parallel and self.tensor == 1:
             raise ValueError("sequence_parallel splits over the tensor ranks: it needs tensor above 1")
+        for name in ("fp8_activations", "fp8_transfers"):
+            if getattr(self, name) and self.precision != "fp8":
+                raise ValueError(f"{name} are of products in 8 bits: they need precision 'fp8', not {self.precision!r}")
         if self.expert > 1 and self.data % self.expert:
             raise ValueError(f"expert {self.expert} must divide data = {self.data}")
         if self.offload == "optimizer+parameters" and self.zero != 3:
@@ -178,6 +187,16 @@ class Plan:
     def value_bytes(self) -> int:
         """Bytes of one parameter or activation in the compute precision."""
         return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of one value that is kept for backward as the input of a product."""
+        return 1 if self.fp8_activations else self.value_bytes
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of one value of a layer that is gathered as the input of a product: a parameter or an activation."""
+        return 1 if self.fp8_transfers else self.value_bytes
 
     @property
     def gradient_bytes(self) -> int:

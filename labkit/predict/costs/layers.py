@@ -69,19 +69,24 @@ def _casts(block: Block, plan: Plan) -> tuple[float, float]:
     """Bytes read and written, forward and backward, to cast the factors of fp8 products.
 
     Torch scales dynamically: each factor of each product is read twice in 16 bits, for its largest value and to be
-    cast, and written in 8. Transformer Engine's kernels, which go with Megatron's, know the scale from earlier steps:
-    norms and activations write their output in 8 bits too, it is transposed for the weights' gradients, and gradients
-    are read once and written twice. They cast weights in the first microbatch only (Transformer Engine's user guide,
-    delayed scaling and `is_first_microbatch`).
+    cast, and written in 8; with `fp8_activations` the inputs' casts are kept for backward. Transformer Engine's
+    kernels, which go with Megatron's, know the scale from earlier steps: norms and activations write their output in 8
+    bits too (with `fp8_activations` only), it is transposed for the weights' gradients, and gradients are read once and
+    written twice. They cast weights in the first microbatch only (Transformer Engine's user guide, delayed scaling and
+    `is_first_microbatch`).
     """
     products = [part for part in block.products if part.weight]
     if plan.fusion != "kernels":
         factors = sum(part.batch * (part.m * part.k + part.k * part.n) for part in products)
-        return 5 * factors, 10 * factors
+        inputs = sum(part.batch * part.m * part.k for part in products)
+        return 5 * factors, 10 * factors - (5 * inputs if plan.fp8_activations else 0)
     weights = sum(part.batch * part.k * part.n for part in products)
     outputs = sum(part.batch * part.m * part.k for part in products)
     gradients = sum(part.batch * part.m * part.n for part in products)
-    return 3 * outputs + 4 * weights / plan.microbatches, 4 * gradients
+    forward = 3 * outputs + 4 * weights / plan.microbatches
+    if plan.fp8_activations:  # the projection's input, the second product's, stays in 16 bits as attention's output
+        forward -= 2 * (outputs - sum(part.batch * part.m * part.k for part in products[1:2]))
+    return forward, 4 * gradients
 
 
 def transformer_layer(
@@ -138,7 +143,8 @@ def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float
     members = group(plan.tensor, 1, wires.cluster)
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
     if plan.sequence_parallel:
-        one = wires.reduce_scatter(nbytes, members) + wires.all_gather(nbytes, members)
+        gathered = nbytes * plan.gathered_bytes / plan.value_bytes
+        one = wires.reduce_scatter(nbytes, members) + wires.all_gather(gathered, members)
     else:
         one = wires.all_reduce(nbytes, members)
     passes = 2.0
@@ -165,10 +171,12 @@ def _context_traffic(model: Transformer, plan: Plan, wires: Wires, attention: fl
 
 
 def _expert_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:
-    """Tokens go to their experts and back: two all-to-alls forward, two backward (Lepikhin et al. 2021)."""
+    """Tokens go to their experts and back: two all-to-alls forward, two backward (Lepikhin et al. 2021). Those there,
+    of activations and of their gradients, may be in 8 bits; those back are summed up in 16 (DeepSeek-AI 2024)."""
     if plan.expert == 1:
         return 0.0
     members = group(plan.expert, plan.tensor, wires.cluster)
     tokens = plan.microbatch * model.sequence / plan.context * model.active_experts
-    rounds = 6 if plan.recompute == "full" else 4
-    return rounds * wires.all_to_all(tokens * model.width * plan.value_bytes / plan.tensor, members)
+    values = tokens * model.width / plan.tensor
+    there, back = (wires.all_to_all(values * nbytes, members) for nbytes in (plan.gathered_bytes, plan.value_bytes))
+    return (3 if plan.recompute == "full" else 2) * (there + back)

@@ -139,7 +139,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
     one, thrifty, whole, working = layer_bytes(model, plan)
     waiting = model.weight_bytes(
         plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
-        nbytes=plan.value_bytes,
+        nbytes=plan.kept_bytes,
     )  # fmt: skip
     expert = model.experts * model.mlp_parameters
     layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
@@ -186,7 +186,7 @@ class _Peak:
             passing = layer * (narrow + wide)  # one layer's, as computed by autograd and as sent
         if plan.zero == 3:
             # the layer being computed and the prefetched one; embedding and head stay gathered for the whole step
-            gathered = (2 * layer + ends) * narrow
+            gathered = 2 * layer * plan.gathered_bytes + ends * narrow
             unsummed = ends * (narrow + wide)
         elif plan.gradient_copies and wide > narrow:
             unsummed = parameters * narrow
@@ -236,7 +236,7 @@ def layer_bytes(model: Transformer, plan: Plan) -> tuple[float, float, float, fl
         model.activation_bytes(
             plan.microbatch, tensor=plan.tensor, sequence_parallel=plan.sequence_parallel, context=plan.context,
             recompute=recompute, flash=plan.flash, fused=plan.fusion == "kernels",
-            keep_gathered=plan.keep_gathered, nbytes=plan.value_bytes,
+            keep_gathered=plan.keep_gathered, nbytes=plan.value_bytes, of_products=plan.kept_bytes,
         )
         for recompute in (plan.recompute, "none")
     )  # fmt: skip

@@ -125,7 +125,9 @@ def _scattered_gradients(sharing: _Sharing) -> Term:
 def _new_parameters(sharing: _Sharing) -> Term:
     """All-gathers of the parameters that the optimizer has updated, beside the next step's forward (Rajbhandari et al.
     2020), in seconds; as many as reduce-scatters."""
-    plan, nbytes, count = sharing.plan, sharing.parameters * sharing.plan.value_bytes, sharing.collectives
+    plan, count = sharing.plan, sharing.collectives
+    in_layers = sharing.layers * sharing.per_layer
+    nbytes = in_layers * plan.gathered_bytes + (sharing.parameters - in_layers) * plan.value_bytes
     seconds = count * sharing.wires.all_gather(nbytes / count, sharing.shard)
     first = max(BUCKETS, sharing.embedding * plan.value_bytes) / max(nbytes, 1.0)
     first = max(first, 1 / count if count < sharing.layers else 0.0)
@@ -139,14 +141,17 @@ def _parameter_shards(sharing: _Sharing) -> Term:
     plan, wires, shard, per_layer = sharing.plan, sharing.wires, sharing.shard, sharing.per_layer
     forward, backward = sharing.forward, sharing.backward
     parts = sharing.parameters / per_layer
-    gather = wires.all_gather(per_layer * plan.value_bytes, shard)
+    gather = wires.all_gather(per_layer * plan.gathered_bytes, shard)
+    at_ends = wires.all_gather(per_layer * plan.value_bytes, shard)
     scatter = wires.reduce_scatter(per_layer * plan.gradient_bytes, shard)
     if sharing.copies > 1:
         scatter += wires.all_reduce(per_layer * plan.gradient_bytes / plan.sharded_over, Group(sharing.copies, 1))
     if plan.offload == "optimizer+parameters":
         link = wires.cluster.host_link
-        gather += per_layer * plan.value_bytes / plan.sharded_over / link.bytes_per_second
-    down, up = parts * gather, parts * (gather + scatter)
+        fetched = per_layer * plan.value_bytes / plan.sharded_over / link.bytes_per_second
+        gather, at_ends = gather + fetched, at_ends + fetched
+    down = sharing.layers * gather + (parts - sharing.layers) * at_ends
+    up = down + parts * scatter
     rounds = plan.microbatches
     if plan.overlap:
         beside = min(down, forward) + min(up, backward)

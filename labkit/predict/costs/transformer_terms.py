@@ -84,6 +84,7 @@ def _tensor_parallel(model: Transformer, plan: Plan, stages: Stages) -> Term:
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
     each = 4 + (2 * plan.recomputed_layers if plan.recompute == "full" else 0)
     halves = ", each a reduce-scatter and an all-gather" if plan.sequence_parallel else ""
+    halves += " in 8 bits" if halves and plan.fp8_transfers else ""
     hidden = ", those of forward and weights' gradients partly hidden" if plan.overlap_tensor else ""
     formula = (
         f"all-reduces of microbatch x sequence x width = {nbytes / 1e6:.4g} MB over {plan.tensor} ranks, "

@@ -193,9 +193,12 @@ class Transformer:
         fused: bool = False,
         keep_gathered: bool = False,
         nbytes: int = 2,
+        of_products: int | None = None,
     ) -> float:
         """Bytes that one layer keeps for backward, on one GPU of `tensor` x `context`. `nbytes` per value, masks 1.
 
+        `of_products`: bytes per value of the products' inputs, 1 in fp8 if they are kept as they were cast; None:
+        `nbytes`. What norms, activations and fused attention read in backward keeps `nbytes`.
         `keep_gathered`: with sequence parallelism, keep the gathered inputs of both parts instead of this rank's share.
         `fused`: a gated MLP's activation is one kernel, which computes the gate's SiLU again in backward (Megatron).
         """
@@ -205,16 +208,19 @@ class Transformer:
             return tokens * h * nbytes / (t if sequence_parallel else 1)
         mask = 1 if self.dropout else 0
         gathers = keep_gathered and sequence_parallel
+        cast = nbytes if of_products is None else of_products
         # inputs of two norms and, unless gathered, of the parts that follow them; masks after both parts
-        whole = (2 if gathers else 4) * h * nbytes + 2 * h * mask
-        split = (2 * h + 2 * kv) * nbytes  # queries, keys, values, the projection's input
-        # around the activation; gated: gate, its SiLU unless fused, up, product
-        split += ((3 if fused else 4) if self.gated else 2) * f * nbytes
+        whole = 2 * h * nbytes + (0 if gathers else 2) * h * cast + 2 * h * mask
+        split = (h + 2 * kv) * nbytes + h * cast  # queries, keys, values; the projection's input
+        if flash and cast != nbytes:
+            split += h * nbytes  # which fused attention keeps too, as its output
+        # around the activation: its input, gated also its SiLU unless fused, and up; and the product's input
+        split += ((2 if fused else 3) if self.gated else 1) * f * nbytes + f * cast
         if flash:
             split += 4 * self.heads  # one fp32 per row and head
         elif recompute != "selective":
             split += self.heads * self.sequence * ((2 * nbytes + mask) if self.dropout else nbytes)
-        gathered = 2 * h * nbytes if gathers else 0
+        gathered = 2 * h * cast if gathers else 0
         return tokens * (gathered + whole / (t if sequence_parallel else 1) + split / t)
 
     def backward_bytes(
