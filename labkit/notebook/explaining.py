@@ -79,13 +79,18 @@ def page_about(error: BaseException) -> Explanation | None:
 
 
 def texts(error: BaseException) -> Sequence[str]:
-    """An error as `TYPE: MESSAGE`; of a failed run, the error of each rank, that of the first failure first."""
+    """An error as `TYPE: MESSAGE`; of a failed run, the errors of its ranks, the first failure first.
+
+    Those that another rank's failure has caused are left out: a page about them would lead away from the cause.
+    """
     if not isinstance(error, RankFailed):
         return [f"{type(error).__name__}: {error}"]
     run = error.run
     first = run.first_failure
     ranks = [*([first] if first is not None else []), *run.ranks]
-    found = [f"{rank.error.type}: {rank.error.message}" for rank in ranks if rank.error is not None]
+    errors = [rank.error for rank in ranks if rank.error is not None]
+    causes = [error for error in errors if not error.consequence] or errors
+    found = [f"{error.type}: {error.message}" for error in causes]
     return [*([run.stopped] if run.stopped else []), *found] or [f"RankFailed: {error}"]
 
 
