@@ -2,7 +2,7 @@
 
     solutions/phaseN_*/NAME.py  ->  templates/phaseN_*/NAME.py, solutions removed as nbgrader does
                                 ->  notebooks/phaseN_*/*.ipynb, cells whose first line is `%%exercise phaseN_*/NAME`
-    labkit/catalogue.toml       ->  notebooks/phaseN_*/*.ipynb, title and links: previous, home, next
+    labkit/catalogue.toml       ->  notebooks/phaseN_*/*.ipynb, title and links: previous, home, guide, next
                                 ->  notebooks/HOME.md, the course home before one begins
 
 `labkit sync --check` changes nothing and fails when a file is out of date.

@@ -148,6 +148,13 @@ def test_titles_and_links_come_from_the_catalogue(course: Path, capsys: pytest.C
     cells = nbformat.read(other, as_version=4).cells
     assert (cells[0].source, len(cells)) == (f"# 04 · Another\n\n{links}", 4)
 
+    # a course with a guide
+    (course / "docs").mkdir()
+    (course / "docs/guide.md").touch()
+    sync.main()
+    source = nbformat.read(other, as_version=4).cells[-1].source
+    assert source == links.replace(home, f"{home} · [guide](../../docs/guide.md)")
+
 
 def test_an_exercise_without_solution(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_notebook(course, "%%exercise phase1_small/treble\nx = 1")

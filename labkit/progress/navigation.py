@@ -1,4 +1,4 @@
-"""Title and links of each notebook: previous, home and next, at its top and its end, as the catalogue orders them."""
+"""Title and links of each notebook: previous, home, guide, next, at its top and end, as the catalogue orders them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import re
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
-from labkit.catalogue import Exercise, all_exercises
+from labkit.catalogue import Exercise, all_exercises, root
 from labkit.progress.home import HOME
 
+_GUIDE = "docs/guide.md"
+"""The guide that takes the exercises in the order in which one needs them; relative to the course."""
 _LINKS = re.compile(rf"^.*\]\(\.\./{re.escape(HOME)}\).*$", re.MULTILINE)
 """The line of links in a cell."""
 
@@ -48,11 +50,13 @@ def _without_links(text: str) -> str:
 
 
 def _links(exercise: Exercise) -> str:
-    """`[← 01 · Process groups](...) · [course home](../HOME.md) · [03 · Loading data →](...)`."""
+    """`[← 01 · Process groups](...) · [course home](../HOME.md) · [guide](...) · [03 · Loading data →](...)`."""
     course = all_exercises()
     at = course.index(exercise)
     parts = [f"[← {one.label}]({_address(exercise, one)})" for one in course[max(at - 1, 0) : at]]
     parts.append(f"[course home](../{HOME})")
+    if (root() / _GUIDE).is_file():
+        parts.append(f"[guide](../../{_GUIDE})")
     parts += [f"[{one.label} →]({_address(exercise, one)})" for one in course[at + 1 : at + 2]]
     return " · ".join(parts)
 
