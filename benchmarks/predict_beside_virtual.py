@@ -55,13 +55,22 @@ class Case:
     vocab: int = 32_000
     sequence: int = 2048
     ranks: int = 8
+    per_node: int = 8
+    gpu: str = "a100-80gb"
+    """Kinds of GPU that the nodes have in turn."""
 
     @property
     def data(self) -> int:
         return self.ranks // self.tensor // self.pipeline
 
     def cluster(self) -> Topology:
-        return topology("dgx-a100", nnodes=max(1, self.ranks // 8), nproc_per_node=min(8, self.ranks))
+        return topology("dgx-a100", **self.nodes)
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """Nodes of the preset."""
+        per_node = min(self.per_node, self.ranks)
+        return {"nnodes": self.ranks // per_node, "nproc_per_node": per_node, "gpu": self.gpu}
 
     def model(self) -> Transformer:
         return Transformer("gpt", self.layers, self.width, self.heads, self.vocab, self.sequence)
@@ -91,6 +100,16 @@ def cases(ranks: Sequence[int]) -> list[Case]:
             Case("gpipe", pipeline=stages, layers=stages, microbatches=stages, schedule="gpipe", ranks=n),
             Case("3d", tensor=2, pipeline=2, microbatches=2, layers=8, width=8192, heads=64, ranks=n),
             Case("3d, zero-1", tensor=2, pipeline=2, microbatches=2, zero=1, layers=8, width=8192, heads=64, ranks=n),
+            # both stages of a pipeline on GPUs of their own
+            Case(
+                "mixed GPUs",
+                pipeline=2,
+                microbatches=4,
+                microbatch=2,
+                ranks=n,
+                per_node=n // 2,
+                gpu="a100-80gb,v100-32gb",
+            ),
         ]
     return found
 
@@ -107,7 +126,7 @@ def stated(cluster: Topology) -> Constants:
         COMPONENTS,
         waves=False,
         ramp_k=0.0,
-        flash2=MappingProxyType({gpu.name: gpu.attention_efficiency}),
+        flash2=MappingProxyType({one.name: one.attention_efficiency or one.matmul_efficiency for one in cluster.kinds}),
         kernel_seconds=gpu.launch_seconds,
         passes_share=1.0,
         host_seconds=0.0,
@@ -170,7 +189,7 @@ class Result:
 def train(case: Case, *, steps: int = STEPS, exact: bool = False) -> Run:
     """Run the program on virtual ranks. `exact`: with real values in fp32, so that losses can be compared."""
     layout = {**asdict(case), "data": case.data, "steps": steps, "exact": exact}
-    cluster = virtual("dgx-a100", nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=not exact)
+    cluster = virtual("dgx-a100", **case.nodes, fake=not exact)
     job = Job(source=PROGRAM.read_text(), filename=PROGRAM.name, environment={"LAYOUT": json.dumps(layout)})
     return cluster.run(job).raise_if_failed()
 
@@ -199,7 +218,7 @@ def held_beside(case: Case, *, steps: int = STEPS) -> Result:
         _parts(spent, made),
         spent,
         sum(fullest.values()),
-        made.memory.total,
+        max(stage.total for stage in made.stages),
         _held(fullest, made, case),
         real,
     )
@@ -233,7 +252,7 @@ def _peak(trace: Trace, rank: int, since: float) -> dict[Category, int]:
 def _held(fullest: dict[Category, int], made: Prediction, case: Case) -> dict[str, tuple[float, float]]:
     """Return parameters, gradients and optimizer state together, since fp32 copies are parameters in one account and
     state in the other, and gradient buffers are neither; and the rest."""
-    predicted = made.memory.categories()
+    predicted = max(made.stages, key=lambda stage: stage.total).categories()
     states = predicted["parameters"] + predicted["gradients"] + predicted["optimizer"]
     total = sum(fullest.values())
     named = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from labkit.hardware.gpus import GPU
@@ -91,6 +92,16 @@ class Topology:
     def gpu_of(self, rank: int) -> GPU:
         """Return the GPU of a rank."""
         return self.gpus[self.node_of(rank) % len(self.gpus)] if self.gpus else self.gpu
+
+    @cached_property
+    def kinds(self) -> tuple[GPU, ...]:
+        """The kinds of GPU that the nodes have, each once."""
+        return tuple(dict.fromkeys(self.gpus[: self.nnodes])) or (self.gpu,)
+
+    @cached_property
+    def kind_of_nodes(self) -> tuple[int, ...]:
+        """Index in `kinds` of each node's GPUs, until they repeat."""
+        return tuple(self.kinds.index(gpu) for gpu in self.gpus[: self.nnodes]) or (0,)
 
     def nic_of(self, rank: int) -> tuple[int, int]:
         """Return the (node, card) that carries this rank's traffic to other nodes."""

@@ -19,6 +19,7 @@ from labkit.hardware import GPU, GPUS, LINKS, PRESETS, Link, Topology, topology
 from labkit.hardware.files import is_file
 from labkit.hardware.settings import parse, with_settings
 from labkit.predict import scale_report
+from labkit.predict.costs.placing import names
 from labkit.predict.describe import Description, model
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -149,7 +150,7 @@ def _scaled(options: argparse.Namespace, draw: scale_report.Draw) -> int:
     plan = Plan(batch=options.batch, **given, data=max(1, clusters[0].world_size // sides))
     points = scaling_over(described, plan, clusters, weak=not options.strong)
     made = scale_report.Report(
-        f"{described.name} on {clusters[0].world_size} to {clusters[-1].world_size} {clusters[0].gpu.name}, "
+        f"{described.name} on {clusters[0].world_size} to {clusters[-1].world_size} {names(clusters[-1])}, "
         f"{'strong' if options.strong else 'weak'} scaling",
         tuple(points), options.samples, options.price,
     )  # fmt: skip
@@ -168,12 +169,13 @@ def _heading(found: Prediction, out_of: str) -> str:
     chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
     chunks += ", a layer fewer at both ends" if plan.balance == "ends" else ""
     precision: str = plan.precision
-    if precision == "bf16" and cluster.gpu.name.split("-")[0] in WITHOUT_BF16:
-        precision += f" ({cluster.gpu.name} has none: at its rate in fp16)"
+    without = [gpu.name for gpu in cluster.kinds if gpu.name.split("-")[0] in WITHOUT_BF16]
+    if precision == "bf16" and without:
+        precision += f" ({' and '.join(without)} has none: at its rate in fp16)"
     if isinstance(found.model, Transformer):
         precision += f", attention {plan.attention}, fusion {plan.fusion}"
     lines = [
-        f"{found.model.name} on {plan.ranks} {cluster.gpu.name} ({links})",
+        f"{found.model.name} on {plan.ranks} {names(cluster)} ({links})",
         f"data {plan.data}, tensor {plan.tensor}, pipeline {plan.pipeline}{chunks}, context {plan.context}, "
         f"ZeRO {plan.zero}",
         f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {_recomputed(plan)}",
@@ -193,7 +195,7 @@ def _recomputed(plan: Plan) -> str:
 
 def _sources(cluster: Topology) -> list[str]:
     """Sources of the parts that differ from the tables: measured on a machine, or set by hand."""
-    parts: list[GPU | Link] = [cluster.gpu, cluster.intra_node]
+    parts: list[GPU | Link] = [*cluster.kinds, cluster.intra_node]
     if cluster.nnodes > 1:
         parts.append(cluster.inter_node)
     listed = {gpu.source for gpu in GPUS.values()} | {link.source for link in LINKS.values()}
@@ -228,7 +230,7 @@ def _memory_table(found: Prediction) -> Table:
             table.add_row(name, f"{nbytes / 1e9:.2f}" if nbytes >= 5e6 else "< 0.01")
     total = (found.memory.total + found.memory.reserved) / 1e9
     fits = "" if found.fits else " (does not fit)"
-    table.add_row(f"all, of {found.cluster.gpu.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
+    table.add_row(f"all, of {found.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
     return table
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from labkit.hardware import Topology
 from labkit.predict.costs.memory import FRAGMENTATION, Memory, layer_bytes, logit_bytes, memory
+from labkit.predict.costs.placing import memory_gb, stage_gpus
 from labkit.predict.costs.schedules import in_flight, weights_waiting
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
@@ -89,7 +90,7 @@ def _activations(model: Transformer, plan: Plan, stage: Memory) -> dict[str, tup
 
 def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
     """Lines for `Prediction.explain`: the fullest stage, its terms, its measures, and what would make it fit."""
-    most = max(stages, key=lambda stage: stage.total)
+    most = fullest(plan, cluster, stages)
     text = [f"memory at stage {most.stage} of {len(stages)}, at its peak: {most.moment}"]
     text += [
         f"  {term.nbytes / 1e9:8.3g} GB  {term.name}: {term.formula}  [{term.source}]"
@@ -99,22 +100,23 @@ def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Me
     text.append(
         f"  {most.total / 1e9:8.3g} GB allocated; reserved by torch's allocator {torch.low / 1e9:.3g} to "
         f"{torch.high / 1e9:.3g} (up to {FRAGMENTATION:.0%} between its blocks: Guo et al. 2024); on the device "
-        f"{device.low / 1e9:.3g} to {device.high / 1e9:.3g} of {cluster.gpu.memory_gb:g}"
+        f"{device.low / 1e9:.3g} to {device.high / 1e9:.3g} of {memory_gb(plan, cluster, most.stage):g}"
     )
     return text + shortage(model, plan, cluster, stages)
 
 
 def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
     """Empty for a plan that fits; otherwise by how much it does not, the largest term, and the changes that help."""
-    most = max(stages, key=lambda stage: stage.total)
-    limit = cluster.gpu.memory_gb * 1e9
+    most = fullest(plan, cluster, stages)
+    limit = memory_gb(plan, cluster, most.stage) * 1e9
     over = most.total + most.reserved - limit
     if over <= 0:
         return []
     largest = held(model, plan, most)[0]
+    smallest = min(stage_gpus(plan, cluster, most.stage), key=lambda gpu: gpu.memory_gb).name
     text = [
         f"does not fit: stage {most.stage} needs {over / 1e9:.3g} GB more than the {limit / 1e9:g} of "
-        f"{cluster.gpu.name}; most is {largest.name}, {largest.nbytes / 1e9:.3g} GB"
+        f"{smallest}; most is {largest.name}, {largest.nbytes / 1e9:.3g} GB"
     ]
     found = reliefs(model, plan, cluster, stages)
     for relief in found[:4]:
@@ -133,7 +135,7 @@ def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence
 def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[Relief]:
     """Single changes that reduce the peak of the fullest rank, best first. Layers stay on their stages."""
     layers = [stage.layers for stage in stages]
-    before = max(stage.total for stage in stages)
+    before = _over(plan, cluster, fullest(plan, cluster, stages))
     found = []
     for field, value in _changes(plan):
         try:
@@ -141,11 +143,20 @@ def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[
             changed.check(model, cluster)
         except ValueError:
             continue
-        most = max(memory(model, changed, layers), key=lambda stage: stage.total)
-        if most.total < before:
-            need = most.total + most.reserved
-            found.append(Relief(f"{field}={value!r}", changed, need, need <= cluster.gpu.memory_gb * 1e9))
+        most = fullest(changed, cluster, memory(model, changed, layers))
+        if (over := _over(changed, cluster, most)) < before:
+            found.append(Relief(f"{field}={value!r}", changed, most.total + most.reserved, over <= 0))
     return sorted(found, key=lambda relief: relief.nbytes)
+
+
+def fullest(plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> Memory:
+    """Return the stage with the least memory left on its GPUs."""
+    return max(stages, key=lambda stage: _over(plan, cluster, stage))
+
+
+def _over(plan: Plan, cluster: Topology, stage: Memory) -> float:
+    """Bytes that a stage needs beyond the memory of its smallest GPU; negative if it fits."""
+    return stage.total + stage.reserved - memory_gb(plan, cluster, stage.stage) * 1e9
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, object]]:

@@ -95,9 +95,9 @@ class Plan:
     adam: Literal["fused", "foreach"] = "fused"
     """Adam in one kernel, or as elementwise operations over all parameters with an fp32 copy of them."""
     balance: Literal["layers", "cost", "ends", "matrices"] = "layers"
-    """Stages have equally many layers; or those with embedding and head have fewer, according to these parts' cost; or
-    one fewer; or each is filled until its share of all matrices' parameters is passed, including the head's
-    (nanotron)."""
+    """Stages have equally many layers; or those with embedding and head have fewer, according to these parts' cost, and
+    those with slower GPUs; or those at the ends one fewer; or each is filled until its share of all matrices'
+    parameters is passed, including the head's (nanotron)."""
     loss: Literal["in place", "copied", "eager", "fused"] = "in place"
     """The loss modifies its fp32 logits in place (Megatron), or works on a copy of them (nanotron), or writes out every
     step (eager torch), or is one kernel that reads the logits and writes their gradients (flash-attn)."""
@@ -216,13 +216,9 @@ class Plan:
                 f"data x tensor x pipeline x context = {self.data} x {self.tensor} x {self.pipeline} x "
                 f"{self.context} = {self.ranks} ranks, but the cluster has {cluster.world_size} GPUs"
             )
-        if cluster is not None and cluster.gpus:
-            raise ValueError(
-                f"predictions are for equal GPUs, not {' and '.join(gpu.name for gpu in cluster.gpus)}: "
-                "%cluster virtual runs a program on these"
-            )
-        if cluster is not None and self.precision == "fp8" and cluster.gpu.name.split("-")[0] in _WITHOUT_FP8:
-            raise ValueError(f"fp8 needs tensor cores that have it (Ada, Hopper and later), not {cluster.gpu.name}")
+        for gpu in () if cluster is None or self.precision != "fp8" else cluster.gpus or (cluster.gpu,):
+            if gpu.name.split("-")[0] in _WITHOUT_FP8:
+                raise ValueError(f"fp8 needs tensor cores that have it (Ada, Hopper and later), not {gpu.name}")
         if not isinstance(model, Transformer):
             for axis in ("tensor", "pipeline", "context", "expert"):
                 if getattr(self, axis) > 1:

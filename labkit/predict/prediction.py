@@ -10,6 +10,7 @@ from typing import Any
 from labkit.hardware import Topology
 from labkit.predict import fitting
 from labkit.predict.costs.memory import Memory
+from labkit.predict.costs.placing import mean_tflops, memory_gb, names
 from labkit.predict.describe import CONVENTIONS, Convention, Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -47,16 +48,21 @@ class Prediction:
 
     def __repr__(self) -> str:
         """One line, as a notebook shows it; `explain()` has the parts."""
-        held, of = (self.memory.total + self.memory.reserved) / 1e9, self.cluster.gpu.memory_gb
+        held, of = (self.memory.total + self.memory.reserved) / 1e9, self.memory_gb
         return (
-            f"Prediction({self.model.name} on {self.plan.ranks:,} {self.cluster.gpu.name}: {self.step_seconds:.4g} s a "
+            f"Prediction({self.model.name} on {self.plan.ranks:,} {names(self.cluster)}: {self.step_seconds:.4g} s a "
             f"step, MFU {self.mfu():.1%}, {held:.1f} of {of:g} GB{'' if self.fits else ', does not fit'})"
         )
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of the fullest stage."""
-        return max(self.stages, key=lambda stage: stage.total)
+        """Memory of the fullest stage: the one with the least left on its GPUs."""
+        return fitting.fullest(self.plan, self.cluster, self.stages)
+
+    @property
+    def memory_gb(self) -> float:
+        """Memory of a GPU of the fullest stage, in 1e9 bytes; of several kinds the smallest."""
+        return memory_gb(self.plan, self.cluster, self.memory.stage)
 
     @property
     def step_seconds(self) -> float:
@@ -103,7 +109,7 @@ class Prediction:
 
     def mfu(self, convention: Convention = "model") -> float:
         """Share of the GPUs' 16-bit data-sheet peak, for any precision; with "hardware" it is called HFU."""
-        return self.tflops_per_gpu(convention) / self.cluster.gpu.bf16_tflops
+        return self.tflops_per_gpu(convention) / mean_tflops(self.cluster)
 
     @property
     def device_bytes(self) -> Range:
@@ -113,12 +119,15 @@ class Prediction:
     @property
     def fits(self) -> bool:
         """Whether the plan fits if torch's allocator leaves no gaps."""
-        return self.memory.total + self.memory.reserved <= self.cluster.gpu.memory_gb * 1e9
+        return self.memory.total + self.memory.reserved <= self.memory_gb * 1e9
 
     @property
     def surely_fits(self) -> bool:
         """Whether the plan fits whatever torch's allocator keeps."""
-        return self.device_bytes.high <= self.cluster.gpu.memory_gb * 1e9
+        return all(
+            stage.measured("device").high <= memory_gb(self.plan, self.cluster, stage.stage) * 1e9
+            for stage in (self.stages if self.cluster.gpus else [self.memory])
+        )
 
     def shortage(self) -> list[str]:
         """Lines: how much memory is missing, the largest term, and the changes that help; empty for a plan that
@@ -142,7 +151,7 @@ class Prediction:
 
     def _layer(self) -> list[str]:
         """Lines about a rank's work in a layer; dividing it by the seconds of `forward` gives the rates reached."""
-        plan, model = self.plan, self.model
+        plan, model, gpus = self.plan, self.model, self.cluster.kinds
         if not isinstance(model, Transformer):
             return []
         block = model.block(
@@ -153,9 +162,10 @@ class Prediction:
         attention = f"{block.flash_flops / 1e12:.4g} TFLOP in attention's kernel, " if block.flash_flops else ""
         return [
             f"forward of one layer and microbatch on a rank: {flops / 1e12:.4g} TFLOP in {len(block.products)} "
-            f"products (a GPU's peak: {self.cluster.gpu.bf16_tflops:g} TFLOP/s in 16 bits), {attention}"
+            f"products (a GPU's peak: {' or '.join(f'{gpu.bf16_tflops:g}' for gpu in gpus)} TFLOP/s in 16 bits), "
+            f"{attention}"
             f"{block.forward_bytes / 1e9:.4g} GB read and written by passes "
-            f"(memory: {self.cluster.gpu.memory_gb_per_s:g} GB/s)"
+            f"(memory: {' or '.join(f'{gpu.memory_gb_per_s:g}' for gpu in gpus)} GB/s)"
         ]
 
     def to_plain(self) -> dict[str, Any]:
@@ -164,7 +174,7 @@ class Prediction:
             "model": self.model.name,
             "parameters": self.model.parameters,
             "gpus": self.plan.ranks,
-            "gpu": self.cluster.gpu.name,
+            "gpu": names(self.cluster),
             "plan": dict(vars(self.plan)),
             "step_seconds": self.step_seconds,
             "step_seconds_range": [self.step_range.low, self.step_range.high],

@@ -129,7 +129,7 @@ def _shortage(made: Prediction) -> str:
     """Why a layout is not safe: its memory, at the upper end of what torch's allocator may keep."""
     least, most = made.device_bytes.low / 1e9, made.device_bytes.high / 1e9
     needs = f"needs {least:.1f} GB" if not made.fits else f"may need up to {most:.1f} GB"
-    of = f"{made.cluster.gpu.memory_gb:g} (most: {made.memory.largest})"
+    of = f"{made.memory_gb:g} (most: {made.memory.largest})"
     return f"out of memory: stage {made.memory.stage} {needs} of {of}"
 
 
@@ -206,7 +206,7 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                     tried("zero", [0] if data * context == 1 else [0, 1, 3] if pipeline == 1 else [0, 1]),
                     tried("microbatch", _powers(min(batch // data, largest))),
                     tried("recompute", ["none", "selective", "full"]),
-                    _stages(model, pipeline, fixed),
+                    _stages(model, pipeline, cluster, fixed),
                 ):
                     yield {
                         **fixed, "batch": batch, "tensor": tensor, "context": context, "data": data,
@@ -217,7 +217,7 @@ def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str,
                     }  # fmt: skip
 
 
-def _stages(model: Description, pipeline: int, fixed: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _stages(model: Description, pipeline: int, cluster: Topology, fixed: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield ways to cut the layers into stages: a balance, and a number of chunks per rank.
 
     If they do not divide evenly, one layer fewer at both ends may (Llama 3 405B: 126 layers in 16 stages).
@@ -226,7 +226,10 @@ def _stages(model: Description, pipeline: int, fixed: dict[str, Any]) -> Iterato
         yield fixed.get("balance", "layers"), fixed.get("chunks", 1)
         return
     uneven = model.layers % pipeline and (model.layers + 2) % pipeline == 0
-    for balance in [fixed["balance"]] if "balance" in fixed else ["ends"] if uneven else ["layers"]:
+    balances = ["ends"] if uneven else ["layers"]
+    if len(cluster.kinds) > 1:  # slower GPUs may have fewer layers
+        balances = [*balances, "cost"]
+    for balance in [fixed["balance"]] if "balance" in fixed else balances:
         places = model.layers + (2 if balance == "ends" else 0)
         for chunks in [fixed["chunks"]] if "chunks" in fixed else _chunks(places, pipeline, fixed.get("schedule")):
             yield balance, chunks

@@ -66,8 +66,8 @@ def test_nodes_have_several_kinds_of_gpu_in_turn(tmp_path: Path) -> None:
     write(tmp_path / "mixed.json", made, {})
     assert topology(str(tmp_path / "mixed.json")) == made
     assert topology(str(tmp_path / "mixed.json"), gpu="t4").gpus == ()
-    with pytest.raises(ValueError, match="predictions are for equal GPUs, not h100-80gb and v100-32gb"):
-        predict(model("mlp-784x256x10"), Plan(batch=6, microbatch=1, data=6), made)
+    assert [gpu.name for gpu in made.kinds] == ["h100-80gb", "v100-32gb"] and made.kind_of_nodes == (0, 1)
+    assert made.gpus == made.kinds and topology(gpu="t4").kinds == (GPUS["t4"],)
 
 
 def test_constants_of_a_cluster_are_what_predictions_take() -> None:

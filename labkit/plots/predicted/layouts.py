@@ -34,7 +34,7 @@ def layouts(search: Search, title: str = "") -> Picture:
     tried = [*search.found, *out]
     if not tried:
         raise ValueError("the search must have a layout that can be predicted, got none")
-    limit = tried[0].cluster.gpu.memory_gb
+    limit = min(made.memory_gb for made in tried)
     reasons = search.reasons()
     said = [f"{number:,} out, such as: {why}" for why, number in reasons[:MOST_REASONS]]
     if len(reasons) > MOST_REASONS:

@@ -64,7 +64,7 @@ def _step(made: Prediction) -> str:
 
 def _memory(made: Prediction) -> str:
     held = {name: nbytes / 1e9 for name, nbytes in made.memory.categories().items() if nbytes}
-    limit, total = made.cluster.gpu.memory_gb, sum(held.values())
+    limit, total = made.memory_gb, sum(held.values())
     said = f"memory of the fullest rank, predicted: {size(1e9 * total)} of {limit:g} GB" + (
         "" if made.fits else ": does not fit"
     )

@@ -30,7 +30,7 @@ def predicted_memory(predictions: Mapping[str, Prediction], title: str = "") -> 
     used = [name for name in palette.HELD if any(row[name] for row in rows.values())]
     parts = [Part(name, palette.HELD[name]) for name in used]
     picture, axes = stacked(rows, parts, _describe(predictions, title))
-    limits = [made.cluster.gpu.memory_gb for made in predictions.values()]
+    limits = [made.memory_gb for made in predictions.values()]
     line: dict[str, Any] = {"color": palette.CAPACITY, "linewidth": 2.2}
     highest = max(*limits, *(sum(row.values()) for row in rows.values()))
     for place, (row, limit, made) in enumerate(zip(rows.values(), limits, predictions.values(), strict=True)):
@@ -51,7 +51,7 @@ def predicted_memory(predictions: Mapping[str, Prediction], title: str = "") -> 
 
 
 def _gpu(made: Prediction) -> str:
-    return f"{made.cluster.gpu.memory_gb:g} GB"
+    return f"{made.memory_gb:g} GB"
 
 
 def _describe(predictions: Mapping[str, Prediction], title: str) -> str:

@@ -15,6 +15,7 @@ from labkit.predict.costs.matmul import ROOFLINE, Processor
 from labkit.predict.costs.shards import shard_traffic
 from labkit.predict.costs.updating import optimizer_term
 from labkit.predict.describe import MLP, Convolutional, ModuleCosts
+from labkit.predict.describe.work import Block
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Term, in_ms
 
@@ -29,21 +30,27 @@ def network_terms(
     block = model.block(plan.microbatch, nbytes=plan.value_bytes, **layout)
     if not block.flash_flops:
         constants = replace(constants, passes_share=constants.plain_passes_share)
-    processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
+    wires = Wires(cluster, constants)
+    processors = [Processor(gpu, plan.dtype, constants, plan.attention) for gpu in cluster.kinds]
+    network = max((_network(block, plan, one, constants) for one in processors), key=lambda one: one.seconds)
+    return [
+        _forward(plan, network),
+        _backward(plan, network),
+        _recomputation(plan, network),
+        _launches(plan, network),
+        *shard_traffic(plan, wires, model.parameters, 1, model.parameters, network, constants),
+        optimizer_term(plan, model.parameters, cluster, processors, constants),
+    ]
+
+
+def _network(block: Block, plan: Plan, processor: Processor, constants: Constants) -> Layer:
+    """One microbatch on one kind of GPU; of several kinds, all wait for the slowest."""
     forward, inputs, weights, host = compute(block, processor, plan, constants)
     again = 0.0 if plan.recompute == "none" else forward
     busy = forward + inputs + weights + again
     rounds = 1 + BACKWARD_KERNELS + (plan.recompute != "none")
     waiting = 0.0 if plan.cuda_graphs else max(0.0, host * rounds - busy)
-    network = Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
-    return [
-        _forward(plan, network),
-        _backward(plan, network),
-        _recomputation(plan, network),
-        _launches(plan, network, busy),
-        *shard_traffic(plan, wires, model.parameters, 1, model.parameters, network, constants),
-        optimizer_term(plan, model.parameters, cluster, processor, constants),
-    ]
+    return Layer(forward, inputs, weights, again, 0.0, 0.0, 0.0, waiting)
 
 
 def _forward(plan: Plan, network: Layer) -> Term:
@@ -64,8 +71,8 @@ def _recomputation(plan: Plan, network: Layer) -> Term:
     return Term("recomputation", "compute", m * one, f"{m} x {in_ms(one)}: forward again", "Chen et al. 2016")
 
 
-def _launches(plan: Plan, network: Layer, busy: float) -> Term:
-    """m x (kernels x host time of a launch - GPU time), at least 0; `busy`: GPU time of one microbatch."""
-    m, one = plan.microbatches, network.host
+def _launches(plan: Plan, network: Layer) -> Term:
+    """m x (kernels x host time of a launch - GPU time), at least 0."""
+    m, one, busy = plan.microbatches, network.host, network.forward + network.backward
     formula = f"{m} x (kernels x host time - GPU time = {in_ms(busy + one)} - {in_ms(busy)})"
     return Term("launches", "waiting", m * one, formula, "kernels cannot start before launch")

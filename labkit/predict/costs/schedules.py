@@ -76,6 +76,18 @@ def weights_waiting(plan: Plan, stage: int) -> float:
     return max(0.0, min(float(each * stage), plan.microbatches - in_flight(plan, stage)))
 
 
+def split_by_pace(layers: int, paces: Sequence[float], first: float, last: float) -> list[int]:
+    """Number of layers in each stage such that the slowest stage is as fast as possible. `paces`: seconds of a layer on
+    each stage's GPUs; `first` and `last`: seconds of the embedding on the first and of the head on the last stage."""
+    counts, ends = [0] * len(paces), [0.0] * len(paces)
+    ends[0] += first
+    ends[-1] += last
+    for _ in range(layers):  # each layer goes where it ends first
+        stage = min(range(len(paces)), key=lambda stage: (counts[stage] + 1) * paces[stage] + ends[stage])
+        counts[stage] += 1
+    return counts
+
+
 def split_layers(plan: Plan, layers: int, first: float, last: float) -> list[int]:
     """Number of layers in each stage; `first` and `last`: cost of the embedding and of the head, in layers.
 

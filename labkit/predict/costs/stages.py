@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from labkit.predict.constants import Constants
 from labkit.predict.costs.collectives import Wires
 from labkit.predict.costs.layers import Layer, compute, ends_traffic, transformer_layer
 from labkit.predict.costs.matmul import Processor
-from labkit.predict.costs.schedules import split_layers
+from labkit.predict.costs.placing import pipelines
+from labkit.predict.costs.schedules import idle_seconds, split_by_pace, split_layers
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 
@@ -17,6 +19,7 @@ class Stages(NamedTuple):
     """All stages of one pipeline, a single one without pipeline parallelism. Seconds are those of one microbatch."""
 
     layer: Layer
+    """A layer of the slowest stage."""
     layers: list[int]
     """Number of layers of each stage."""
     seconds: list[tuple[float, float, float]]
@@ -36,41 +39,68 @@ class Stages(NamedTuple):
 
 
 def transformer_stages(
-    model: Transformer, plan: Plan, processor: Processor, wires: Wires, constants: Constants
+    model: Transformer, plan: Plan, processors: Sequence[Processor], wires: Wires, constants: Constants
 ) -> Stages:
-    """Split the layers over the stages by `plan.balance`, and add up the seconds of each stage."""
-    layer = transformer_layer(model, plan, processor, wires, constants)
+    """Split the layers over the stages by `plan.balance`, and add up the seconds of each stage of the slowest replica.
+
+    `processors`: those of the cluster's `kinds` of GPU.
+    """
+    layer_on = [transformer_layer(model, plan, one, wires, constants) for one in processors]
+    replicas = [
+        [max(among, key=lambda kind: layer_on[kind].seconds) for among in replica]
+        for replica in pipelines(plan, wires.cluster)
+    ]
     blocks = model.ends(
         plan.microbatch, tensor=plan.tensor, context=plan.context, loss=plan.loss, nbytes=plan.value_bytes
     )
-    first, last = (compute(block, processor, plan, constants)[:3] for block in blocks)
-    end_traffic = ends_traffic(model, plan, wires)
+    ends_on = [[compute(block, one, plan, constants)[:3] for block in blocks] for one in processors]
+    paces = [max(layer_on[kind].seconds for kind in stage) for stage in zip(*replicas, strict=True)]
+    first, last = (max(sum(ends_on[replica[at]][at]) for replica in replicas) for at in (0, -1))
     if plan.balance == "matrices":
         layers = split_layers(plan, model.layers, 0.0, model.vocab * model.width / model.layer_matrices)
+    elif plan.balance == "cost" and len(set(paces)) > 1:
+        layers = split_by_pace(model.layers, paces, first, last)
     else:
-        layers = split_layers(plan, model.layers, sum(first) / layer.seconds, sum(last) / layer.seconds)
-    at_ends = ((first, 0), (last, len(layers) - 1))
-    side = layer.tensor + layer.context + layer.expert
-    busy = layer.forward + layer.backward
-    slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
+        layers = split_layers(plan, model.layers, first / paces[0], last / paces[-1])
+    end_traffic = ends_traffic(model, plan, wires)
+    made = [
+        _stages([layer_on[kind] for kind in at], layers, (ends_on[at[0]][0], ends_on[at[-1]][1]), end_traffic)
+        for at in replicas
+    ]
+    if len(made) == 1:
+        return made[0]
+    return max(
+        made,
+        key=lambda one: plan.microbatches * sum(one.seconds[one.slowest]) + idle_seconds(plan, one.seconds),
+    )
+
+
+def _stages(
+    of: Sequence[Layer], layers: list[int], ends: Sequence[tuple[float, float, float]], end_traffic: float
+) -> Stages:
+    """Add up the seconds of each stage of one replica; `of`: a layer of each stage, `ends`: embedding and head."""
     seconds: list[tuple[float, float, float]] = []
-    alike: dict[int, tuple[float, float, float]] = {}
-    for stage, count in enumerate(layers):
-        if count not in alike:
-            alike[count] = (
+    alike: dict[tuple[int, Layer], tuple[float, float, float]] = {}
+    at_ends = ((ends[0], 0), (ends[1], len(layers) - 1))
+    for stage, (count, layer) in enumerate(zip(layers, of, strict=True)):
+        if (count, layer) not in alike:
+            side = layer.tensor + layer.context + layer.expert
+            busy = layer.forward + layer.backward
+            slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
+            alike[count, layer] = (
                 count * layer.forward * (slowed + side / busy),
                 count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy),
                 count * layer.weights * slowed,
             )
-        forward, inputs, weights = alike[count]
+        forward, inputs, weights = alike[count, layer]
         for end, at in at_ends:
             if stage == at:
                 forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]
         seconds.append((forward, inputs, weights))
     totals = [sum(stage) for stage in seconds]
     slowest = totals.index(max(totals))
-    ends = [sum(end) for end, at in at_ends if at == slowest]
-    return Stages(layer, layers, seconds, slowest, ends, end_traffic)
+    at_slowest = [sum(end) for end, at in at_ends if at == slowest]
+    return Stages(of[slowest], layers, seconds, slowest, at_slowest, end_traffic)
 
 
 def layer_parameters(model: Transformer, plan: Plan) -> float:

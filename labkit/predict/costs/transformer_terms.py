@@ -24,8 +24,9 @@ def transformer_terms(
     model: Transformer, plan: Plan, cluster: Topology, constants: Constants
 ) -> tuple[list[Term], list[int]]:
     """All terms, and the number of layers of each stage."""
-    processor, wires = Processor(cluster.gpu, plan.dtype, constants, plan.attention), Wires(cluster, constants)
-    stages = transformer_stages(model, plan, processor, wires, constants)
+    wires = Wires(cluster, constants)
+    processors = [Processor(gpu, plan.dtype, constants, plan.attention) for gpu in cluster.kinds]
+    stages = transformer_stages(model, plan, processors, wires, constants)
     held, per_layer = held_parameters(model, plan, stages.layers), layer_parameters(model, plan)
     embedding = model.embedding_held(plan.tensor)
     return [
@@ -41,7 +42,7 @@ def transformer_terms(
         _bubble(plan, stages),
         *shard_traffic(plan, wires, held, max(stages.layers), per_layer, stages.layer, constants, embedding),
         _tied_embedding(model, plan, wires),
-        optimizer_term(plan, held, cluster, processor, constants),
+        optimizer_term(plan, held, cluster, processors, constants),
     ], stages.layers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labkit.hardware import Topology
 from labkit.predict.constants import Constants
 from labkit.predict.costs.matmul import Processor
@@ -10,9 +12,10 @@ from labkit.predict.prediction import Term
 
 
 def optimizer_term(
-    plan: Plan, parameters: float, cluster: Topology, processor: Processor, constants: Constants
+    plan: Plan, parameters: float, cluster: Topology, processors: Sequence[Processor], constants: Constants
 ) -> Term:
-    """Adam's step on a rank that holds `parameters` parameters before ZeRO shards them, in seconds.
+    """Adam's step on a rank that holds `parameters` parameters before ZeRO shards them, in seconds; of several kinds of
+    GPU, on that with the slowest memory.
 
     Parameters / sharding ranks x bytes of state / bytes per second that passes reach (Kingma & Ba 2015; bytes of mixed
     precision: Micikevicius et al. 2018). With offload the bytes are those of host memory, shared by the node's ranks,
@@ -21,6 +24,7 @@ def optimizer_term(
     own = parameters / plan.sharded_over
     state = f"{own:.4g} parameters x {constants.optimizer_bytes:g} bytes of Adam's"
     if plan.offload == "none":
+        processor = min(processors, key=lambda one: one.elementwise)
         seconds = processor.passes(own * constants.optimizer_bytes, 4)
         formula = f"{state} state / {processor.elementwise / 1e9:.4g} GB/s that passes reach, and launches"
         return Term("optimizer", "optimizer", seconds, formula, _SOURCE)
