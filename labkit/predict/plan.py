@@ -44,6 +44,9 @@ class Plan:
     """Order of the pipeline's microbatches."""
     chunks: int = 1
     """Model chunks per rank, with `interleaved` (Narayanan et al. 2021). Chunks may differ by a layer."""
+    microbatch_group: int | None = None
+    """With `interleaved`: microbatches that a rank passes through a chunk before it turns to the next one. Larger
+    groups hide more gradients and hold more activations (Llama Team 2024, section 3.3.2). None: as many as stages."""
     zero: int = 0
     """ZeRO stage; shards 1: optimizer state, 2: gradients too, 3: parameters too (FSDP). With a pipeline 2 scatters the
     gradients, and 3 also gathers the parameters, in every microbatch."""
@@ -135,9 +138,26 @@ class Plan:
             raise ValueError(f"chunks = {self.chunks} are turns of a pipeline's ranks: they need pipeline above 1")
         if self.schedule == "interleaved" and self.pipeline > 1 and self.chunks == 1:
             raise ValueError("schedule 'interleaved' needs chunks of 2 or more; with one it is '1f1b'")
-        if self.schedule == "interleaved" and self.pipeline > 1 and self.microbatches % self.pipeline:
+        if self.microbatch_group is not None:
+            self._check_group(self.microbatch_group)
+        elif self.schedule == "interleaved" and self.pipeline > 1 and self.microbatches % self.pipeline:
             raise ValueError(
-                f"interleaved: {self.microbatches} microbatches must be a multiple of pipeline = {self.pipeline}"
+                f"interleaved: {self.microbatches} microbatches must be a multiple of pipeline = {self.pipeline}, or "
+                "have a microbatch_group"
+            )
+
+    def _check_group(self, group: int) -> None:
+        if self.schedule != "interleaved" or self.pipeline == 1:
+            raise ValueError("microbatch_group is of chunks: it needs schedule 'interleaved' and pipeline above 1")
+        if not isinstance(group, int) or not self.pipeline <= group <= self.microbatches:
+            raise ValueError(
+                f"microbatch_group must be from pipeline = {self.pipeline} to {self.microbatches} microbatches, got "
+                f"{group!r}"
+            )
+        if 0 < self.microbatches % group < self.pipeline:
+            raise ValueError(
+                f"microbatch_group {group} leaves {self.microbatches % group} of {self.microbatches} microbatches for "
+                f"the last group, fewer than the pipeline's {self.pipeline} stages"
             )
 
     def _check_sharding(self) -> None:
@@ -168,6 +188,11 @@ class Plan:
     def microbatches(self) -> int:
         """Number of microbatches per rank and step."""
         return self.batch // (self.microbatch * self.data)
+
+    @property
+    def group(self) -> int:
+        """Number of microbatches that pass through a chunk in turn."""
+        return self.microbatch_group or self.pipeline
 
     @property
     def shared_by(self) -> int:

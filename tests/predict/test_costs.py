@@ -12,7 +12,7 @@ import pytest
 from labkit.clusters.virtual.scheduler.nccl_cost_model import choose
 from labkit.hardware import GPUS, LINKS, Link, topology
 from labkit.hardware.nccl import SIMPLE
-from labkit.predict import COMPONENTS, Constants, Plan, Transformer, model
+from labkit.predict import COMPONENTS, Constants, Plan, Transformer, model, predict
 from labkit.predict.costs.collectives import Group, Wires, group
 from labkit.predict.costs.matmul import Processor
 from labkit.predict.costs.memory import states, transformer_memory
@@ -165,6 +165,28 @@ def test_microbatches_in_flight() -> None:
     interleaved = Plan(batch=64, pipeline=8, schedule="interleaved", chunks=3)
     assert in_flight(interleaved, 0) == pytest.approx(8 * (1 + 7 / (8 * 3))), "Korthikanti et al. 2022, equation 6"
     assert in_flight(Plan(batch=2, pipeline=4), 0) == 2, "there are no more"
+
+
+def test_groups_of_microbatches_hold_what_megatron_core_warms_up() -> None:
+    """2 (p - stage - 1) + (v - 1) x group chunks before the first backward, and one; groups of 6, 6 and 4."""
+    plan = Plan(batch=16, pipeline=4, schedule="interleaved", chunks=2, microbatch_group=6)
+    assert [in_flight(plan, stage) for stage in range(4)] == [13 / 2, 11 / 2, 9 / 2, 7 / 2]
+    as_stages = Plan(batch=16, pipeline=4, schedule="interleaved", chunks=2)
+    assert in_flight(as_stages, 0) == in_flight(replace(as_stages, microbatch_group=4), 0) == 11 / 2
+    assert idle_seconds(plan, [(1.0, 1.0, 1.0)] * 4) == 4.5, "(p - 1)(F + B) / v: the group does not matter"
+
+
+def test_larger_groups_hide_more_gradients() -> None:
+    """Of all gradients' seconds s, s - b (1 + (v - 1) x group) / v remain, b seconds of one microbatch's backward."""
+    gpt, cluster = Transformer("gpt", 8, 4096, 32, 32_000, 512), topology("dgx-a100", nnodes=8, nics_per_node=1)
+    constants = replace(COMPONENTS, overlap_slowdown=0.0)
+    plan = Plan(batch=128, data=16, pipeline=4, schedule="interleaved", chunks=2, gradients="fp32")
+    four, eight = (
+        predict(gpt, replace(plan, microbatch_group=group), cluster, constants=constants) for group in (4, 8)
+    )
+    layer = (four.seconds("backward") + four.seconds("tensor parallel") / 2) / plan.microbatches
+    assert four.seconds("gradients") - eight.seconds("gradients") == pytest.approx(layer * (8 - 4) / 2)
+    assert eight.memory.kept > four.memory.kept and eight.seconds("bubble") == four.seconds("bubble")
 
 
 def test_layers_make_way_for_the_head() -> None:

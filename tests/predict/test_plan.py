@@ -9,6 +9,8 @@ import pytest
 from labkit.hardware import topology
 from labkit.predict import Plan, Transformer, model
 
+GROUPED: dict[str, Any] = {"pipeline": 4, "schedule": "interleaved", "chunks": 2}
+
 
 @pytest.mark.parametrize(
     ("options", "said"),
@@ -24,6 +26,10 @@ from labkit.predict import Plan, Transformer, model
         ({"batch": 8, "pipeline": 2, "schedule": "interleaved"}, "needs chunks of 2 or more"),
         ({"batch": 8, "data": 8, "zero": 3, "compression": "fp16"}, "with zero 3 it must be 'none'"),
         ({"batch": 6, "pipeline": 4, "schedule": "interleaved", "chunks": 2}, "6 microbatches must be a multiple"),
+        ({"batch": 8, "pipeline": 2, "microbatch_group": 2}, "it needs schedule 'interleaved'"),
+        ({**GROUPED, "batch": 10, "microbatch_group": 3}, "must be from pipeline = 4 to 10 microbatches, got 3"),
+        ({**GROUPED, "batch": 10, "microbatch_group": 11}, "must be from pipeline = 4 to 10 microbatches, got 11"),
+        ({**GROUPED, "batch": 11, "microbatch_group": 4}, "leaves 3 of 11 microbatches for the last group"),
         ({"batch": 8, "sequence_parallel": True}, "needs tensor above 1"),
         ({"batch": 8, "data": 8, "zero": 1, "zero_ranks": 3}, "zero_ranks 3 must divide data x context = 8"),
         ({"batch": 8, "data": 8, "zero_ranks": 4}, "needs zero 1, 2 or 3"),

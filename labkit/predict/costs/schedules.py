@@ -54,8 +54,9 @@ def in_flight(plan: Plan, stage: int) -> float:
     match plan.schedule:
         case "gpipe":
             return float(m)
-        case "interleaved":  # Narayanan et al. 2021, Korthikanti et al. 2022: p(1 + (p-1)/(pv)) on the first stage
-            warm = (p - stage - 1) * 2 + (plan.chunks - 1) * p + 1
+        case "interleaved":
+            # in groups of p: p(1 + (p-1)/(pv)) on the first stage (Narayanan et al. 2021, Korthikanti et al. 2022)
+            warm = (p - stage - 1) * 2 + (plan.chunks - 1) * plan.group + 1
             return min(float(m), warm / plan.chunks)
         case "zb-h2":
             return min(float(m), 2 * (p - stage) - 1)

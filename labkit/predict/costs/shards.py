@@ -171,8 +171,8 @@ def _parameter_shards(sharing: _Sharing) -> Term:
 def _hidden(sharing: _Sharing, name: str, seconds: float, beside: float, last: float, formula: str) -> Term:
     """Exposed part of `seconds` of traffic that overlaps `beside` seconds of computing, plus the slowdown of computing.
 
-    `last`: share of the traffic that has nothing to hide behind. Interleaved stages compute p microbatches of a chunk,
-    then p of the next one (Narayanan et al. 2021): all but one of v chunks' traffic hides behind those too.
+    `last`: share of the traffic that has nothing to hide behind. Interleaved stages compute a group of microbatches of
+    a chunk, then of the next one (Narayanan et al. 2021): all but one of v chunks' traffic hides behind those too.
     """
     source = "Li et al. 2020 (DDP); Rajbhandari et al. 2020 (ZeRO)"
     plan = sharing.plan
@@ -180,7 +180,7 @@ def _hidden(sharing: _Sharing, name: str, seconds: float, beside: float, last: f
         return Term(name, "communication", seconds, formula, source)
     tail = seconds * min(1.0, last)
     chunks = plan.chunks if plan.zero < 2 else 1  # ZeRO 2 sends every microbatch's
-    whole = beside * (1 + (chunks - 1) * plan.pipeline) / chunks
+    whole = beside * (1 + (chunks - 1) * plan.group) / chunks
     exposed = max(tail, (seconds - beside) / chunks, seconds - whole)
     slower = sharing.constants.overlap_slowdown * (seconds - exposed)
     behind = (
