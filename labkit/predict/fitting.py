@@ -151,6 +151,8 @@ def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[
 
 def fullest(plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> Memory:
     """Return the stage with the least memory left on its GPUs."""
+    if len(cluster.kinds) == 1:
+        return max(stages, key=lambda stage: stage.total)
     return max(stages, key=lambda stage: _over(plan, cluster, stage))
 
 

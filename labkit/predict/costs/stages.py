@@ -46,19 +46,21 @@ def transformer_stages(
     `processors`: those of the cluster's `kinds` of GPU.
     """
     layer_on = [transformer_layer(model, plan, one, wires, constants) for one in processors]
-    replicas = [
-        [max(among, key=lambda kind: layer_on[kind].seconds) for among in replica]
-        for replica in pipelines(plan, wires.cluster)
-    ]
+    replicas, paces = [[0] * plan.pipeline], [layer_on[0].seconds] * plan.pipeline
+    if len(processors) > 1:
+        replicas = [
+            [max(among, key=lambda kind: layer_on[kind].seconds) for among in replica]
+            for replica in pipelines(plan, wires.cluster)
+        ]
+        paces = [max(layer_on[kind].seconds for kind in stage) for stage in zip(*replicas, strict=True)]
     blocks = model.ends(
         plan.microbatch, tensor=plan.tensor, context=plan.context, loss=plan.loss, nbytes=plan.value_bytes
     )
     ends_on = [[compute(block, one, plan, constants)[:3] for block in blocks] for one in processors]
-    paces = [max(layer_on[kind].seconds for kind in stage) for stage in zip(*replicas, strict=True)]
     first, last = (max(sum(ends_on[replica[at]][at]) for replica in replicas) for at in (0, -1))
     if plan.balance == "matrices":
         layers = split_layers(plan, model.layers, 0.0, model.vocab * model.width / model.layer_matrices)
-    elif plan.balance == "cost" and len(set(paces)) > 1:
+    elif plan.balance == "cost" and len(processors) > 1:
         layers = split_by_pace(model.layers, paces, first, last)
     else:
         layers = split_layers(plan, model.layers, first / paces[0], last / paces[-1])
@@ -80,19 +82,20 @@ def _stages(
 ) -> Stages:
     """Add up the seconds of each stage of one replica; `of`: a layer of each stage, `ends`: embedding and head."""
     seconds: list[tuple[float, float, float]] = []
-    alike: dict[tuple[int, Layer], tuple[float, float, float]] = {}
+    alike: dict[tuple[int, int], tuple[float, float, float]] = {}
     at_ends = ((ends[0], 0), (ends[1], len(layers) - 1))
     for stage, (count, layer) in enumerate(zip(layers, of, strict=True)):
-        if (count, layer) not in alike:
+        key = count, id(layer)
+        if key not in alike:
             side = layer.tensor + layer.context + layer.expert
             busy = layer.forward + layer.backward
             slowed = 1 + layer.host / busy  # waiting for launches slows all parts, weight gradients too
-            alike[count, layer] = (
+            alike[key] = (
                 count * layer.forward * (slowed + side / busy),
                 count * ((layer.inputs + layer.again) * slowed + side * layer.backward / busy),
                 count * layer.weights * slowed,
             )
-        forward, inputs, weights = alike[count, layer]
+        forward, inputs, weights = alike[key]
         for end, at in at_ends:
             if stage == at:
                 forward, inputs, weights = forward + end[0] + end_traffic, inputs + end[1], weights + end[2]
