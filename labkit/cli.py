@@ -90,6 +90,14 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
 
     _add_tune(commands)
 
+    challenge = commands.add_parser("challenge", help="list the challenges; score an entry on the virtual clock")
+    challenge.add_argument("name", nargs="?", metavar="NAME", help="of a challenge (default: list them)")
+    challenge.add_argument("file", type=Path, nargs="?", metavar="FILE", help="your entry (default: show standings)")
+    challenge.add_argument("--new", type=Path, metavar="FILE", help="write a file to begin with")
+    challenge.add_argument("--traces", type=Path, metavar="FOLDER", help="for the entry's traces (default: beside it)")
+    challenge.add_argument("--seed", type=int, metavar="N", help="instances of the same family, drawn from N")
+    challenge.set_defaults(run=_challenge)
+
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
     sync.add_argument("--check", action="store_true", help="write nothing; exit with 1 if files are out of date")
     sync.set_defaults(run=_sync)
@@ -300,6 +308,14 @@ def _tune(options: argparse.Namespace) -> int:
         return command.tune_file(options.file, options.function, options.space, options.budget, **how)
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def _challenge(options: argparse.Namespace) -> int:
+    if options.new is not None and (options.name is None or options.file is not None):
+        raise CommandError("--new needs the name of a challenge, and no further file")
+    from labkit.challenges import command
+
+    return command.main(options.name, options.file, options.new, options.traces, options.seed)
 
 
 def _sync(options: argparse.Namespace) -> int:

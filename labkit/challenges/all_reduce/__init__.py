@@ -1,0 +1,1 @@
+"""The fastest all-reduce on irregular clusters: unequal links, and one slow node."""
