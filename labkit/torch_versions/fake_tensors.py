@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 
 __all__ = [
     "DEVICE_QUERY", "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "constant_tensor", "copy_fake_tensors", "device_of", "fake_by_default", "fake_tensor", "keep_values_up_to",
-    "set_value", "swap_fake_tensors", "value_of",
+    "constant_tensor", "copy_fake_tensors", "device_of", "fake_by_default", "fake_tensor", "fake_view",
+    "keep_values_up_to", "set_value", "swap_fake_tensors", "value_of",
 ]  # fmt: skip
 
 DEVICE_QUERY = torch.ops.prim.device.default
@@ -29,6 +29,7 @@ _DEVICE = "_fake_device" if "_fake_device" in FakeTensor.__annotations__ else "f
 device_of: Callable[[torch.Tensor], torch.device] = attrgetter(_DEVICE)
 """The device that a fake tensor represents."""
 
+_empty = torch.empty
 _make_subclass = torch.Tensor._make_subclass
 _forbid_data_pointer = torch._C._set_throw_on_mutable_data_ptr
 
@@ -52,6 +53,23 @@ def fake_tensor(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         setattr(fake, _DEVICE, device)
     return fake
+
+
+def fake_view(
+    base: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """A view of a fake tensor's memory, without an operator that a mode sees. Call it without dispatch modes.
+
+    offset: of its first element in the memory, in elements of `dtype`. dtype and device: by default those of `base`.
+    """
+    meta = _empty(0, dtype=dtype or base.dtype, device="meta")
+    meta.set_(base.untyped_storage(), offset, size, stride)
+    return fake_tensor(meta, device or device_of(base))
 
 
 def constant_tensor(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:

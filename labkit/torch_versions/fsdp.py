@@ -8,6 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.fake_tensors import FakeTensor, fake_view
+
 
 def untimed_fsdp_state_dicts() -> None:
     """Let FSDP (version 1) make state dictionaries in several threads: it times steps for a log, one in a process."""
@@ -40,4 +43,10 @@ class _Chunks(Sequence[Tensor]):
         begin = range(self._number)[index] * most
         if begin >= size > 0:
             return self._tensor.new_empty(0)
-        return self._tensor.narrow(self._dim, begin, min(most, size - begin))
+        if self._tensor.__class__ is not FakeTensor:
+            return self._tensor.narrow(self._dim, begin, min(most, size - begin))
+        # `narrow` without the operator: a view costs nothing, and of most chunks only the size is asked for
+        shape, stride = list(self._tensor.shape), self._tensor.stride()
+        shape[self._dim] = min(most, size - begin)
+        with DisableTorchDispatch():
+            return fake_view(self._tensor, shape, stride, self._tensor.storage_offset() + begin * stride[self._dim])

@@ -136,6 +136,29 @@ def test_results_have_the_form_of_real_ones_also_when_seen_before() -> None:
     assert fake.values[0] == fake.values[1] == real.values[0]
 
 
+UNEVEN = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+dist.init_process_group()
+mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+by_row, by_column = torch.nn.Linear(6, 5), torch.nn.Linear(8, 5, bias=False)  # 5 rows: 2, 2, 1 and none
+fully_shard(by_row, mesh=mesh)
+fully_shard(by_column, mesh=mesh, shard_placement_fn=lambda parameter: Shard(1))
+parameters = [*by_row.parameters(), *by_column.parameters()]
+[(tuple(p.shape), tuple(p.to_local().shape), p.to_local().stride()) for p in parameters]
+"""
+
+
+def test_fsdp_shards_fake_parameters_as_it_shards_real_ones() -> None:
+    fake, real = (
+        virtual(nproc_per_node=4, fake=fake).run(Job(source=UNEVEN, timeout=60)).raise_if_failed()
+        for fake in (True, False)
+    )
+    assert fake.values == real.values
+    assert [values[0][1] for values in fake.values] == [(2, 6), (2, 6), (1, 6), (0, 6)]
+
+
 def test_what_one_rank_has_computed_no_rank_computes_again() -> None:
     source = """
         from torch._subclasses.fake_tensor import FakeTensorMode

@@ -28,6 +28,7 @@ from labkit.torch_versions.fake_tensors import (
     device_of,
     fake_by_default,
     fake_tensor,
+    fake_view,
     keep_values_up_to,
     swap_fake_tensors,
 )
@@ -145,16 +146,14 @@ def made(result: _Result, args: Any, kwargs: Any) -> Any:
     if kind is _AliasResult:
         number, size, stride, dtype, device, offset = result  # type: ignore[misc]  # as above
         base = args[number]
-        meta = _empty(0, dtype=dtype, device="meta")
-        meta.set_(base.untyped_storage(), base.storage_offset() + offset, size, stride)
-        return fake_tensor(meta, device)
+        return fake_view(base, size, stride, base.storage_offset() + offset, dtype, device)
     if result is None:
         return None
     argument = result.argument  # type: ignore[union-attr]  # it is an _ArgumentResult
     return kwargs[argument] if argument.__class__ is str else args[argument]
 
 
-_empty, _empty_strided = torch.empty, torch.empty_strided
+_empty_strided = torch.empty_strided
 _OF_CONSTANTS = ("add_", "_local_scalar_dense", "lift_fresh")
 _OF_NUMBERS = ("arange", "full", "ones", "zeros")
 
