@@ -11,8 +11,8 @@ from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
 __all__ = [
-    "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "function_without_wrapper", "is_composite",
-    "no_modes", "schema_of", "top_mode",
+    "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "function_without_wrapper", "has_modes",
+    "is_composite", "no_modes", "schema_of", "top_mode",
 ]  # fmt: skip
 
 
@@ -31,6 +31,11 @@ class UnguardedDispatchMode(TorchDispatchMode):
 def no_modes() -> AbstractContextManager[Any]:
     """Within the context, no dispatch mode sees this thread's operators."""
     return _disable_current_modes()
+
+
+def has_modes() -> bool:
+    """Whether a dispatch mode sees this thread's operators."""
+    return bool(torch._C._len_torch_dispatch_stack())
 
 
 def top_mode() -> TorchDispatchMode | None:

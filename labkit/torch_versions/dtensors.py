@@ -2,6 +2,7 @@
 
 DTensor keeps these decisions for each thread: the shape of the whole result, for which it runs the operator on fake
 tensors, and its placements, for which it compares all strategies. Both are the same on every rank of equal meshes.
+What follows from a mesh's layout is computed once, too.
 """
 
 from __future__ import annotations
@@ -15,13 +16,30 @@ import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["local_part", "propagate_once"]
+__all__ = ["layouts_once", "local_part", "propagate_once"]
 
 
 def local_part(tensor: Any) -> tuple[Any, Any, Any]:
     """A DTensor's local tensor, its mesh and its placements; any other tensor, None and None."""
     spec = getattr(tensor, "_spec", None)
     return (tensor, None, None) if spec is None else (tensor._local_tensor, spec.mesh, spec.placements)
+
+
+@functools.cache
+def layouts_once() -> None:
+    """Compute what follows from a mesh's layout once for all ranks. May be called repeatedly.
+
+    `mesh["data"]` checks and merges layouts a dozen times, and a program may ask for it at each collective. A layout is
+    immutable numbers, so what follows from it never changes.
+    """
+    from torch.distributed import _mesh_layout
+
+    methods = {"_MeshLayout": ("collapse",), "_FlatLayout": ("complement", "check_orthogonal")}
+    for owner, names in methods.items():
+        layout: Any = getattr(_mesh_layout, owner, None)  # an earlier torch may lack one of them
+        for name in names:
+            if name in getattr(layout, "__dict__", {}):
+                setattr(layout, name, functools.cache(vars(layout)[name]))
 
 
 @functools.cache

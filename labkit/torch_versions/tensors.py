@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from labkit.torch_versions.dispatch import no_modes
+from labkit.torch_versions.dispatch import has_modes, no_modes
 from labkit.torch_versions.groups import replace_function
 
 __all__ = [
@@ -102,6 +102,8 @@ def meshes_apart() -> None:
     def apart(original: Any) -> Any:
         @functools.wraps(original)
         def method(*args: Any, **options: Any) -> Any:
+            if not has_modes():  # called by another of these methods
+                return original(*args, **options)
             with no_modes():
                 return original(*args, **options)
 

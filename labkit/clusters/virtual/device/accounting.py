@@ -15,7 +15,7 @@ from labkit.clusters.virtual.device.memory import MemoryAccount
 from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
-from labkit.torch_versions.dtensors import propagate_once
+from labkit.torch_versions.dtensors import layouts_once, propagate_once
 from labkit.torch_versions.fsdp import chunks_on_demand
 from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
@@ -49,6 +49,7 @@ class Ledger:
         if account or shapes_only:
             meshes_apart()
             propagate_once()
+            layouts_once()
         if shapes_only:
             objects_without_modes()
             adam_updates.install()
