@@ -179,7 +179,7 @@ _WITHOUT_SHAPE = (torch.Generator, ProcessGroup)
 
 def key(op: Operator, args: Any, kwargs: Any) -> Any:
     """Everything that the results' shapes and the costs depend on; None if that is unknown."""
-    if op.composite or op.name in ("resize_", "resize_as_", "set_"):
+    if op.composite or op.reshapes:
         return None
     parts: list[Any] = [op, get_default_dtype()]
     if op.flops is not None:
@@ -188,7 +188,7 @@ def key(op: Operator, args: Any, kwargs: Any) -> Any:
     fractions = not args or args[0].__class__ not in (FakeTensor, list)
     if not _add_to_key(parts, args, fractions):
         return None
-    if _offset_counts(op, args):
+    if op.by_offset and _offset_counts(op, args):
         parts.append(args[0].storage_offset())
     if kwargs:
         parts += kwargs
@@ -204,27 +204,25 @@ def _offset_counts(op: Operator, args: Any) -> bool:
 
 def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
     """Append what a result's shape depends on; False if that is unknown."""
-    append = parts.append
     for argument in arguments:
         kind = argument.__class__
         if kind is FakeTensor:
             if argument.constant is not None:
                 return False
-            append(argument.shape)
-            append(argument.stride())
-            append(argument.dtype)
-            append(device_of(argument))
+            parts += argument.shape, argument.stride(), argument.dtype, device_of(argument)
+        elif kind in _PLAIN:
+            parts += kind, argument
         elif kind is list:
             inner: list[Any] = []
             if not _add_to_key(inner, argument, True):
                 return False
-            append(tuple(inner))
+            parts.append(tuple(inner))
+        elif kind is float:
+            parts += (kind, argument) if fractions else (kind,)
+        elif issubclass(kind, _WITHOUT_SHAPE):
+            parts.append(kind)
         else:
-            append(kind)
-            if kind in _PLAIN or (kind is float and fractions):
-                append(argument)
-            elif kind is not float and not issubclass(kind, _WITHOUT_SHAPE):
-                return False
+            return False
     return True
 
 

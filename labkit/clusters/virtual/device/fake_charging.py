@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import is_grad_enabled
+
 from labkit.clusters.virtual.device.charging import Accounting, bytes_to_create, resized
 from labkit.clusters.virtual.device.fake import Answer, NewResult, Shapes, made
 from labkit.clusters.virtual.device.fake import answer as answer_of
 from labkit.clusters.virtual.device.fake import key as key_of
 from labkit.clusters.virtual.device.functional_collectives import FunctionalCollectives
-from labkit.clusters.virtual.device.memory import COMMUNICATION, OTHER
+from labkit.clusters.virtual.device.memory import ACTIVATION, COMMUNICATION, OTHER
 from labkit.clusters.virtual.device.operators import Operator, known, operator
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import DEVICE_QUERY, FakeTensor, device_of
@@ -120,8 +122,8 @@ class FakeAccounting(Accounting):
             self._collectives.start(op.name, args, kwargs or {}, output)
         if op.fresh:
             category = COMMUNICATION if op.free and op.communicates else self._category(False, args, kwargs)
-            if category == OTHER and not op.free and _differentiable(args):
-                category = self._category(True, args, kwargs)
+            if category == OTHER and not op.free and is_grad_enabled() and _differentiable(args):
+                category = ACTIVATION
             for tensor, result in zip(outputs, answer.results, strict=True):
                 if result.__class__ is NewResult:
                     if result.nbytes >= 0:

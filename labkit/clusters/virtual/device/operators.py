@@ -38,8 +38,8 @@ class Operator:
     """Cost data of one operator, looked up once."""
 
     __slots__ = (
-        "attention", "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows", "moves", "name",
-        "reads_first", "rewrites", "seeded", "without_tensors",
+        "attention", "by_offset", "call", "communicates", "composite", "creates", "flops", "free", "fresh", "grows",
+        "moves", "name", "reads_first", "reshapes", "rewrites", "seeded", "without_tensors",
     )  # fmt: skip
 
     def __init__(self, function: Any) -> None:
@@ -56,8 +56,12 @@ class Operator:
         self.seeded = torch.Tag.nondeterministic_seeded in tags
         """Whether it draws random numbers."""
         outputs = any(a.is_out for a in schema.arguments)  # torch.Tag.out says the same from 2.12 on
-        self.grows = outputs or self.name in ("resize_", "resize_as_", "set_")
+        self.reshapes = self.name in ("resize_", "resize_as_", "set_")
+        """Whether an argument tensor has another shape or other memory afterwards."""
+        self.grows = outputs or self.reshapes
         """Whether an argument tensor may have other memory afterwards."""
+        self.by_offset = self.name.startswith("as_strided") or self.name == "view"
+        """Whether where a view begins may be more than a fixed number of elements from where its argument does."""
         written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         tensors = [r for r in schema.returns if "Tensor" in str(r.type)]
         views = [r for r in tensors if r.alias_info is not None and not r.alias_info.is_write]
