@@ -7,7 +7,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from labkit.plots.dark import DarkCanvas
+
+if TYPE_CHECKING:
+    from labkit.trace import Trace
 
 WIDTH = 7.6
 """Inches: 760 pixels in a notebook, about the width of a cell."""
@@ -32,6 +35,11 @@ class Picture(Figure):
     trust. Programs that cannot show HTML use the PNG. `alt` begins with a sentence without measured numbers; a stored
     notebook keeps it as the picture's plain text, which can be compared between runs.
     """
+
+    trace: Trace | None = None
+    """The trace whose timeline the picture is, if it is one."""
+    title: str = ""
+    """The timeline's title."""
 
     def __init__(self, height: float, width: float = WIDTH, alt: str = "") -> None:
         """Sizes are in inches of 100 pixels."""

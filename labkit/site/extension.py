@@ -19,6 +19,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("html-page-context", _accessible, priority=900)  # after the theme
+    app.connect("html-page-context", _live)
     app.connect("build-finished", _copy)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -50,6 +51,16 @@ def _accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
     if "body" in context:
         context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')
+
+
+def _live(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Pages with live pictures load viewer and player."""
+    if "labkit-live" in context.get("body", ""):
+        up = "../" * page.count("/")
+        context["metatags"] = (
+            f'{context.get("metatags", "")}<link rel="stylesheet" href="{up}live/live.css">'
+            f'<script src="{up}live/live.js"></script>'
+        )
 
 
 def _copy(app: Sphinx, failure: Exception | None) -> None:

@@ -19,11 +19,14 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.catalogue import Exercise, all_exercises
+from labkit.site import live
 from labkit.site.places import rewrite
 
 WITHOUT_OUTPUT = ("%%exercise", "%check", "%hint", "%solution", "from labkit import grade")
 """First words of cells whose outputs show what a solution does, or were written for the learner's own."""
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+COPIED = "copied"
+"""Folder of the staged files that the site has as they are."""
 SHORTEST = 16
 """Letters of a solution's line that is masked; shorter ones occur everywhere."""
 DARK = re.compile(r"background: url\(data:image/webp;base64,([\w+/=]+)\)")
@@ -35,10 +38,22 @@ def pages(linked: set[str]) -> Iterator[tuple[str, str | bytes]]:
         if exercise.notebook.is_file():
             pictures: dict[str, bytes] = {}
             notebook = release(exercise)
+            scripts: dict[str, str] = {}
+            sources = {cell.id: cell.source for cell in nbformat.read(exercise.notebook, as_version=4).cells}
+            hidden = hidden_lines(exercise, notebook)
             for cell in notebook.cells:
+                recording = _recording(exercise, cell, sources[cell.id])
                 _show(cell, exercise, pictures, linked)
+                if recording is not None and (name := _enliven(cell, exercise)):
+                    scripts[f"{COPIED}/live/{name}.js"] = live.call(name, _masked(recording, hidden))
             yield f"notebooks/{exercise.notebook_name}", nbformat.writes(notebook)
             yield from pictures.items()
+            yield from scripts.items()
+
+
+def source_hash(source: str) -> str:
+    """Identifies the text of the cell that a recording is of."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def release(exercise: Exercise) -> NotebookNode:
@@ -85,6 +100,23 @@ def _masked(value: Any, hidden: list[str]) -> Any:
     return [_masked(one, hidden) for one in value] if isinstance(value, list) else value
 
 
+def _recording(exercise: Exercise, cell: NotebookNode, source: str) -> dict[str, Any] | None:
+    """What was recorded of the cell, if it shows a picture and its text has not changed since."""
+    found = live.recorded(f"{exercise.short_name}/{cell.id}") if cell.cell_type == "code" and cell.outputs else None
+    return found if found is not None and found["source"] == source_hash(source) else None
+
+
+def _enliven(cell: NotebookNode, exercise: Exercise) -> str:
+    """Put the recording in the place of its picture, the cell's last; return its name, or "" if there is no picture."""
+    name = f"{exercise.short_name}/{cell.id}"
+    for output in reversed(cell.outputs):
+        still = output.get("data", {}).get("text/html", "")
+        if still.startswith('<img class="labkit-picture'):
+            output.data["text/html"] = live.element(name, still, "../../")
+            return name
+    return ""
+
+
 def _show(cell: NotebookNode, exercise: Exercise, pictures: dict[str, bytes], linked: set[str]) -> None:
     """Make a cell fit for a page: links lead to pages, pictures are files."""
     path = f"notebooks/{exercise.notebook_name}"
@@ -127,6 +159,6 @@ def _picture(data: Any, about: Any, pictures: dict[str, bytes]) -> str:
 
 def _file(content: bytes, kind: str, pictures: dict[str, bytes]) -> str:
     """Add a picture's file; return its address as seen from a notebook's page."""
-    name = f"copied/pictures/{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
+    name = f"{COPIED}/pictures/{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
     pictures[name] = content
-    return f"../../{name.removeprefix('copied/')}"
+    return f"../../{name.removeprefix(f'{COPIED}/')}"

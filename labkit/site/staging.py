@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.catalogue import root
-from labkit.site import course_map, documents, notebooks, reference
+from labkit.site import course_map, documents, live, notebooks, reference
+from labkit.site.notebooks import COPIED
 from labkit.site.places import place
 from labkit.site.sources import source_page
 
 Content = str | bytes
-COPIED = "copied"
-"""Folder of the staged files that the site has as they are."""
 
 
 def stage(folder: Path) -> Path:
@@ -43,5 +42,7 @@ def _files() -> Iterator[tuple[str, Content]]:
         if page is not None and page.startswith("source/"):
             yield f"{COPIED}/{page}.html", source_page(path)
     yield from reference.pages()
+    yield f"{COPIED}/live/live.js", live.script()
+    yield f"{COPIED}/live/live.css", live.style()
     for picture in sorted((root() / "docs" / "images").iterdir()):
         yield f"images/{picture.name}", picture.read_bytes()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
 import pytest
 from accessibility import barriers
 from html_pages import Page, read_pages, target, within_clicks
@@ -21,8 +22,8 @@ from system_packages import needs_packages, program
 
 from labkit.catalogue import Exercise, all_exercises
 from labkit.commands import CommandError
-from labkit.site import command, notebooks
-from labkit.site.notebooks import SHORTEST
+from labkit.site import command, live, notebooks
+from labkit.site.notebooks import SHORTEST, source_hash
 from labkit.site.reference import PACKAGES, public_names
 
 pytestmark = pytest.mark.slow
@@ -175,12 +176,14 @@ def test_no_page_shows_a_solution(site: Site) -> None:
         assert blocks, exercise.name
         released = " ".join(" ".join(cell.source.replace("`", "").split()) for cell in release(exercise).cells)
         own = texts[f"notebooks/{exercise.notebook_name[:-6]}.html"]
+        alive = " ".join(path.read_text() for path in (site.folder / "live" / exercise.short_name).glob("*.js"))
         for block in blocks:
             runs = [" ".join(block[at : at + 3]) for at in range(max(len(block) - 2, 1))]
             runs = [run for run in runs if len(run) > 60]
             shown += [f"{name}: {run}" for name, text in texts.items() for run in runs if run in text]
             lines = [line for line in block if len(line) >= SHORTEST and not line.startswith("#")]
             shown += [f"{exercise.name}: {line}" for line in lines if line in own and line not in released]
+            shown += [f"{exercise.name}: {line}" for line in lines if line in alive and line not in released]
     assert shown == []
     assert not any(BEGIN in text for name, text in texts.items() if name.startswith("notebooks/"))
 
@@ -234,6 +237,39 @@ def test_pictures_follow_the_colour_scheme(site: Site, browser: Browser) -> None
         expect(tab.locator(f"img.only-{other}").first).to_be_hidden()
         assert tab.locator("img.labkit-picture:not([alt])").count() == 0
         tab.context.close()
+
+
+def test_pictures_are_alive_without_a_kernel(site: Site, browser: Browser) -> None:
+    tab = opened(browser, site, SHOWN[3])
+    for place in tab.locator(".labkit-live").all():
+        place.evaluate("place => place.closest('details')?.setAttribute('open', '')")
+        place.scroll_into_view_if_needed()
+        expect(place).to_have_attribute("data-state", "live")
+        expect(place.locator(".still")).to_be_hidden()
+    player = tab.locator(".labkit-stepper").first
+    player.get_by_role("button", name="one step on").click()
+    expect(player.locator("img.shown")).to_have_attribute("alt", re.compile("after 1 of 6 rounds"))
+    timeline = tab.locator(".labkit-viewer").first
+    timeline.get_by_role("button", name=re.compile("what determined")).click()
+    expect(timeline.get_by_role("button", name=re.compile("what determined"))).to_have_attribute("aria-pressed", "true")
+    assert barriers(tab, "html") == []
+    tab.context.close()
+
+
+def test_a_recording_shows_what_the_notebook_s_picture_shows() -> None:
+    known = {exercise.short_name: exercise for exercise in all_exercises()}
+    recordings = list(live.recordings())
+    assert len(recordings) > 20
+    for path in recordings:
+        cells = nbformat.read(known[path.parent.name].notebook, as_version=4).cells
+        cell = next((cell for cell in cells if cell.id == path.stem), None)
+        again = f"python -m labkit.site.recording {known[path.parent.name].notebook.name}"
+        recorded = live.recorded(f"{path.parent.name}/{path.stem}")
+        assert cell is not None and recorded is not None and recorded["source"] == source_hash(cell.source), again
+        pictures = [
+            output.metadata["image/png"] for output in cell.outputs if "image/png" in output.get("metadata", {})
+        ]
+        assert pictures[-1]["alt"] == recorded["about"]["alt"], again
 
 
 def test_search_works_without_a_server(site: Site, browser: Browser) -> None:

@@ -41,6 +41,7 @@ def timeline(trace: Trace, title: str = "", *, at_least: float = 0.0) -> Picture
     is_cut = len(trace.events) < len(whole.events)
 
     picture = Picture(height=min(max(0.42 * n + 1.3, 2.2), 7.0), alt=describe(trace))
+    picture.trace, picture.title = whole, title
     picture.alt += (
         f" Not all ranks are shown: {ranks.chosen}." * bool(ranks.chosen) + f" {left_out.capitalize()}." * is_cut
     )

@@ -1,0 +1,151 @@
+"""Record what keeps a notebook's pictures alive on the site: traces of timelines, and all frames of players.
+
+python -m labkit.site.recording NOTEBOOK...     # run a copy of each notebook, and write docs/live/EXERCISE/CELL.json
+
+The site runs no notebook: it shows these files by the notebooks' own viewer and player (`labkit.site.live`). Measured
+times are different in each run, and the text beside a picture quotes them: measured timelines stay pictures.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+
+from labkit.catalogue import Exercise, all_exercises, root
+from labkit.notebook.stepper import Stepper
+from labkit.notebook.viewer import Viewer, packed
+from labkit.plots.picture import Picture
+from labkit.plots.traces.timeline import heading, shown
+from labkit.site.notebooks import source_hash
+from labkit.trace import Trace
+from labkit.trace.critical_path import critical_path
+
+MOST_BYTES = 800_000
+"""Of a file: a longer one is not written, and the site shows the still picture."""
+
+
+def folder(exercise: Exercise) -> Path:
+    """Where the exercise's recordings are."""
+    return root() / "docs" / "live" / exercise.short_name
+
+
+def record(exercise: Exercise) -> list[Path]:
+    """Run a copy of the exercise's notebook, replace its recordings, and return their files.
+
+    Raises nbclient's `CellExecutionError` if a cell fails.
+    """
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(exercise.notebook, as_version=4)
+    place = folder(exercise)
+    shutil.rmtree(place, ignore_errors=True)
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(exercise.notebook.parent)}})
+    with tempfile.TemporaryDirectory() as scratch, client.setup_kernel(env=_environment(Path(scratch))):
+        for number, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code":
+                arguments = f"{str(place / f'{cell.id}.json')!r}, {source_hash(cell.source)!r}"
+                begin = f"from labkit.site import recording as _recording\n_recording.begin_cell({arguments})"
+                # not in the history: events name the lines of numbered cells
+                client.execute_cell(nbformat.v4.new_code_cell(begin), number, store_history=False)
+            client.execute_cell(cell, number)
+    return sorted(place.glob("*.json"))
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """The kernel's environment: the workspace has the solutions, which some notebooks import."""
+    workspace = scratch / "workspace"
+    shutil.copytree(root() / "solutions", workspace)
+    return {**os.environ, "LABKIT_WORKSPACE": str(workspace)}
+
+
+# In the notebook's kernel -------------------------------------------------------------------------------------------
+
+_cell: tuple[Path, str] | None = None
+"""File of the running cell's recording, and the hash of its source."""
+
+
+def begin_cell(path: str, source: str) -> None:
+    """Record what the next cell shows to the file `path`."""
+    global _cell
+    if _cell is None:
+        _record_pictures()
+    _cell = Path(path), source
+
+
+def _record_pictures() -> None:
+    """Let pictures, timelines and players write recordings when they are shown."""
+    still, zoomable, player = Picture.mimebundle, Viewer._repr_mimebundle_, Stepper.__init__
+
+    def picture_bundle(self: Picture) -> Any:
+        if self.trace is not None and self.trace.clock == "modelled":  # other runs are never the notebook's
+            _write(timeline(self.trace, self.title, self.alt))
+        return still(self)
+
+    def viewer_bundle(self: Viewer, **kwargs: Any) -> Any:
+        bundle = zoomable(self, **kwargs)
+        _write(timeline(self._trace, self._title, bundle[1]["image/png"]["alt"]))
+        return bundle
+
+    def new_player(self: Stepper, draw: Any, about: dict[str, Any]) -> None:
+        player(self, draw, about)
+        _write({"kind": "stepper", "about": about, "frames": [_frame(draw(n), n) for n in range(about["last"] + 1)]})
+
+    Picture.mimebundle = picture_bundle  # type: ignore[method-assign]
+    Viewer._repr_mimebundle_ = viewer_bundle  # type: ignore[method-assign]
+    Stepper.__init__ = new_player  # type: ignore[method-assign]
+
+
+def timeline(trace: Trace, title: str, alt: str) -> dict[str, Any]:
+    """The recording of a timeline: what the viewer is sent, with the critical path; `alt` as of the still picture."""
+    trace = shown(trace)
+    about, data = packed(trace)
+    steps = critical_path(trace).steps
+    path = np.array([(step.rank, step.start, step.end) for step in steps], dtype="<f8").tobytes()
+    about |= {"title": heading(trace, title), "alt": alt}
+    return {"kind": "viewer", "about": about, "data": _text(data), "path": _text(path)}
+
+
+def _frame(picture: Picture, step: int) -> dict[str, Any]:
+    width, height = picture.size
+    light, dark = (_text(image) for image in picture.themed())
+    return {"step": step, "alt": picture.alt, "width": width, "height": height, "light": light, "dark": dark}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _write(recording: dict[str, Any]) -> None:
+    assert _cell is not None
+    path, source = _cell
+    text = json.dumps({"source": source, **recording}, ensure_ascii=False, separators=(",", ":")) + "\n"
+    if len(text.encode()) > MOST_BYTES:
+        print(f"{path.name} would have {len(text.encode()):,} bytes: not recorded")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)  # the last picture of a cell counts: a player follows its first frame
+
+
+def main(arguments: list[str]) -> int:
+    """Record the named notebooks."""
+    wanted = {Path(argument).resolve() for argument in arguments}
+    known = {exercise.notebook.resolve(): exercise for exercise in all_exercises()}
+    if not wanted or not wanted <= set(known):
+        sys.exit(f"usage: python -m labkit.site.recording NOTEBOOK...   {__doc__}")
+    for path in sorted(wanted):
+        files = record(known[path])
+        print(f"{known[path].short_name}: {len(files)} files, {sum(file.stat().st_size for file in files):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
