@@ -12,12 +12,14 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 from labkit.site.docstrings import restructured
+from labkit.site.glossary_links import link_terms
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _docstring)
+    app.connect("doctree-resolved", link_terms)
     app.connect("html-page-context", _accessible, priority=900)  # after the theme
     app.connect("html-page-context", _live)
     app.connect("build-finished", _copy)

@@ -22,7 +22,7 @@ from system_packages import needs_packages, program
 
 from labkit.catalogue import Exercise, all_exercises
 from labkit.commands import CommandError
-from labkit.site import command, live, notebooks
+from labkit.site import command, glossary_links, live, notebooks
 from labkit.site.notebooks import SHORTEST, source_hash
 from labkit.site.reference import PACKAGES, public_names
 
@@ -119,6 +119,19 @@ def test_it_builds_without_a_warning(site: Site) -> None:
     assert site.built.returncode == 0, site.built.stderr
     assert site.built.stderr == ""
     assert "pages in" in site.built.stdout
+
+
+def test_terms_are_linked_where_they_occur_first(site: Site) -> None:
+    linked = set()
+    for page in site.pages.values():
+        links = re.findall(r'<a class="glossary-term[^"]*" href="[^"]*glossary.html#([^"]+)"', page.path.read_text())
+        assert len(links) == len(set(links)), f"{page.path.name} links a term twice"
+        linked |= set(links)
+    # of these words no page but the glossary makes use
+    assert linked >= set(glossary_links.terms().values()) - {"judged-ranks", "rank-pool"}
+    notebook = site.page(SHOWN[3]).path.read_text()
+    first = notebook.index('glossary.html#rank"')
+    assert not re.search(r"<p>[^<]*\branks?\b", notebook[:first].partition("<article")[2])
 
 
 def test_every_link_leads_somewhere(site: Site) -> None:
