@@ -71,7 +71,7 @@ SCHEDULES = {"1F1B": "1f1b", "interleaved": "interleaved", "ZB-1p": "zb-h1", "ZB
 
 def rows(name: str, folder: Path = MEASURED) -> list[Row]:
     """Return all timed rows of one source whose model and layout are given."""
-    made = (_row(name, row) for row in read(name, folder) if row["step_time_s"] and row["layers"] and row["gpus"])
+    made = (from_row(name, row) for row in read(name, folder) if row["step_time_s"] and row["layers"] and row["gpus"])
     found = [row for row in made if row is not None]
     memory = {
         key: float(row["value"]) * (1 if row["unit"] == "GiB" else 1e9 / 2**30)
@@ -91,7 +91,9 @@ def _identity(row: dict[str, str]) -> tuple[str, ...]:
     return tuple(row[field] for field in fields)
 
 
-def _row(name: str, row: dict[str, str]) -> Row | None:
+def from_row(name: str, row: dict[str, str]) -> Row | None:
+    """Read one row of a file, with the software of the source `name`."""
+
     def whole(field: str, otherwise: int = 1) -> int:
         found = re.match(r"\d+", row[field])
         return int(found[0]) if found else otherwise

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from predict_rows import MEASURED, SOFTWARE, Row, read
+from predict_rows import MEASURED, SOFTWARE, Row, from_row, read
 
 from labkit.hardware import GPU, LINKS, Topology, topology
 from labkit.predict import FITTED, Constants, OneOf, Plan, Transformer, model, predict
@@ -64,6 +64,7 @@ BLIND = {
     "MLPerf 4.0, ResNet-50": "76.9% (76.9%), +76.9%",
     "MLPerf 4.0, BERT-Large": "16.5% (16.5%), +16.5%",
     "Horovod, ResNet-101": "32.8% (32.8%), +32.8%",
+    "LLM Foundry in fp8": "2.8% (1.4%), -2.4%",
     "Korthikanti et al., table 4, one layer": "12.0% (13.3%), +12.0%",
 }
 """Errors of the first prediction of these rows, with `FITTED` as it was then. The costs of convolutions, and the facts
@@ -140,6 +141,12 @@ def _horovod(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
         yield "Horovod, ResNet-101", _row(row, model("resnet101"), 64 * 16, 64, {"fusion": "none"})
 
 
+def _foundry_in_fp8(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    """Yield rows of the software of "llm_foundry_mpt", whose 16-bit rows a fit has used."""
+    if made := from_row("llm_foundry_mpt", row):
+        yield "LLM Foundry in fp8", made
+
+
 def efficiencies(folder: Path = MEASURED) -> Iterator[tuple[str, float, float]]:
     """Images per second and GPU on 128 P100s, relative to one: measured by Horovod, and predicted."""
     for row in read("ddp_fsdp_misc", folder):
@@ -178,6 +185,7 @@ READERS = {
     "nvidia_dle_dp": _deep_learning_examples,
     "mlperf_train_v4_0": _mlperf,
     "ddp_fsdp_misc": _horovod,
+    "llm_foundry_fp8": _foundry_in_fp8,
 }
 
 
