@@ -149,7 +149,7 @@ dist.barrier()"""
 def test_an_interrupt_says_where_virtual_ranks_were(kernel):
     kernel.run(VIRTUAL)
     request = kernel.start("%%torchrun\nprint('begun', flush=True)\nwhile True: pass", watched=True)
-    kernel.wait_for_display(request, "begun")
+    kernel.wait_for_display(request, "'[0-2]', 'begun'")
     kernel.manager.interrupt_kernel()
     error = kernel.collect(request).error
     assert error.startswith("KeyboardInterrupt: 3 ranks stopped\n") and "line 3: while True: pass" in error
@@ -213,7 +213,7 @@ def test_interrupting_stops_the_ranks_and_leaves_the_kernel_well(kernel):
     kernel.run(LOCAL)
     request = kernel.start("%%torchrun\nimport time\nprint('begun', flush=True)\ntime.sleep(300)", watched=True)
     process = psutil.Process(kernel.manager.provisioner.process.pid)
-    kernel.wait_for_display(request, "begun")
+    kernel.wait_for_display(request, "'[0-2]', 'begun'")
     (forkserver,) = process.children()
     running = forkserver.children(recursive=True)
     assert len(running) == 4, "a supervisor and three ranks"
