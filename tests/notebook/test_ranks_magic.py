@@ -224,7 +224,7 @@ def test_the_same_cells_run_on_virtual_ranks_that_stay(kernel):
     assert "all_reduce" in kernel.run("%%ranks --ranks 0\ndist.all_reduce(x)").error, "a deadlock, explained"
     assert kernel.run("%%ranks\ntime.sleep(3600)\nx[0].item()").result == "[0-2] 3.0"
     request = kernel.start("%%ranks\nprint('begun')\nwhile True: pass", watched=True)
-    kernel.wait_for_display(request, "'[0-2]', 'begun'")
+    kernel.wait_for_display(request, "begun")
     kernel.manager.interrupt_kernel()
     assert kernel.collect(request).error.startswith("KeyboardInterrupt: 3 ranks interrupted; their variables are kept")
     assert kernel.run("%%ranks\nrank").result == "[0] 0\n[1] 1\n[2] 2"

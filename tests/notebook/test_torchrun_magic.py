@@ -149,7 +149,7 @@ dist.barrier()"""
 def test_an_interrupt_says_where_virtual_ranks_were(kernel):
     kernel.run(VIRTUAL)
     request = kernel.start("%%torchrun\nprint('begun', flush=True)\nwhile True: pass", watched=True)
-    kernel.wait_for_display(request, "'[0-2]', 'begun'")
+    kernel.wait_for_display(request, "begun")
     kernel.manager.interrupt_kernel()
     error = kernel.collect(request).error
     assert error.startswith("KeyboardInterrupt: 3 ranks stopped\n") and "line 3: while True: pass" in error
