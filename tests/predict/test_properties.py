@@ -66,6 +66,8 @@ def possible(draw: st.DrawFn) -> Case:
     }
     if preset not in ("dgx-h100", "dgx-b200"):
         plan["precision"] = "bf16" if plan.get("precision") == "fp8" else plan.get("precision", "bf16")
+    for option in ("fp8_activations", "fp8_transfers"):
+        plan[option] = plan.get(option, False) and plan.get("precision") == "fp8"
     tensor = pipeline = context = 1
     if isinstance(described, Transformer):
         divides = [t for t in POWERS if described.heads % t == described.queries_groups % t == described.inner % t == 0]
