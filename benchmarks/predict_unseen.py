@@ -65,6 +65,7 @@ BLIND = {
     "MLPerf 4.0, BERT-Large": "16.5% (16.5%), +16.5%",
     "Horovod, ResNet-101": "32.8% (32.8%), +32.8%",
     "LLM Foundry in fp8": "2.8% (1.4%), -2.4%",
+    "LLM Foundry, 128 to 512 H100": "5.3% (4.8%), -5.3%",
     "Korthikanti et al., table 4, one layer": "12.0% (13.3%), +12.0%",
 }
 """Errors of the first prediction of these rows, with `FITTED` as it was then. The costs of convolutions, and the facts
@@ -147,6 +148,12 @@ def _foundry_in_fp8(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
         yield "LLM Foundry in fp8", made
 
 
+def _foundry_at_large(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
+    """Yield rows of 128 to 512 GPUs; those of up to 64 in "llm_foundry_mpt" a fit has used."""
+    if made := from_row("llm_foundry_mpt", row):
+        yield "LLM Foundry, 128 to 512 H100", made
+
+
 def efficiencies(folder: Path = MEASURED) -> Iterator[tuple[str, float, float]]:
     """Images per second and GPU on 128 P100s, relative to one: measured by Horovod, and predicted."""
     for row in read("ddp_fsdp_misc", folder):
@@ -186,6 +193,7 @@ READERS = {
     "mlperf_train_v4_0": _mlperf,
     "ddp_fsdp_misc": _horovod,
     "llm_foundry_fp8": _foundry_in_fp8,
+    "llm_foundry_large": _foundry_at_large,
 }
 
 

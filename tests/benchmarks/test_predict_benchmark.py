@@ -67,6 +67,7 @@ def test_a_fold_holds_whole_models_of_each_source_or_whole_layouts_where_models_
         ("MLPerf 4.0, ResNet-50", 0.15),
         ("MLPerf 4.0, BERT-Large", 0.08),  # in fp8, by Transformer Engine's kernels
         ("LLM Foundry in fp8", 0.05),
+        ("LLM Foundry, 128 to 512 H100", 0.07),
     ],
 )
 def test_rows_that_no_fit_has_used_are_met(group: str, bar: float) -> None:
