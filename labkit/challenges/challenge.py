@@ -94,6 +94,13 @@ CHALLENGES = (
         1e6,
         "us",
     ),
+    Challenge(
+        "goodput",
+        "the highest goodput under a storm of faults: nodes that crash, come back and slow down",
+        "labkit.challenges.goodput.race",
+        1.0,
+        "s",
+    ),
 )
 
 
