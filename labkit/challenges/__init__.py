@@ -1,8 +1,8 @@
 """Challenges: open problems, scored by the virtual clock. `labkit challenge` runs them.
 
-    challenge.py     what each challenge has, and the table of scores
-    command.py       the command
-    standings.toml   scores of the course's entries, in solutions/challenges, and bounds; by benchmarks/challenges.py
-    all_reduce/      the fastest all-reduce on irregular clusters
-    goodput/         the highest goodput under a seeded storm of faults
+challenge.py     what each challenge has, and the table of scores
+command.py       the command
+standings.toml   scores of the course's entries, in solutions/challenges, and bounds; by benchmarks/challenges.py
+all_reduce/      the fastest all-reduce on irregular clusters
+goodput/         the highest goodput under a seeded storm of faults
 """
