@@ -107,3 +107,27 @@ def test_from_template_to_score(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert sorted(path.name for path in (tmp_path / "mine-traces").iterdir()) == [
         "racks.json", "slow-node.json", "slow-port.json", "unequal-cards.json",
     ]  # fmt: skip
+
+
+def test_challenges_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["challenge"]) == 0
+    assert "all_reduce  the fastest all-reduce on irregular clusters" in capsys.readouterr().out
+    assert main(["challenge", "all_reduce", "--seed", "7"]) == 0
+    shown = capsys.readouterr().out
+    assert all(cluster.describe() in shown for cluster in drawn(7)) and "weighted_trees" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["all_redoce"], "no challenge is called 'all_redoce'; there are: all_reduce, goodput"),
+        (["all_reduce", "nowhere.py"], "there is no file nowhere.py"),
+        (["--new", "mine.py"], "--new needs the name of a challenge"),
+        (["goodput", "--new", "nowhere/mine.py"], "there is no folder nowhere for mine.py"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["challenge", *arguments]) == 2
+    assert message in capsys.readouterr().err
