@@ -69,6 +69,12 @@ def add(commands: Any) -> None:
     grades.add_argument("--course", type=Path, metavar="DIR", help=course)
     grades.set_defaults(run=_grades)
 
+    challenge = commands.add_parser("judge-challenge", help="score entries of a challenge in the sandbox")
+    challenge.add_argument("name", metavar="NAME", help="of the challenge")
+    challenge.add_argument("files", metavar="FILE", nargs="+", type=Path, help="the entries")
+    challenge.add_argument("--seed", type=int, required=True, metavar="N", help="of the instances; keep it to yourself")
+    challenge.set_defaults(run=_judge_challenge)
+
     mutants = commands.add_parser("mutants", help="show wrong solutions that test the rubrics, and their marks")
     mutants.add_argument("what", choices=("show", "diff"), help="the module, or its diff from a correct one")
     mutants.add_argument("exercise", metavar="EXERCISE", help="such as ring_allreduce")
@@ -137,6 +143,12 @@ def _grades(options: argparse.Namespace) -> int:
     from autograder.batch import command
 
     return command.grades(options.assignment, options.to, options.lms or "csv", options.course)
+
+
+def _judge_challenge(options: argparse.Namespace) -> int:
+    from autograder import challenge
+
+    return challenge.main(options.name, options.files, options.seed)
 
 
 def _mutants(options: argparse.Namespace) -> int:

@@ -8,9 +8,12 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.trace import Trace
+
+if TYPE_CHECKING:
+    from labkit.clusters import Cluster
 
 STANDINGS = Path(__file__).with_name("standings.toml")
 """Recorded scores of the course's entries, equal on every machine; `benchmarks/challenges.py` writes it."""
@@ -32,6 +35,13 @@ class Outcome:
     trace: Trace | None = None
 
 
+def on_this_machine(**options: Any) -> Cluster:
+    """Make virtual ranks that are processes of this machine and cannot influence virtual time."""
+    from labkit.clusters.virtual import virtual
+
+    return virtual(**options, ranks="processes", account=False, trusting=False)
+
+
 class Race(Protocol):
     """A challenge's module of this name: template, instances, and how an entry is measured."""
 
@@ -44,9 +54,14 @@ class Race(Protocol):
         """Return for each of these instances the value that no entry can beat."""
 
     def measure(
-        self, source: str, name: str, advance: Callable[[str], None], seed: int | None = None
+        self,
+        source: str,
+        name: str,
+        advance: Callable[[str], None],
+        seed: int | None = None,
+        make: Callable[..., Cluster] = on_this_machine,
     ) -> Sequence[Outcome]:
-        """Run the text of an entry on these instances."""
+        """Run the text of an entry on these instances. make: takes the options of `virtual`, and makes the ranks."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from labkit.challenges.all_reduce.irregular_cluster import NBYTES, PUBLISHED, IrregularCluster, drawn, lower_bound
-from labkit.challenges.challenge import Outcome
+from labkit.challenges.challenge import Outcome, on_this_machine
 from labkit.clusters import Cluster, Job, Run
-from labkit.clusters.virtual import virtual
 from labkit.trace import Kind
 
 FUNCTION = "all_reduce"
@@ -48,23 +47,6 @@ def all_reduce(tensor: Tensor, cluster: dict[str, Any]) -> Tensor:
 '''
 
 
-MakeCluster = Callable[[IrregularCluster], Cluster]
-
-
-def on_this_machine(cluster: IrregularCluster) -> Cluster:
-    """Make virtual ranks that are processes of this machine and cannot influence virtual time."""
-    return virtual(
-        nnodes=cluster.nnodes,
-        nproc_per_node=cluster.nproc_per_node,
-        nodes_per_rack=cluster.nodes_per_rack,
-        oversubscription=cluster.oversubscription,
-        faults=cluster.faults,
-        ranks="processes",
-        account=False,
-        trusting=False,
-    )
-
-
 def clusters_of(seed: int | None) -> tuple[IrregularCluster, ...]:
     """Return the published clusters, or those drawn from a seed."""
     return PUBLISHED if seed is None else drawn(seed)
@@ -85,12 +67,12 @@ def measure(
     name: str,
     advance: Callable[[str], None] = lambda text: None,
     seed: int | None = None,
+    make: Callable[..., Cluster] = on_this_machine,
     clusters: Sequence[IrregularCluster] = (),
-    make: MakeCluster = on_this_machine,
 ) -> list[Outcome]:
     """Run the text of an entry on each cluster; stop after the first fault. name: of its file, without `.py`.
 
-    seed: draws the clusters, unless they are given; None: the published ones.
+    seed: draws the clusters, unless they are given; None: the published ones. make: see `Race.measure`.
     advance: called with the name of each cluster before it is run.
     """
     outcomes: list[Outcome] = []
@@ -102,7 +84,7 @@ def measure(
     return outcomes
 
 
-def _measured(source: str, name: str, cluster: IrregularCluster, make: MakeCluster) -> Outcome:
+def _measured(source: str, name: str, cluster: IrregularCluster, make: Callable[..., Cluster]) -> Outcome:
     inputs = _incompressible(cluster.world_size)
     module = f"challenges/{name}"
     job = Job(
@@ -111,7 +93,14 @@ def _measured(source: str, name: str, cluster: IrregularCluster, make: MakeClust
         modules={module: source},
         timeout=TIMEOUT,
     )
-    run = make(cluster).run(job)
+    options = {
+        "nnodes": cluster.nnodes,
+        "nproc_per_node": cluster.nproc_per_node,
+        "nodes_per_rack": cluster.nodes_per_rack,
+        "oversubscription": cluster.oversubscription,
+        "faults": cluster.faults,
+    }
+    run = make(**options).run(job)
     fault = _fault(run, inputs, cluster)
     sent = _bytes_sent(run)
     least = 2 * (cluster.world_size - 1) * NBYTES

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from labkit.challenges.challenge import Outcome
+from labkit.challenges.challenge import Outcome, on_this_machine
 from labkit.challenges.goodput.storm import NODES, STEPS, Decision, Span, Storm
-from labkit.clusters import Job, Run
-from labkit.clusters.virtual import virtual
+from labkit.clusters import Cluster, Job, Run
 from labkit.trace import Event, Kind, Trace
 
 TIMEOUT = 120.0
@@ -52,38 +52,40 @@ class Policy:
 '''
 
 
-def _name(seed: int) -> str:
-    return f"storm {seed}"
-
-
-def _seeds(seed: int | None) -> tuple[int, ...]:
-    return PUBLISHED if seed is None else tuple(1_000 * (seed + 1) + number for number in range(len(PUBLISHED)))
+def _storms(seed: int | None) -> dict[str, int]:
+    """Return the storms' seeds by name; the names do not tell them."""
+    seeds = PUBLISHED if seed is None else [1_000 * (seed + 1) + number for number in range(len(PUBLISHED))]
+    return {f"storm {number}": one for number, one in enumerate(seeds, 1)}
 
 
 def instances(seed: int | None = None) -> list[str]:
     """Describe the published storms, or those drawn from a seed."""
-    return [f"{_name(one)}: {STEPS} steps on {NODES} nodes, faults drawn from seed {one}" for one in _seeds(seed)]
+    return [f"{name}: {STEPS} steps on {NODES} nodes" for name in _storms(seed)]
 
 
 def bounds(seed: int | None = None) -> dict[str, float]:
     """Return the seconds without any fault and without any save."""
-    return {_name(one): float(STEPS) for one in _seeds(seed)}
+    return dict.fromkeys(_storms(seed), float(STEPS))
 
 
 def measure(
-    source: str, name: str, advance: Callable[[str], None] = lambda text: None, seed: int | None = None
+    source: str,
+    name: str,
+    advance: Callable[[str], None] = lambda text: None,
+    seed: int | None = None,
+    make: Callable[..., Cluster] = on_this_machine,
 ) -> list[Outcome]:
     """Run the text of a policy under each storm; stop after the first fault. name: of its file, without `.py`."""
     outcomes: list[Outcome] = []
-    for one in _seeds(seed):
-        advance(_name(one))
-        outcomes.append(_measured(source, name, one))
+    for storm, one in _storms(seed).items():
+        advance(storm)
+        outcomes.append(replace(_measured(source, name, one, make), instance=storm))
         if outcomes[-1].fault:
             break
     return outcomes
 
 
-def _measured(source: str, name: str, seed: int) -> Outcome:
+def _measured(source: str, name: str, seed: int, make: Callable[..., Cluster]) -> Outcome:
     module, driver = f"challenges/{name}", "challenges/goodput_driver"
     job = Job(
         call=(driver, "play_on_ranks"),
@@ -92,9 +94,9 @@ def _measured(source: str, name: str, seed: int) -> Outcome:
         timeout=TIMEOUT,
         trace=False,
     )
-    run = virtual(nnodes=2, nproc_per_node=1, ranks="processes", account=False, trusting=False).run(job)
+    run = make(nnodes=2, nproc_per_node=1).run(job)
     if not run.ok:
-        return Outcome(_name(seed), math.nan, run.diagnosis())
+        return Outcome(f"seed {seed}", math.nan, run.diagnosis())
     return carried_out(seed, _decisions(run))
 
 
@@ -110,9 +112,9 @@ def carried_out(seed: int, decisions: Sequence[Decision]) -> Outcome:
         for decision in decisions:
             storm.carry_out(decision)
     except ValueError as error:
-        return Outcome(_name(seed), math.nan, str(error))
+        return Outcome(f"seed {seed}", math.nan, str(error))
     if not storm.done:
-        return Outcome(_name(seed), math.nan, f"the job is not done: {storm.steps} of {STEPS} steps")
+        return Outcome(f"seed {seed}", math.nan, f"the job is not done: {storm.steps} of {STEPS} steps")
     total = dict.fromkeys(("train", "save", "restart"), 0.0)
     for span in storm.spans:
         if span.what in total:
@@ -120,7 +122,7 @@ def carried_out(seed: int, decisions: Sequence[Decision]) -> Outcome:
     crashes = sum(span.what == "repair" for span in storm.spans)
     parts = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in total.items())
     note = f"goodput {STEPS / storm.seconds:.1%}, {crashes} crashes, {len(decisions)} decisions; {parts}"
-    return Outcome(_name(seed), storm.seconds, "", (note,), trace_of(storm.spans))
+    return Outcome(f"seed {seed}", storm.seconds, "", (note,), trace_of(storm.spans))
 
 
 def trace_of(spans: Sequence[Span]) -> Trace:

@@ -1,0 +1,50 @@
+"""`labkit judge-challenge`: score an entry of a challenge in the sandbox, on instances that learners do not know."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.submission_sandbox import SubmissionSandbox
+from labkit.challenges.challenge import BOUND, Outcome, Row, find, table
+from labkit.commands import CommandError, require_file
+
+
+def judged(name: str, source: str, entry: str, seed: int, sandbox: Sandbox) -> list[Outcome]:
+    """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance.
+
+    Raises ValueError for an unknown challenge, `SandboxUnavailable` if there is no sandbox.
+    """
+    race = find(name).load()
+    ranks = SubmissionSandbox(sandbox)
+    ranks.keeps_ranks = False
+    try:
+        return list(race.measure(source, entry, lambda text: None, seed, ranks.virtual))
+    finally:
+        ranks.close()
+
+
+def main(name: str, files: list[Path], seed: int) -> int:
+    """Print a table of these entries. Exit status 1: one of them does not count."""
+    try:
+        challenge = find(name)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    for file in files:
+        require_file(file)
+    rows, faults = [Row(BOUND, challenge.load().bounds(seed))], 0
+    for file in files:
+        print(f"judging: {file}", file=sys.stderr)
+        try:
+            outcomes = judged(name, file.read_text(errors="replace"), file.stem, seed, Sandbox())
+        except SandboxUnavailable as error:
+            raise CommandError(str(error)) from None
+        if any(math.isnan(outcome.value) for outcome in outcomes):
+            faults += 1
+            print(f"{file}: does not count: {outcomes[-1].instance}\n{outcomes[-1].fault}\n")
+        else:
+            rows.append(Row(str(file), {outcome.instance: outcome.value for outcome in outcomes}))
+    print("\n".join(table(challenge, rows)))
+    return int(faults > 0)

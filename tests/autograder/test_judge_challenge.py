@@ -1,0 +1,39 @@
+"""`labkit judge-challenge`: entries of learners in the sandbox, on instances that they do not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autograder.challenge import judged
+from autograder.sandbox import Sandbox
+from labkit.catalogue import root
+from labkit.challenges.all_reduce.race import TEMPLATE
+from labkit.challenges.goodput.race import measure
+from labkit.cli import main
+
+pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
+
+
+def test_scores_are_those_outside_and_a_fault_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (root() / "solutions/challenges/goodput/torchrun.py").read_text()
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "bad.py").write_text("class Policy:\n    def decide(self, state):\n        return 1 / 0\n")
+    files = [str(tmp_path / name) for name in ("mine.py", "bad.py")]
+    assert main(["judge-challenge", "goodput", *files, "--seed", "7"]) == 1
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError on rank 1 at challenges/bad.py, line 3" in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith(files[0])]
+    assert [f"{outcome.value:.1f}" for outcome in measure(source, "mine", seed=7)] == row.split()[1:5]
+
+
+def test_ranks_cannot_exchange_data_in_files() -> None:
+    lines = (
+        "torch.save(tensor, f'/tmp/{dist.get_rank()}')",
+        "dist.barrier()",
+        "tensor.add_(torch.load(f'/tmp/{(dist.get_rank() + 1) % dist.get_world_size()}'))",
+    )
+    source = TEMPLATE.replace("    dist.all_reduce(tensor)", "\n".join(f"    {line}" for line in lines) + "\n   ")
+    (found,) = judged("all_reduce", source, "mine", 7, Sandbox())
+    assert "FileNotFoundError" in found.fault and "challenges/mine.py" in found.fault
