@@ -8,6 +8,7 @@ times are different in each run, and the text beside a picture quotes them: meas
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -135,12 +136,14 @@ def _write(recording: dict[str, Any]) -> None:
     path.write_text(text)  # the last picture of a cell counts: a player follows its first frame
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Record the named notebooks."""
-    wanted = {Path(argument).resolve() for argument in arguments}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="one of the course's")
+    wanted = {path.resolve() for path in parser.parse_args().notebooks}
     known = {exercise.notebook.resolve(): exercise for exercise in all_exercises()}
-    if not wanted or not wanted <= set(known):
-        sys.exit(f"usage: python -m labkit.site.recording NOTEBOOK...   {__doc__}")
+    if others := wanted - set(known):
+        parser.error(f"{min(others)} is no notebook of the course")
     for path in sorted(wanted):
         files = record(known[path])
         print(f"{known[path].short_name}: {len(files)} files, {sum(file.stat().st_size for file in files):,} bytes")
@@ -148,4 +151,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
