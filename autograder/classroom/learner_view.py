@@ -1,8 +1,8 @@
 """What a learner's server sees: a bubblewrap command around it, and its environment.
 
-The system, Python with its packages, labkit and the templates are visible, read-only. Writable are the learner's home
-and the learner's own folder of the exchange. The network is a private loopback: the server accepts connections from a
-socket that the hub has opened, and reaches the hub's API by another.
+The system, Python with its packages, labkit, the templates and the guides are visible, read-only. Writable are the
+learner's home and the learner's own folder of the exchange. The network is a private loopback: the server accepts
+connections from a socket that the hub has opened, and reaches the hub's API by another.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def command(folders: Folders, learner: str, uid: int | None, socket: int, proces
 
 
 def _more() -> list[Path]:
-    """Return what learners see besides Python and labkit: JupyterLab with its extensions, and the templates."""
+    """Return what learners see besides Python and labkit: JupyterLab with its extensions, the templates, and the guides
+    that `%explain` and `%search` show."""
     prefix, root = Path(sys.prefix), catalogue.root().resolve()
-    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit"]
+    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit", root / "docs"]
     return [folder for folder in folders if folder.is_dir()]
 
 

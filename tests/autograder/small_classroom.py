@@ -85,6 +85,8 @@ def small_classroom(root: Path) -> Classroom:
     solution = r"( +)### BEGIN SOLUTION\n.*### END SOLUTION\n"
     template.write_text(re.sub(solution, r"\1raise NotImplementedError\n", second_exercise.SOLUTION, flags=re.DOTALL))
     shutil.copytree(ROOT / "cluster/jupyterhub", root / "cluster/jupyterhub")
+    (root / "docs").mkdir()
+    shutil.copy(ROOT / "docs/glossary.md", root / "docs")
     address = f"http://127.0.0.1:{free_port()}"
     site = root / "site.toml"
     site.write_text(

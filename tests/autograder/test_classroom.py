@@ -132,6 +132,11 @@ def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, 
         assert found[f"hub {path}"] in {"403", "404"}, (path, found[f"hub {path}"])
 
 
+def test_a_learner_finds_the_guides(ada: Person) -> None:
+    asked = "from labkit.search import search\nprint({hit.passage.path.name for hit in search('barrier')})"
+    assert ada.run(asked) == "{'glossary.md'}\n"
+
+
 def test_a_learner_s_browser_enters_neither_the_formgrader_nor_another_s_server(ada: Person, hub: Hub) -> None:
     assert ada.get("/services/small-course/formgrader").status_code == 403
     assert ada.get("/services/small-course/api/contents").status_code == 403
