@@ -6,22 +6,28 @@ import math
 import sys
 from pathlib import Path
 
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
 from labkit.challenges.challenge import BOUND, Outcome, Row, find, table
+from labkit.checks import CannotJudge, CheckFailed
 from labkit.commands import CommandError, require_file
+
+LEAST_SEED = 1_000_000_000
+"""An entry can draw the instances of a thousand seeds a second, and compare them with what it sees."""
 
 
 def judged(name: str, source: str, entry: str, seed: int, sandbox: Sandbox) -> list[Outcome]:
     """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance.
 
-    Raises ValueError for an unknown challenge, `SandboxUnavailable` if there is no sandbox.
+    Raises ValueError for an unknown challenge, `CannotJudge` if there is no sandbox.
     """
     race = find(name).load()
     ranks = SubmissionSandbox(sandbox)
     ranks.keeps_ranks = False
     try:
         return list(race.measure(source, entry, lambda text: None, seed, ranks.virtual))
+    except CheckFailed as ended:  # the entry has made the whole sandbox end
+        return [Outcome("the sandbox has ended", math.nan, str(ended))]
     finally:
         ranks.close()
 
@@ -34,12 +40,14 @@ def main(name: str, files: list[Path], seed: int) -> int:
         raise CommandError(str(error)) from None
     for file in files:
         require_file(file)
+    if seed < LEAST_SEED:
+        raise CommandError(f"--seed must be at least {LEAST_SEED}: an entry could try all smaller ones, got {seed}")
     rows, faults = [Row(BOUND, challenge.load().bounds(seed))], 0
     for file in files:
         print(f"judging: {file}", file=sys.stderr)
         try:
             outcomes = judged(name, file.read_text(errors="replace"), file.stem, seed, Sandbox())
-        except SandboxUnavailable as error:
+        except CannotJudge as error:
             raise CommandError(str(error)) from None
         if any(math.isnan(outcome.value) for outcome in outcomes):
             faults += 1

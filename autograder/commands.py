@@ -72,7 +72,9 @@ def add(commands: Any) -> None:
     challenge = commands.add_parser("judge-challenge", help="score entries of a challenge in the sandbox")
     challenge.add_argument("name", metavar="NAME", help="of the challenge")
     challenge.add_argument("files", metavar="FILE", nargs="+", type=Path, help="the entries")
-    challenge.add_argument("--seed", type=int, required=True, metavar="N", help="of the instances; keep it to yourself")
+    challenge.add_argument(
+        "--seed", type=int, required=True, metavar="N", help="of the instances, 10 digits; keep it to yourself"
+    )
     challenge.set_defaults(run=_judge_challenge)
 
     mutants = commands.add_parser("mutants", help="show wrong solutions that test the rubrics, and their marks")

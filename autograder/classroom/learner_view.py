@@ -63,8 +63,9 @@ def _more() -> list[Path]:
     """Return what learners see besides Python and labkit: JupyterLab with its extensions, the templates, and the guides
     that `%explain` and `%search` show."""
     prefix, root = Path(sys.prefix), catalogue.root().resolve()
-    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit", root / "docs"]
-    return [folder for folder in folders if folder.is_dir()]
+    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit", root / "docs" / "images"]
+    # not the site's recordings of solved notebooks, which are beside them
+    return [*(folder for folder in folders if folder.is_dir()), *(root / "docs").glob("*.md")]
 
 
 def environment(hub: Mapping[str, str], learner: str) -> dict[str, str]:

@@ -47,17 +47,20 @@ def record(exercise: Exercise) -> list[Path]:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(exercise.notebook, as_version=4)
-    place = folder(exercise)
-    shutil.rmtree(place, ignore_errors=True)
     client = NotebookClient(notebook, resources={"metadata": {"path": str(exercise.notebook.parent)}})
     with tempfile.TemporaryDirectory() as scratch, client.setup_kernel(env=_environment(Path(scratch))):
+        made = Path(scratch) / "recordings"
+        made.mkdir()
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
-                arguments = f"{str(place / f'{cell.id}.json')!r}, {source_hash(cell.source)!r}"
+                arguments = f"{str(made / f'{cell.id}.json')!r}, {source_hash(cell.source)!r}"
                 begin = f"from labkit.site import recording as _recording\n_recording.begin_cell({arguments})"
                 # not in the history: events name the lines of numbered cells
                 client.execute_cell(nbformat.v4.new_code_cell(begin), number, store_history=False)
             client.execute_cell(cell, number)
+        place = folder(exercise)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(made, place)
     return sorted(place.glob("*.json"))
 
 

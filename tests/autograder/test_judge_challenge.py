@@ -15,17 +15,38 @@ from labkit.cli import main
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
+SEED = 3_141_592_653
+
+
+def test_an_entry_that_ends_its_sandbox_does_not_count_and_the_next_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = "import os, signal\n\n\nclass Policy:\n    def decide(self, state):\n        os.kill(-1, signal.SIGKILL)\n"
+    (tmp_path / "ends.py").write_text(ends)
+    (tmp_path / "mine.py").write_text((root() / "solutions/challenges/goodput/torchrun.py").read_text())
+    files = [str(tmp_path / name) for name in ("ends.py", "mine.py")]
+    assert main(["judge-challenge", "goodput", *files, "--seed", str(SEED)]) == 1
+    shown = capsys.readouterr().out
+    assert f"{files[0]}: does not count" in shown
+    assert [line for line in shown.splitlines() if line.startswith(files[1])]
+
+
+def test_a_seed_that_an_entry_could_find_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("")
+    assert main(["judge-challenge", "goodput", str(tmp_path / "mine.py"), "--seed", "7"]) == 2
+    assert "--seed must be at least 1000000000" in capsys.readouterr().err
+
 
 def test_scores_are_those_outside_and_a_fault_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = (root() / "solutions/challenges/goodput/torchrun.py").read_text()
     (tmp_path / "mine.py").write_text(source)
     (tmp_path / "bad.py").write_text("class Policy:\n    def decide(self, state):\n        return 1 / 0\n")
     files = [str(tmp_path / name) for name in ("mine.py", "bad.py")]
-    assert main(["judge-challenge", "goodput", *files, "--seed", "7"]) == 1
+    assert main(["judge-challenge", "goodput", *files, "--seed", str(SEED)]) == 1
     shown = capsys.readouterr().out
     assert "ZeroDivisionError on rank 1 at challenges/bad.py, line 3" in shown
     (row,) = [line for line in shown.splitlines() if line.startswith(files[0])]
-    assert [f"{outcome.value:.1f}" for outcome in measure(source, "mine", seed=7)] == row.split()[1:5]
+    assert [f"{outcome.value:.1f}" for outcome in measure(source, "mine", seed=SEED)] == row.split()[1:5]
 
 
 def test_ranks_cannot_exchange_data_in_files() -> None:
@@ -35,5 +56,5 @@ def test_ranks_cannot_exchange_data_in_files() -> None:
         "tensor.add_(torch.load(f'/tmp/{(dist.get_rank() + 1) % dist.get_world_size()}'))",
     )
     source = TEMPLATE.replace("    dist.all_reduce(tensor)", "\n".join(f"    {line}" for line in lines) + "\n   ")
-    (found,) = judged("all_reduce", source, "mine", 7, Sandbox())
+    (found,) = judged("all_reduce", source, "mine", SEED, Sandbox())
     assert "FileNotFoundError" in found.fault and "challenges/mine.py" in found.fault

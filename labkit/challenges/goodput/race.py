@@ -19,7 +19,7 @@ from labkit.trace import Event, Kind, Trace
 TIMEOUT = 120.0
 """Seconds for one storm, on the clock of this machine."""
 PUBLISHED = (1, 2, 3, 4)
-"""Seeds of the storms that everybody knows."""
+"""Seeds of the published storms."""
 _DRIVER = "from labkit.challenges.goodput.ranks import play_on_ranks\n"
 TEMPLATE = '''"""My policy for `labkit challenge goodput`: one file, which imports the standard library."""
 
@@ -45,7 +45,7 @@ class Policy:
                nodes       that are training
                ready       nodes that can be taken in: a crashed one is repaired in 1800 s, an excluded one is ready
                slowdown    {"7": 1.5}: nodes that are slow now, and how many times as long they compute; others sound
-               crashed     the node that has crashed since the last decision; -1: none
+               crashed     the node that has crashed since the last decision, the last of several; -1: none
         """
         since = state["steps"] - state["saved"]
         return ("save", 0) if since >= 300 else ("train", 300 - since)
@@ -53,7 +53,7 @@ class Policy:
 
 
 def _storms(seed: int | None) -> dict[str, int]:
-    """Return the storms' seeds by name; the names do not tell them."""
+    """Return the storms' seeds by name; a name does not say the seed."""
     seeds = PUBLISHED if seed is None else [1_000 * (seed + 1) + number for number in range(len(PUBLISHED))]
     return {f"storm {number}": one for number, one in enumerate(seeds, 1)}
 

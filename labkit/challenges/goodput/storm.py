@@ -52,7 +52,7 @@ class State(TypedDict):
     slowdown: dict[str, float]
     """By node that is training: how many times as long it computes as a sound one, if it is slow."""
     crashed: int
-    """The node that has crashed since the last decision; -1: none."""
+    """The node that has crashed since the last decision, the last one if there were several; -1: none."""
 
 
 class Span(NamedTuple):
@@ -188,18 +188,17 @@ class Storm:
 
     def _crash(self) -> None:
         """The next node crashes: without it, on to the last checkpoint. The last node is waited for."""
-        node = min(self._nodes, key=self._crash_of)
+        node = self._crashed = min(self._nodes, key=self._crash_of)
         self.seconds = self._crash_of(node)
         self._nodes.remove(node)
         self._crashes[node] = [at for at in self._crashes[node] if at > self.seconds + REPAIR_SECONDS]
         self._repaired[node] = self.seconds + REPAIR_SECONDS
         self.spans.append(Span((node,), "repair", self.seconds, self.seconds + REPAIR_SECONDS))
         if not self._nodes:
-            node = min(self._repaired, key=lambda one: self._repaired[one])
-            self.seconds = max(self.seconds, self._repaired.pop(node))
-            self._nodes = [node]
+            first = min(self._repaired, key=lambda one: self._repaired[one])
+            self.seconds = max(self.seconds, self._repaired.pop(first))
+            self._nodes = [first]
         self._restart()
-        self._crashed = node
 
     def _note(self, what: str, start: float, end: float) -> None:
         self.spans.append(Span(tuple(self._nodes), what, start, end))
