@@ -73,9 +73,20 @@ def _of_last_error() -> Explanation:
 
 def page_about(error: BaseException) -> Explanation | None:
     """The page that explains an error; None if there is none."""
-    if isinstance(error, NameError):
-        return None  # in the notebook itself: the page is about names that ranks do not know
+    if isinstance(error, NameError) or _is_name_error_of_a_module(error):
+        return None  # the page is about names of the notebook that a cell's ranks do not know
     return explain_error(texts(error))
+
+
+def _is_name_error_of_a_module(error: BaseException) -> bool:
+    """Whether a rank failed since one of the learner's modules, not the cell, uses a name that it does not have."""
+    failed = error.run.first_failure if isinstance(error, RankFailed) else None
+    return (
+        failed is not None
+        and failed.error is not None
+        and failed.error.type == "NameError"
+        and (failed.error.file.endswith(".py"))
+    )
 
 
 def texts(error: BaseException) -> Sequence[str]:
