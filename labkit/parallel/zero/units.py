@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from labkit.parallel.zero.flat_parameters import FlatParameters
 
@@ -69,7 +68,8 @@ def batch_norm_parameters(module: nn.Module) -> set[nn.Parameter]:
     """Return the weights and biases that batch norms in `module` have: they need the dtype of the running statistics,
     which 8 bits of mantissa would round away. torch's first FSDP leaves them out of mixed precision, too.
     """
-    norms = (part for part in module.modules() if isinstance(part, _BatchNorm))
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    norms = (part for part in module.modules() if isinstance(part, kinds))
     return {parameter for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
