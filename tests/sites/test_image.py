@@ -15,8 +15,6 @@ from overlays import needs_overlays
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "cluster" / "containers"
-sys.path.insert(0, str(CONTAINERS / "without_registry"))
-import package_settings  # noqa: E402
 
 
 def index_of_cpu_builds() -> list[str]:
@@ -28,8 +26,11 @@ def index_of_cpu_builds() -> list[str]:
     needed = found["install"][0]["metadata"].get("requires_dist", [])
     if any(re.match("nvidia|cuda", each) for each in needed):
         return []
-    own = package_settings.variables().get("PIP_INDEX_URL", "https://pypi.org/simple")
-    return ["--build-arg", f"CPU_INDEX={own}"]
+    # the default that pip's help names is the configured one
+    text = subprocess.run([sys.executable, "-m", "pip", "install", "--help"], capture_output=True, text=True).stdout
+    own = re.search(r"--index-url <url>.*?\(default\s+(\S+?)\)", text, re.DOTALL)
+    assert own is not None, text
+    return ["--build-arg", f"CPU_INDEX={own[1]}"]
 
 
 @pytest.mark.exhaustive
