@@ -19,9 +19,9 @@ RESTART_SECONDS = 120.0
 REPAIR_SECONDS = 1_800.0
 MTBF_SECONDS = 400_000.0
 """Mean time between crashes of a sound node."""
-LEMON = 40.0
+UNSOUND_FACTOR = 40.0
 """How many times as often an unsound node crashes."""
-STORM = 12.0
+STORM_FACTOR = 12.0
 """The same for all nodes during a storm."""
 MOST_DECISIONS = 2_000
 """Maximum decisions of a policy."""
@@ -78,8 +78,8 @@ class Storm:
         draw = random.Random(f"storm {self.seed}")
         horizon = 20 * STEPS
         storms = sorted(draw.uniform(0, 1.5 * STEPS) for _ in range(2))
-        lemons = draw.sample(range(NODES), 2)
-        self._crashes = [self._drawn_crashes(draw, node in lemons, storms, horizon) for node in range(NODES)]
+        unsound = draw.sample(range(NODES), 2)
+        self._crashes = [self._drawn_crashes(draw, node in unsound, storms, horizon) for node in range(NODES)]
         self._slow: list[list[tuple[float, float, float]]] = [[] for _ in range(NODES)]
         for _ in range(6):
             start = draw.uniform(0, 1.5 * STEPS)
@@ -89,13 +89,13 @@ class Storm:
         self._crashed = -1
 
     @staticmethod
-    def _drawn_crashes(draw: random.Random, lemon: bool, storms: list[float], horizon: float) -> list[float]:
+    def _drawn_crashes(draw: random.Random, is_unsound: bool, storms: list[float], horizon: float) -> list[float]:
         """Draw the times at which a node crashes if it is training then: a Poisson process, by thinning."""
-        times, now, highest = [], 0.0, STORM * (LEMON if lemon else 1.0) / MTBF_SECONDS
+        times, now, highest = [], 0.0, STORM_FACTOR * (UNSOUND_FACTOR if is_unsound else 1.0) / MTBF_SECONDS
         while now < horizon:
             now += draw.expovariate(highest)
             stormy = any(start <= now < start + 2_000 for start in storms)
-            if draw.random() < (1.0 if stormy else 1 / STORM):
+            if draw.random() < (1.0 if stormy else 1 / STORM_FACTOR):
                 times.append(now)
         return times
 
