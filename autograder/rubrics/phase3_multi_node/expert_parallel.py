@@ -567,6 +567,8 @@ def averaged(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # who does nothing raises nothing either
     dense = Dense(draw, [3, 4], 2, 1)
+    while (rows := dense.rows(2))[0] == rows[1]:  # as many each way: splits could be taken one for the other
+        dense = Dense(draw, [3, 4], 2, 1)
     dense.compare(ranks(2).call(submission.used_by(layered), dense.given(range(2), 2, average=True)).values)
     cases = ["num_experts", "top_k", "capacity_factor", "hidden", "x", "x ", "x  ", "routing", "journey", "module"]
     run = ranks(2).call(submission.used_by(misused), [Args(cases)] * 2)
