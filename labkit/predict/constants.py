@@ -111,7 +111,7 @@ FITTED = replace(
     lockstep_seconds=246e-6,
     crossing_seconds=650e-6,
 )
-"""Constants fitted to published training runs (docs/predict.md); `predict` uses them unless it is given others."""
+"""Constants fitted to published training runs (docs/predict_accuracy.md); `predict` uses them by default."""
 
 
 def share(table: Any, gpu: str, missing: float) -> float:
