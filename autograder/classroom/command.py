@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.markup import escape
 
-from autograder.classroom import configured, learner_view, login
+from autograder.classroom import configured, learner_view
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, add_learners, learners
+from autograder.classroom.logins import first_use
 from autograder.classroom.requirements import missing
 from autograder.classroom.site import Site
 from labkit import catalogue
@@ -53,7 +54,9 @@ def main(path: Path, count: int, demo: bool) -> int:
             folders.prepare_learner(name)
         learner_view.configure(folders)
         configured.configure_instructors(folders)
-        given = login.give_passwords(folders.hub / "passwords", site.course.instructors)
+        given = {}
+        if site.login.kind == "first-use":
+            given = first_use.give_passwords(folders.hub / "passwords", site.course.instructors)
         if demo:
             from autograder.classroom.demo import fill
 
@@ -66,12 +69,14 @@ def main(path: Path, count: int, demo: bool) -> int:
 def forget_password(path: Path, name: str) -> int:
     """Let a learner choose a new password, or give an instructor one; return the exit status. Raises `CommandError`."""
     site = sites.load(path)
+    if site.login.kind != "first-use":
+        raise CommandError(f"the hub keeps no passwords: people log in by {site.login.kind}")
     passwords = site.folder / "hub" / "passwords"
     if name not in (*site.course.instructors, *learners(site, site.folder)) or not passwords.parent.is_dir():
         raise CommandError(f"nobody of the course {site.course.name} is called {name!r}")
-    login.forget(passwords, name)
+    first_use.forget(passwords, name)
     if name in site.course.instructors:
-        print(f"the new password of {name}: {login.give_passwords(passwords, [name])[name]}")
+        print(f"the new password of {name}: {first_use.give_passwords(passwords, [name])[name]}")
     else:
         print(f"the next password that {name} enters is theirs")
     return 0
@@ -174,21 +179,31 @@ def _answers(site: Site) -> bool:
 
 def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]) -> None:
     """Print the address and who can log in."""
-    chosen = login.have_passwords(folders.hub / "passwords", people)
     address = site.hub.address.replace("0.0.0.0", socket.gethostname())
     console.print(f"JupyterHub is at [bold]{escape(address)}[/bold], with the course {site.course.name}")
+    if not people:
+        console.print(f"  no learners yet: write their names to {folders.root / 'learners.txt'}, or use --learners 3")
+    if site.login.kind == "first-use":
+        _announce_passwords(console, site, folders, people, given)
+    else:
+        console.print(f"  instructors: {', '.join(site.course.instructors)}", soft_wrap=True)
+        console.print(f"  learners: {', '.join(people)}", soft_wrap=True)
+        console.print(f"  they log in by {site.login.kind}", soft_wrap=True)
+    console.print(f"Everything is kept in {folders.root}. Ctrl-C stops the hub.", soft_wrap=True)
+    sys.stdout.flush()
+
+
+def _announce_passwords(
+    console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]
+) -> None:
+    chosen = first_use.have_passwords(folders.hub / "passwords", people)
     for name in site.course.instructors:
         password = f"password {given[name]} (shown once)" if name in given else "with the password shown before"
         console.print(f"  instructor {name}: {password}", soft_wrap=True)
-    waiting = [name for name in people if name not in chosen]
-    if not people:
-        console.print(f"  no learners yet: write their names to {folders.root / 'learners.txt'}, or use --learners 3")
-    if waiting:
+    if waiting := [name for name in people if name not in chosen]:
         console.print(f"  choose a password at their first login: {', '.join(waiting)}", soft_wrap=True)
     if chosen:
         console.print(f"  have chosen theirs: {', '.join(name for name in people if name in chosen)}", soft_wrap=True)
-    console.print(f"Everything is kept in {folders.root}. Ctrl-C stops the hub.", soft_wrap=True)
-    sys.stdout.flush()
 
 
 def _wait(hub: subprocess.Popen[bytes]) -> int:

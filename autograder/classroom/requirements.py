@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from autograder.classroom import proxy
-from autograder.classroom.site import Site
+from autograder.classroom.site import Login, Site
 from autograder.sandbox import Sandbox, SandboxUnavailable
 from labkit.commands import CommandError
 
@@ -18,12 +18,14 @@ _MODULES = {
     "jupyterhub": "jupyterhub",
     "firstuseauthenticator": "jupyterhub-firstuseauthenticator",
     "jupyterhub_idle_culler": "jupyterhub-idle-culler",
+    "oauthenticator": "oauthenticator",
+    "ltiauthenticator": "jupyterhub-ltiauthenticator",
 }
 
 
 def missing(site: Site) -> list[str]:
     """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
-    return [*_packages(), *_sandbox(), *_address(site), *_certificate(site)]
+    return [*_packages(), *_sandbox(), *_login(site.login), *_address(site), *_certificate(site)]
 
 
 def _packages() -> Iterator[str]:
@@ -41,6 +43,19 @@ def _sandbox() -> Iterator[str]:
         Sandbox().check()
     except SandboxUnavailable as problem:
         yield (f"learners' servers need a sandbox, so that they cannot reach each other's homes and ports: {problem}")
+
+
+def _login(login: Login) -> Iterator[str]:
+    if login.kind == "pam" and os.geteuid() != 0:
+        yield "only root can check the passwords of this machine's users: start the hub as root, or change [login]"
+    if login.kind == "openid" and login.openid is not None:
+        from autograder.classroom.logins.openid import endpoints, secret
+
+        for read in (endpoints, secret):
+            try:
+                read(login.openid)
+            except CommandError as problem:
+                yield str(problem)
 
 
 def _address(site: Site) -> Iterator[str]:

@@ -69,11 +69,40 @@ class Course(_Table):
     learners: list[UserName] = []
 
 
+Text = Annotated[str, Field(min_length=1)]
+
+
+class OpenID(_Table):
+    """An OpenID Connect provider, and which of its claims is the name."""
+
+    issuer: Address
+    client_id: Text
+    secret_file: Text
+    title: Text = "your account"
+    scopes: list[Text] = ["profile", "email"]
+    claim: Text = "preferred_username"
+    domain: str = ""
+
+
+class LTI(_Table):
+    """A learning platform that speaks LTI 1.3, and which claim of its launches is the name."""
+
+    issuer: Address
+    client_id: Text
+    authorize_url: Address
+    keys_url: Address
+    claim: Text = "email"
+    domain: str = ""
+
+
 class Login(_Table):
     """How people prove who they are."""
 
-    kind: Literal["first-use"] = "first-use"
+    kind: Literal["first-use", "pam", "openid", "lti"] = "first-use"
     shortest_password: Annotated[int, Field(ge=4, le=100)] = 8
+    pam_service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")] = "login"
+    openid: OpenID | None = None
+    lti: LTI | None = None
 
 
 class Servers(_Table):
@@ -136,11 +165,16 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     if unknown := sorted(set(site.grading.on_submit) - phases):
         known = ", ".join(sorted(phases))
         found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
+    address = urlsplit(site.hub.address)
+    if site.login.kind in ("openid", "lti") and getattr(site.login, site.login.kind) is None:
+        found.append((("login", "kind"), f"the table [login.{site.login.kind}] is missing"))
+    elif site.login.kind == "lti" and address.scheme != "https" and address.hostname not in ("127.0.0.1", "localhost"):
+        found.append((("hub", "address"), "a learning platform opens the hub only by https://"))
     if bool(site.hub.certificate) != bool(site.hub.key):
         found.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
-    elif site.hub.certificate and urlsplit(site.hub.address).scheme != "https":
+    elif site.hub.certificate and address.scheme != "https":
         found.append((("hub", "address"), "with a certificate the address begins with https://"))
-    elif not site.hub.certificate and urlsplit(site.hub.address).scheme == "https":
+    elif not site.hub.certificate and address.scheme == "https":
         found.append((("hub", "address"), "https needs a certificate and a key"))
     return found
 
@@ -170,19 +204,19 @@ def line_of(text: str, place: tuple[int | str, ...]) -> int:
 
     An entry of a list has the line of its own value where that is on a line by itself, else that of the list.
     """
-    keys = [str(part) for part in place if isinstance(part, str)]
+    keys = [part for part in place if isinstance(part, str)]
     index = next((part for part in place if isinstance(part, int)), None)
-    table, best, lines = "", 1, text.splitlines()
+    table: list[str] = []
+    best, lines = 1, text.splitlines()
     for number, line in enumerate(lines, start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
-            table = header[1].strip()
-            if keys and table == keys[0]:
+            table = header[1].strip().split(".")
+            if keys[: len(table)] == table:
                 best = number
-        elif (entry := re.match(r"\s*([\w.\"-]+)\s*=", line)) and [
-            *filter(None, table.split(".")),
-            *entry[1].replace('"', "").split("."),
-        ] == keys[:2]:
-            return number if index is None else _line_of_value(lines, number, index)
+        elif entry := re.match(r"\s*([\w.\"-]+)\s*=", line):
+            found = [*table, *entry[1].replace('"', "").split(".")]
+            if len(found) > 1 and keys[: len(found)] == found:
+                return number if index is None else _line_of_value(lines, number, index)
     return best
 
 

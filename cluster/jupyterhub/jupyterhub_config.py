@@ -6,7 +6,7 @@
 import sys
 
 from autograder.classroom import configured, proxy
-from autograder.classroom.login import FirstUse
+from autograder.classroom.logins import configure as logins
 from autograder.classroom.spawner import SandboxSpawner, socket_url
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  JupyterHub defines it
@@ -26,11 +26,10 @@ c.JupyterHub.db_url = f"sqlite:///{folders.hub / 'jupyterhub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(folders.hub / "cookie_secret")
 c.ConfigurableHTTPProxy.pid_file = str(folders.hub / "proxy.pid")
 
-# --- Who: only the people of the course; see login.py
-c.JupyterHub.authenticator_class = FirstUse
-c.FirstUse.dbm_path = str(folders.hub / "passwords")
-c.FirstUse.min_password_length = site.login.shortest_password
-c.FirstUse.allowed_users = {*site.course.instructors, *classroom.learners}
+# --- Who: only the people of the course, whichever way they prove who they are
+logins.configure(c, classroom)
+c.Authenticator.allowed_users = {*site.course.instructors, *classroom.learners}
+c.Authenticator.allow_existing_users = False  # whoever leaves the list can no longer log in
 
 # --- Where: servers in sandboxes on this machine
 c.JupyterHub.spawner_class = SandboxSpawner

@@ -14,7 +14,7 @@ from autograder.classroom import check
 from autograder.classroom import site as sites
 from autograder.classroom.backup import backup, restore
 from autograder.classroom.folders import Folders, add_learners, learners
-from autograder.classroom.login import forget, give_passwords, have_passwords
+from autograder.classroom.logins.first_use import forget, give_passwords, have_passwords
 from labkit.commands import CommandError
 
 WRONG = {
@@ -28,7 +28,13 @@ WRONG = {
     'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
     'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
     'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
-    'folder = "x"\n[login]\nkind = "none"': "login.kind: Input should be 'first-use'",
+    'folder = "x"\n[login]\nkind = "openid"': "the table [login.openid] is missing",
+    'folder = "x"\n[login.lti]\nissuer = "lms.example"': "login.lti.issuer: 'lms.example' is not an address such as",
+    'address = "http://hub.example"\n[login]\nkind = "lti"\n[login.lti]\nissuer = "https://lms.example"\n'
+    'client_id = "lab"\nauthorize_url = "https://lms.example/a"\nkeys_url = "https://lms.example/k"': (
+        "a learning platform opens the hub only by https"
+    ),
+    'folder = "x"\n[login]\nkind = "none"': "login.kind: Input should be 'first-use', 'pam', 'openid' or 'lti'",
 }
 
 
@@ -39,7 +45,7 @@ def test_a_wrong_entry_is_named_with_its_file_and_line(tmp_path: Path, text: str
     with pytest.raises(CommandError) as caught:
         sites.load(path)
     line = 2 + len(text.splitlines())
-    if "needs a certificate" not in reason and "given together" not in reason:
+    if "needs a certificate" not in reason and "given together" not in reason and "only by https" not in reason:
         assert f"{path}:{line}: " in str(caught.value)
     assert reason in str(caught.value)
 

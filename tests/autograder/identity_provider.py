@@ -1,0 +1,154 @@
+"""A stand-in for a university: an OpenID Connect provider and a learning platform that speaks LTI 1.3.
+
+It speaks the real protocols: discovery, authorization codes with PKCE, client secrets, launches signed by RS256.
+`Provider.person` is whoever is signed in there.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+CLIENT, SECRET = "the-lab", "a secret of the provider's"
+_LTI = "https://purl.imsglobal.org/spec/lti/claim/"
+
+
+@dataclass
+class Provider:
+    """`address` by OpenID Connect, `platform` by LTI: two sites for a browser, one server."""
+
+    port: int
+    person: dict[str, Any] = field(default_factory=dict)
+    """Claims of whoever is signed in there."""
+    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+    signs_with: rsa.RSAPrivateKey | None = None
+    """Another key than the published one: launches are forged."""
+    codes: dict[str, str] = field(default_factory=dict)
+    """PKCE challenges by authorization code; each code is taken once."""
+    tokens: set[str] = field(default_factory=set)
+    launches: list[str] = field(default_factory=list)
+    """Signed launches, to be sent again by a test."""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def platform(self) -> str:
+        return f"http://localhost:{self.port}"
+
+    # OpenID Connect -----------------------------------------------------------------------------------------------
+
+    def discovery(self) -> dict[str, str]:
+        return {
+            "issuer": self.address,
+            "authorization_endpoint": f"{self.address}/authorize",
+            "token_endpoint": f"{self.address}/token",
+            "userinfo_endpoint": f"{self.address}/userinfo",
+        }
+
+    def authorize(self, asked: dict[str, str]) -> str:
+        """Return where the browser goes on."""
+        assert asked["client_id"] == CLIENT and asked["code_challenge_method"] == "S256", asked
+        code = secrets.token_urlsafe()
+        self.codes[code] = asked["code_challenge"]
+        return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+
+    def token(self, asked: dict[str, str], authorization: str) -> dict[str, str]:
+        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        assert asked.get("client_secret") == SECRET or authorization == f"Basic {basic}", "another secret"
+        proof = hashlib.sha256(asked["code_verifier"].encode()).digest()
+        assert base64.urlsafe_b64encode(proof).decode().rstrip("=") == self.codes.pop(asked["code"])
+        token = secrets.token_urlsafe()
+        self.tokens.add(token)
+        return {"access_token": token, "token_type": "Bearer"}
+
+    # LTI 1.3 ------------------------------------------------------------------------------------------------------
+
+    def keys(self) -> dict[str, Any]:
+        public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
+        return {"keys": [{**public, "kid": "first", "alg": "RS256", "use": "sig"}]}
+
+    def launch(self, asked: dict[str, str]) -> str:
+        """Return the page that posts a signed launch to the tool."""
+        assert asked["client_id"] == CLIENT and asked["response_mode"] == "form_post", asked
+        now = int(time.time())
+        claims = {
+            "iss": self.platform, "aud": CLIENT, "sub": "42", "iat": now, "exp": now + 300, "nonce": asked["nonce"],
+            f"{_LTI}message_type": "LtiResourceLinkRequest", f"{_LTI}version": "1.3.0", f"{_LTI}deployment_id": "1",
+            f"{_LTI}target_link_uri": "/", f"{_LTI}resource_link": {"id": "link"}, f"{_LTI}roles": [], **self.person,
+        }  # fmt: skip
+        signed = jwt.encode(claims, self.signs_with or self.key, algorithm="RS256", headers={"kid": "first"})
+        self.launches.append(signed)
+        fields = "".join(
+            f'<input type="hidden" name="{name}" value="{html.escape(value)}">'
+            for name, value in {"id_token": signed, "state": asked["state"]}.items()
+        )
+        action = html.escape(asked["redirect_uri"])
+        return f'<form method="post" action="{action}">{fields}</form><script>document.forms[0].submit()</script>'
+
+
+@contextmanager
+def identity_provider() -> Iterator[Provider]:
+    """Run one until the end of the context."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer({name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()})
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self.answer({name: values[0] for name, values in parse_qs(body).items()})
+
+        def answer(self, asked: dict[str, str]) -> None:
+            match urlsplit(self.path).path:
+                case "/.well-known/openid-configuration":
+                    self.send(json.dumps(provider.discovery()))
+                case "/authorize":
+                    self.send_response(302)
+                    self.send_header("Location", provider.authorize(asked))
+                    self.end_headers()
+                case "/token":
+                    self.send(json.dumps(provider.token(asked, self.headers.get("Authorization", ""))))
+                case "/userinfo":
+                    assert self.headers["Authorization"].removeprefix("Bearer ") in provider.tokens
+                    self.send(json.dumps({"sub": "42", **provider.person}))
+                case "/keys":
+                    self.send(json.dumps(provider.keys()))
+                case "/launch":
+                    self.send(provider.launch(asked), "text/html")
+                case other:
+                    self.send_error(404, other)
+
+        def send(self, text: str, kind: str = "application/json") -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    provider = Provider(server.server_port)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield provider
+    finally:
+        server.shutdown()
+        server.server_close()
