@@ -54,6 +54,8 @@ def add(commands: Any) -> None:
     hub.add_argument("--new-password", metavar="NAME", help="forget a password; an instructor is given a new one")
     hub.add_argument("--backup", type=Path, metavar="FILE", help="write the whole classroom to FILE, a .tar.gz")
     hub.add_argument("--restore", type=Path, metavar="FILE", help="make the classroom from a backup")
+    hub.add_argument("--roster", action="store_true", help="let the learners of the learning platform's course log in")
+    hub.add_argument("--send-marks", metavar="ASSIGNMENT", help="send an assignment's marks to the learning platform")
     hub.set_defaults(run=_hub)
 
     verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
@@ -126,6 +128,12 @@ def _hub(options: argparse.Namespace) -> int:
         from autograder.classroom import backup
 
         return backup.backup(site, options.backup) if options.backup else backup.restore(site, options.restore)
+    if options.roster or options.send_marks:
+        from autograder.classroom import platform_commands
+
+        if options.roster:
+            return platform_commands.roster(site)
+        return platform_commands.send_marks(site, options.send_marks)
     from autograder.classroom import check, command
 
     if options.check:

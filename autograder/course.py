@@ -162,6 +162,11 @@ class Course:
             exporter.export(gradebook)
             return list(exporter.grades(gradebook))
 
+    def grades(self, assignment: str) -> list[Grade]:
+        """Return all learners' grades for one assignment."""
+        with self._gradebook() as gradebook:
+            return Table(config=self.config, assignment=[assignment]).grades(gradebook)
+
     def _gradebook(self) -> Gradebook:
         database = CourseDirectory(config=self.config).db_url
         new_gradebook.begin(database)

@@ -91,6 +91,7 @@ class LTI(_Table):
     client_id: Text
     authorize_url: Address
     keys_url: Address
+    token_url: Address | None = None
     claim: Text = "email"
     domain: str = ""
 

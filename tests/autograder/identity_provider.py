@@ -1,6 +1,7 @@
 """A stand-in for a university: an OpenID Connect provider and a learning platform that speaks LTI 1.3.
 
-It speaks the real protocols: discovery, authorization codes with PKCE, client secrets, launches signed by RS256.
+It speaks the real protocols: discovery, authorization codes with PKCE, client secrets, launches signed by RS256, tokens
+for signed assertions, a roster in pages, columns of marks.
 `Provider.person` is whoever is signed in there.
 """
 
@@ -50,6 +51,34 @@ class Provider:
     @property
     def platform(self) -> str:
         return f"http://localhost:{self.port}"
+
+    # Services of LTI 1.3 ------------------------------------------------------------------------------------------
+
+    tool_keys: str = ""
+    """Where the tool shows its public keys."""
+    members: list[dict[str, Any]] = field(default_factory=list)
+    columns: list[dict[str, Any]] = field(default_factory=list)
+    scores: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    """The last score by column and person."""
+
+    def services(self) -> dict[str, Any]:
+        """Return the claims of a launch that tell where they are."""
+        return {
+            "https://purl.imsglobal.org/spec/lti-nrps/claim/namesroleservice": {
+                "context_memberships_url": f"{self.platform}/members?page=0"
+            },
+            "https://purl.imsglobal.org/spec/lti-ags/claim/endpoint": {"lineitems": f"{self.platform}/columns"},
+            f"{_LTI}context": {"id": "7", "title": "Distributed training"},
+        }
+
+    def service_token(self, asked: dict[str, str]) -> dict[str, str]:
+        assertion, address = asked["client_assertion"], f"{self.platform}/service-token"
+        key = jwt.PyJWKClient(self.tool_keys).get_signing_key_from_jwt(assertion).key
+        claims = jwt.decode(assertion, key, algorithms=["RS256"], audience=address, issuer=CLIENT)
+        assert claims["sub"] == CLIENT and asked["grant_type"] == "client_credentials"
+        token = secrets.token_urlsafe()
+        self.tokens.add(token)
+        return {"access_token": token}
 
     # OpenID Connect -----------------------------------------------------------------------------------------------
 
@@ -112,7 +141,28 @@ def identity_provider() -> Iterator[Provider]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self.answer({name: values[0] for name, values in parse_qs(body).items()})
+            if self.headers["Content-Type"].endswith("+json"):
+                self.take(json.loads(body))
+            else:
+                self.answer({name: values[0] for name, values in parse_qs(body).items()})
+
+        def take(self, body: dict[str, Any]) -> None:
+            """Take what a tool writes: a new column, or a score for one."""
+            self.identify()
+            kind, path = self.headers["Content-Type"], urlsplit(self.path).path
+            if path == "/columns":
+                assert kind == "application/vnd.ims.lis.v2.lineitem+json"
+                number = len(provider.columns)
+                provider.columns.append({"id": f"{provider.platform}/columns/{number}?type=lti", **body})
+                self.send(json.dumps(provider.columns[-1]))
+            else:
+                assert kind == "application/vnd.ims.lis.v1.score+json" and path.endswith("/scores"), path
+                assert urlsplit(self.path).query == "type=lti", self.path
+                provider.scores[path.split("/")[-2], body["userId"]] = body
+                self.send("{}")
+
+        def identify(self) -> None:
+            assert self.headers["Authorization"].removeprefix("Bearer ") in provider.tokens
 
         def answer(self, asked: dict[str, str]) -> None:
             match urlsplit(self.path).path:
@@ -125,18 +175,30 @@ def identity_provider() -> Iterator[Provider]:
                 case "/token":
                     self.send(json.dumps(provider.token(asked, self.headers.get("Authorization", ""))))
                 case "/userinfo":
-                    assert self.headers["Authorization"].removeprefix("Bearer ") in provider.tokens
+                    self.identify()
                     self.send(json.dumps({"sub": "42", **provider.person}))
                 case "/keys":
                     self.send(json.dumps(provider.keys()))
                 case "/launch":
                     self.send(provider.launch(asked), "text/html")
+                case "/service-token":
+                    self.send(json.dumps(provider.service_token(asked)))
+                case "/columns":
+                    self.identify()
+                    self.send(json.dumps(provider.columns))
+                case "/members":  # two on each page
+                    self.identify()
+                    first = 2 * int(asked["page"])
+                    more = f"{provider.platform}/members?page={int(asked['page']) + 1}"
+                    link = {"Link": f'<{more}>; rel="next"'} if provider.members[first + 2 :] else {}
+                    self.send(json.dumps({"members": provider.members[first : first + 2]}), **link)
                 case other:
                     self.send_error(404, other)
 
-        def send(self, text: str, kind: str = "application/json") -> None:
+        def send(self, text: str, kind: str = "application/json", **headers: str) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", kind)
+            for name, value in {"Content-Type": kind, **headers}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text.encode())
 

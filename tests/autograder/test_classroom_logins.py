@@ -13,15 +13,18 @@ import requests
 from classroom_in_browser import FLAGS
 from cryptography.hazmat.primitives.asymmetric import rsa
 from identity_provider import CLIENT, SECRET, Provider, identity_provider
+from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page, sync_playwright
 from small_classroom import Classroom, small_classroom
 from system_packages import needs_packages, program
 from tornado.web import HTTPError
 
 from autograder.classroom import site as sites
+from autograder.classroom.learning_platform import Platform
 from autograder.classroom.logins.claims import user_name
 from autograder.classroom.logins.openid import endpoints
 from autograder.classroom.requirements import missing
+from autograder.marks import new_gradebook
 from autograder.sandbox import Sandbox
 from autograder.sandbox.bwrap import bwrap
 from labkit.commands import CommandError
@@ -131,8 +134,16 @@ def test_a_link_of_the_learning_platform_opens_the_hub(
         '"ada"',  # grace, who was on the list before, has left the course
         f'kind = "lti"\n[login.lti]\nissuer = "{provider.platform}"\nclient_id = "{CLIENT}"\n'
         f'authorize_url = "{provider.platform}/launch"\nkeys_url = "{provider.platform}/keys"\n'
-        'domain = "example.edu"\n',
+        f'token_url = "{provider.platform}/service-token"\ndomain = "example.edu"\n',
     )
+    provider.tool_keys = f"{classroom.address}/hub/lti13/keys"
+    provider.members = [
+        {"user_id": "1", "email": "ada@example.edu", "roles": ["Learner"], "status": "Active"},
+        {"user_id": "2", "email": "instructor@example.edu", "roles": ["Instructor"]},
+        {"user_id": "3", "email": "lin@example.edu", "roles": ["membership#Learner"]},
+        {"user_id": "4", "email": "eve@evil.example", "roles": ["Learner"]},
+        {"user_id": "5", "email": "grace@example.edu", "roles": ["Learner"], "status": "Inactive"},
+    ]
 
     def follow_link(name: str, **claims: object) -> Page:
         """Open the link of the course, as the platform's page does: from another site."""
@@ -153,6 +164,34 @@ def test_a_link_of_the_learning_platform_opens_the_hub(
         page = follow_link("ada")
         page.wait_for_url(f"{classroom.address}/hub/home")
         assert "ada" in page.inner_text(".navbar")
+        said = classroom.labkit("hub", "--site", str(classroom.site), "--roster")
+        assert "follow the link of the course on the learning platform once" in said.stderr
+        follow_link("instructor", **provider.services())
+        said = classroom.labkit("hub", "--site", str(classroom.site), "--roster")
+        assert said.stdout.startswith("2 learners on the platform, 1 of them new: lin"), said.stdout + said.stderr
+        assert said.returncode == 1 and "left out: 'eve@evil.example' is not an address @example.edu" in said.stderr
+        assert (classroom.folder / "learners.txt").read_text() == "lin\n"
+        platform = Platform(sites.load(classroom.site).login.lti, classroom.folder / "hub")
+        assert platform.send("phase1", 25.0, {"ada": 21.5, "lin": 0.0, "mallory": 25.0}) == ["mallory"]
+        platform.send("phase1", 25.0, {"ada": 23.0})
+        assert [column["label"] for column in provider.columns] == ["phase1"]
+        marks = {who: (score["scoreGiven"], score["scoreMaximum"]) for (_, who), score in provider.scores.items()}
+        assert marks == {"1": (23.0, 25.0), "3": (0.0, 25.0)}
+        release = classroom.folder / "course/release/small_phase/notebook.ipynb"
+        release.parent.mkdir(parents=True)
+        release.touch()
+        database = f"sqlite:///{classroom.folder / 'course/gradebook.db'}"
+        new_gradebook.begin(database)
+        with Gradebook(database) as gradebook:
+            gradebook.add_assignment("small_phase")
+            gradebook.add_notebook("notebook", "small_phase")
+            gradebook.add_grade_cell("cell", "notebook", "small_phase", max_score=3, cell_type="code")
+            gradebook.add_student("ada")  # who has handed in nothing
+        said = classroom.labkit("hub", "--site", str(classroom.site), "--send-marks", "small_phase")
+        assert "small_phase: 1 marks are on the learning platform, of 3 points" in said.stdout, said.stderr
+        assert provider.scores["1", "1"]["scoreGiven"] == 0 and provider.columns[1]["label"] == "small_phase"
+        said = classroom.labkit("hub", "--site", str(classroom.site), "--send-marks", "phase7")
+        assert said.returncode == 2 and "not released: phase7; there are: small_phase" in said.stderr
         assert "403" in follow_link("grace").inner_text("body")
         assert "403" in follow_link("mallory").inner_text("body")
         assert "401" in follow_link("ada", aud="another-tool").inner_text("body")

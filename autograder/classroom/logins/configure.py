@@ -30,4 +30,4 @@ def configure(c: Any, classroom: Classroom) -> None:
             from autograder.classroom.logins import lti
 
             assert login.lti is not None
-            lti.configure(c, login.lti)
+            lti.configure(c, classroom, login.lti)
