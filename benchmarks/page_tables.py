@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 Tables = Mapping[str, Callable[[], list[str]]]
@@ -22,16 +22,29 @@ def filled(page: str, tables: Tables, names: Iterable[str]) -> str:
     return page
 
 
-def main(description: str, page: Path, fill: Callable[[str], str], also: Callable[[], None] = lambda: None) -> int:
-    """Write what `fill` makes of the page, and do `also`; with --check only compare, and return 1 if it differs."""
+def main(
+    description: str,
+    page: Path,
+    fill: Callable[[str], str],
+    also: Callable[[], None] = lambda: None,
+    differing: Callable[[], Sequence[Path]] = tuple,
+) -> int:
+    """Write what `fill` makes of the page, and do `also`; with --check only compare, and return 1 if it differs.
+
+    differing: the files that `also` writes and that differ from what it would write.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something differs")
     options = parser.parse_args()
     old = page.read_text()
     new = fill(old)
     if options.check:
-        print(f"{page.name} is up to date" if new == old else f"{page} differs: run this without --check")
-        return int(new != old)
+        differ = [*([page] if new != old else []), *differing()]
+        for path in differ:
+            print(f"{path} differs: run this without --check")
+        if not differ:
+            print(f"{page.name} is up to date")
+        return int(bool(differ))
     also()
     page.write_text(new)
     return 0

@@ -1,13 +1,16 @@
 """Ten runs with something wrong, and the same runs cured: pictures and times for docs/performance.md, on virtual ranks.
 
-python benchmarks/sick_runs.py               # write the pictures and the table
-python benchmarks/sick_runs.py --check       # compare the table, and exit with 1 if it differs
+python benchmarks/sick_runs.py               # write pictures, the site's recordings of them, and the table
+python benchmarks/sick_runs.py --check       # compare recordings and table, and exit with 1 if one differs
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,12 @@ import page_tables
 from labkit import Job, Run, virtual
 from labkit.clusters.virtual import link, slow
 from labkit.plots import timelines
+from labkit.plots.traces.timeline import describe
+from labkit.site import live, recording
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "performance.md"
+LIVE = DOCS / "live" / PAGE.stem
 
 START = """
 import time, torch, torch.distributed as dist
@@ -126,20 +132,52 @@ CASES: Sequence[Case] = (
 )
 
 
-def write_pictures(folder: Path) -> None:
-    """`sick_N.png` and `cured_N.png` of each case, with equal time axes."""
-    for number, case in enumerate(CASES, 1):
-        sick, cured = case.runs()
-        pictures = timelines({f"run {number}": sick.trace, f"run {number}, cured": cured.trace})
+@functools.cache
+def runs() -> tuple[tuple[Run, Run], ...]:
+    """The sick run and the cured one of each case."""
+    return tuple(case.runs() for case in CASES)
+
+
+def write() -> None:
+    """Picture and recording of each run, `sick_N` and `cured_N`; both of a case have equal time axes."""
+    for number, pair in enumerate(runs(), 1):
+        pictures = timelines({title: run.trace for title, run in zip(_titles(number), pair, strict=True)})
         for kind, picture in zip(("sick", "cured"), pictures, strict=True):
-            (folder / f"{kind}_{number}.png").write_bytes(picture.png())
+            (DOCS / "images" / f"{kind}_{number}.png").write_bytes(picture.png())
+    LIVE.mkdir(parents=True, exist_ok=True)
+    for path, recorded in recordings():
+        path.write_text(recording.text(recorded))
+
+
+def recordings() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """File and content of each recording."""
+    for number, pair in enumerate(runs(), 1):
+        longest = max(run.trace.seconds for run in pair)
+        for kind, title, run in zip(("sick", "cured"), _titles(number), pair, strict=True):
+            yield LIVE / f"{kind}_{number}.json", recording.timeline(run.trace, title, describe(run.trace), longest)
+
+
+def differing() -> list[Path]:
+    """Files of recordings that differ from what `write` would write."""
+    wanted = dict(recordings())
+    found = {path: live.recorded(f"{LIVE.name}/{path.stem}") for path in {*wanted, *LIVE.glob("*.json")}}
+    return sorted(path for path, recorded in found.items() if _unpacked(recorded) != _unpacked(wanted.get(path)))
+
+
+def _titles(number: int) -> tuple[str, str]:
+    return f"run {number}", f"run {number}, cured"
+
+
+def _unpacked(recorded: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Columns as bytes: versions of zlib compress them differently."""
+    return recorded and {**recorded, "data": zlib.decompress(base64.b64decode(recorded["data"]))}
 
 
 def table() -> list[str]:
     """A row for each case: what is wrong, and both times."""
     lines = ["| run | what is wrong | ms | cured, ms |", "|--:|---|--:|--:|"]
-    for number, case in enumerate(CASES, 1):
-        sick, cured = (run.trace.seconds * 1e3 for run in case.runs())
+    for number, (case, pair) in enumerate(zip(CASES, runs(), strict=True), 1):
+        sick, cured = (run.trace.seconds * 1e3 for run in pair)
         lines.append(f"| {number} | {case.name} | {sick:.1f} | {cured:.1f} |")
     return lines
 
@@ -150,4 +188,4 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(page_tables.main(__doc__ or "", PAGE, filled, also=lambda: write_pictures(DOCS / "images")))
+    sys.exit(page_tables.main(__doc__ or "", PAGE, filled, also=write, differing=differing))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDTH = 7.6
 """Inches: 760 pixels in a notebook, about the width of a cell."""
 _PIXELS_PER_INCH = 100
-_SHARPER = 1.6
+SHARPER = 1.6
 """Pixels in the file per pixel on the page: crisp on a high-resolution screen, still a small file."""
 
 
@@ -50,9 +50,13 @@ class Picture(Figure):
         """Return the picture as PNG on white, small enough for a notebook under version control."""
         return _encoded(self._drawn(FigureCanvasAgg), "png")
 
-    def themed(self) -> tuple[bytes, bytes]:
-        """Return the picture for light and for dark pages as lossless WebP: for browsers, smaller than PNG."""
-        return _encoded(self._drawn(FigureCanvasAgg), "webp"), _encoded(self._drawn(DarkCanvas), "webp")
+    def themed(self, sharper: float = SHARPER) -> tuple[bytes, bytes]:
+        """Return the picture for light and for dark pages as lossless WebP: for browsers, smaller than PNG.
+
+        sharper: pixels in the file per pixel on the page.
+        """
+        light, dark = (self._drawn(canvas, sharper) for canvas in (FigureCanvasAgg, DarkCanvas))
+        return _encoded(light, "webp"), _encoded(dark, "webp")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -73,8 +77,8 @@ class Picture(Figure):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         return self.mimebundle()
 
-    def _drawn(self, canvas: type[FigureCanvasAgg]) -> Image.Image:
-        self.set_dpi(_PIXELS_PER_INCH * _SHARPER)
+    def _drawn(self, canvas: type[FigureCanvasAgg], sharper: float = SHARPER) -> Image.Image:
+        self.set_dpi(_PIXELS_PER_INCH * sharper)
         try:
             drawn: Any = canvas(self)
             drawn.draw()

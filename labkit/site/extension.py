@@ -32,7 +32,7 @@ def _inline(visitor: Any, node: nodes.math) -> None:
 
 
 def _block(visitor: Any, node: nodes.math_block) -> None:
-    visitor.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    visitor.body.append(f'<div class="math" tabindex="0">{tex2mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 

@@ -1,7 +1,7 @@
 """Pictures that stay alive on the site: recordings, and the notebooks' own viewer and player, as files of a page.
 
-`labkit.site.recording` makes the recordings. Pages are opened as files, too, where browsers load scripts and no JSON:
-so each recording is staged as a script of one call.
+`labkit.site.recording` makes the recordings of notebooks. Pages are opened as files, too, where browsers load scripts
+and no JSON: so each recording is staged as a script of one call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def recordings() -> Iterator[Path]:
 
 @functools.cache
 def recorded(name: str) -> dict[str, Any] | None:
-    """The recording `EXERCISE/CELL`; None if there is none."""
+    """The recording `EXERCISE/CELL` or `PAGE/PICTURE`; None if there is none."""
     path = root() / "docs" / "live" / f"{name}.json"
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
     return found

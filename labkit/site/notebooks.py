@@ -20,13 +20,11 @@ from nbformat import NotebookNode
 
 from labkit.catalogue import Exercise, all_exercises
 from labkit.site import live
-from labkit.site.places import rewrite
+from labkit.site.places import COPIED, rewrite
 
 WITHOUT_OUTPUT = ("%%exercise", "%check", "%hint", "%solution", "from labkit import grade")
 """First words of cells whose outputs show what a solution does, or were written for the learner's own."""
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-COPIED = "copied"
-"""Folder of the staged files that the site has as they are."""
 SHORTEST = 16
 """Letters of a solution's line that is masked; shorter ones occur everywhere."""
 DARK = re.compile(r"background: url\(data:image/webp;base64,([\w+/=]+)\)")

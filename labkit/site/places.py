@@ -14,6 +14,8 @@ SOURCES = ("labkit", "autograder", "cluster", "benchmarks", "tests")
 NEVER = ("autograder/rubrics", "autograder/rubric_support", "solutions", "labkit/checks/visible", "tests/exercises")
 """Folders of which the site shows nothing: they hold solutions, hidden checks, or hints."""
 
+COPIED = "copied"
+"""Folder of the staged files that the site has as they are."""
 HERE = "here"
 """Scheme of addresses that Sphinx passes on unchanged, without the scheme: pages that it does not write."""
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,18 @@ import numpy as np
 from labkit.catalogue import Exercise, all_exercises, root
 from labkit.notebook.stepper import Stepper
 from labkit.notebook.viewer import Viewer, packed
-from labkit.plots.picture import Picture
+from labkit.plots.picture import SHARPER, Picture
 from labkit.plots.traces.timeline import heading, shown
 from labkit.site.notebooks import source_hash
 from labkit.trace import Trace
 from labkit.trace.critical_path import critical_path
 
 MOST_BYTES = 800_000
-"""Of a file: a longer one is not written, and the site shows the still picture."""
+"""Of a file. A player whose file would be longer has frames of one pixel per pixel on the page; if they are still too
+many, nothing is written, and the site shows the still picture.
+"""
+LEFT_OUT = "left_out.txt"
+"""In the folder of new recordings: a line for each that is too long."""
 
 
 def folder(exercise: Exercise) -> Path:
@@ -51,6 +56,7 @@ def record(exercise: Exercise) -> list[Path]:
     with tempfile.TemporaryDirectory() as scratch, client.setup_kernel(env=_environment(Path(scratch))):
         made = Path(scratch) / "recordings"
         made.mkdir()
+        (made / LEFT_OUT).touch()
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
                 arguments = f"{str(made / f'{cell.id}.json')!r}, {source_hash(cell.source)!r}"
@@ -58,6 +64,8 @@ def record(exercise: Exercise) -> list[Path]:
                 # not in the history: events name the lines of numbered cells
                 client.execute_cell(nbformat.v4.new_code_cell(begin), number, store_history=False)
             client.execute_cell(cell, number)
+        print((made / LEFT_OUT).read_text(), end="")
+        (made / LEFT_OUT).unlink()
         place = folder(exercise)
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(made, place)
@@ -91,52 +99,69 @@ def _record_pictures() -> None:
 
     def picture_bundle(self: Picture) -> Any:
         if self.trace is not None and self.trace.clock == "modelled":  # other runs are never the notebook's
-            _write(timeline(self.trace, self.title, self.alt))
+            _write([timeline(self.trace, self.title, self.alt)])
         return still(self)
 
     def viewer_bundle(self: Viewer, **kwargs: Any) -> Any:
         bundle = zoomable(self, **kwargs)
-        _write(timeline(self._trace, self._title, bundle[1]["image/png"]["alt"]))
+        _write([timeline(self._trace, self._title, bundle[1]["image/png"]["alt"])])
         return bundle
 
     def new_player(self: Stepper, draw: Any, about: dict[str, Any]) -> None:
         player(self, draw, about)
-        _write({"kind": "stepper", "about": about, "frames": [_frame(draw(n), n) for n in range(about["last"] + 1)]})
+        pictures = [draw(step) for step in range(about["last"] + 1)]
+        ways = (_frames(pictures, sharper) for sharper in (SHARPER, 1.0))
+        _write({"kind": "stepper", "about": about, "frames": frames} for frames in ways)
 
     Picture.mimebundle = picture_bundle  # type: ignore[method-assign]
     Viewer._repr_mimebundle_ = viewer_bundle  # type: ignore[method-assign]
     Stepper.__init__ = new_player  # type: ignore[method-assign]
 
 
-def timeline(trace: Trace, title: str, alt: str) -> dict[str, Any]:
-    """The recording of a timeline: what the viewer is sent, with the critical path; `alt` as of the still picture."""
+def timeline(trace: Trace, title: str, alt: str, at_least: float = 0.0) -> dict[str, Any]:
+    """The recording of a timeline: what the viewer is sent, with the critical path; `alt` as of the still picture.
+
+    at_least: minimum length of the time axis, in seconds.
+    """
     trace = shown(trace)
     about, data = packed(trace)
     steps = critical_path(trace).steps
     path = np.array([(step.rank, step.start, step.end) for step in steps], dtype="<f8").tobytes()
     about |= {"title": heading(trace, title), "alt": alt}
-    return {"kind": "viewer", "about": about, "data": _text(data), "path": _text(path)}
+    if at_least > trace.seconds:
+        about["axis"] = at_least
+    return {"kind": "viewer", "about": about, "data": _base64(data), "path": _base64(path)}
 
 
-def _frame(picture: Picture, step: int) -> dict[str, Any]:
-    width, height = picture.size
-    light, dark = (_text(image) for image in picture.themed())
-    return {"step": step, "alt": picture.alt, "width": width, "height": height, "light": light, "dark": dark}
+def _frames(pictures: list[Picture], sharper: float) -> list[dict[str, Any]]:
+    frames = []
+    for step, picture in enumerate(pictures):
+        (width, height), (light, dark) = picture.size, picture.themed(sharper)
+        frame = {"step": step, "alt": picture.alt, "width": width, "height": height}
+        frames.append({**frame, "light": _base64(light), "dark": _base64(dark)})
+    return frames
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _write(recording: dict[str, Any]) -> None:
+def text(recording: dict[str, Any]) -> str:
+    """The content of a recording's file."""
+    return json.dumps(recording, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _write(ways: Iterable[dict[str, Any]]) -> None:
+    """Write the running cell's recording, in the first of several ways that is short enough."""
     assert _cell is not None
     path, source = _cell
-    text = json.dumps({"source": source, **recording}, ensure_ascii=False, separators=(",", ":")) + "\n"
-    if len(text.encode()) > MOST_BYTES:
-        print(f"{path.name} would have {len(text.encode()):,} bytes: not recorded")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)  # the last picture of a cell counts: a player follows its first frame
+    for recording in ways:
+        content = text({"source": source, **recording})
+        if len(content.encode()) <= MOST_BYTES:
+            path.write_text(content)  # the last picture of a cell counts: a player follows its first frame
+            return
+    with (path.parent / LEFT_OUT).open("a") as lines:
+        lines.write(f"{path.name} would have {len(content.encode()):,} bytes: not recorded\n")
 
 
 def main() -> int:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from labkit.catalogue import root
 from labkit.site import course_map, documents, live, notebooks, reference
-from labkit.site.notebooks import COPIED
-from labkit.site.places import place
+from labkit.site.places import COPIED, place
 from labkit.site.sources import source_page
 
 Content = str | bytes

@@ -39,6 +39,7 @@ def test_sick_runs_are_as_the_page_says_and_cures_help() -> None:
     assert sick_runs.filled(page) == page, "run python benchmarks/sick_runs.py"
     rows = [row.split("|") for row in sick_runs.table()[2:]]
     assert len(rows) == 10
+    assert sick_runs.differing() == [], "run python benchmarks/sick_runs.py"
     assert all(float(cured) < float(sick) for *_, sick, cured, _ in rows)
 
 

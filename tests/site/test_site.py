@@ -69,6 +69,8 @@ QUESTIONS = {
 """Each question's page, and words of its answer."""
 SHOWN = ("index", "course-map", "predict", "notebooks/phase3_multi_node/10_ring_allreduce", "reference/labkit.clusters")
 """Pages that are looked at in a browser: one of each kind."""
+SICK_RUNS = "performance"
+"""The page with ten runs and their cures."""
 
 
 release = functools.cache(notebooks.release)
@@ -269,9 +271,29 @@ def test_pictures_are_alive_without_a_kernel(site: Site, browser: Browser) -> No
     tab.context.close()
 
 
+def test_sick_runs_are_alive_on_equal_axes(site: Site, browser: Browser) -> None:
+    tab = opened(browser, site, SICK_RUNS, width=390)
+    assert tab.locator(".labkit-live").count() == 20
+    sick, cured = (tab.locator(f'.labkit-live[data-name="{SICK_RUNS}/{kind}_1"]') for kind in ("sick", "cured"))
+    expect(sick.locator(".still img")).to_have_attribute("alt", "Run 1: timeline of four ranks")
+    cured.evaluate("place => place.closest('details').setAttribute('open', '')")
+    for place in (sick, cured):
+        place.scroll_into_view_if_needed()
+        expect(place).to_have_attribute("data-state", "live")
+        expect(place.locator(".still")).to_be_hidden()
+    shown = [place.locator(".labkit-viewer[data-to]").get_attribute("data-to") for place in (sick, cured)]
+    assert shown[0] == shown[1], "a cured run would look as long as the sick one"
+    cured.locator("canvas").focus()
+    tab.keyboard.press("+")
+    expect(cured.locator(".range")).to_have_text(re.compile("shown"))
+    assert tab.evaluate("document.scrollingElement.scrollWidth") <= 390
+    assert barriers(tab, "html") == []
+    tab.context.close()
+
+
 def test_a_recording_shows_what_the_notebook_s_picture_shows() -> None:
     known = {exercise.short_name: exercise for exercise in all_exercises()}
-    recordings = list(live.recordings())
+    recordings = [path for path in live.recordings() if path.parent.name != SICK_RUNS]  # compared elsewhere
     assert len(recordings) > 20
     for path in recordings:
         cells = nbformat.read(known[path.parent.name].notebook, as_version=4).cells

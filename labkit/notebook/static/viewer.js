@@ -84,6 +84,7 @@ class Viewer {
         this.kinds = about.kinds;
         this.began = about.began;
         this.ended = about.began + (about.seconds || 1e-9);
+        this.limit = about.began + (about.axis || about.seconds || 1e-9); // beside a longer run, beyond its end
         this.path = new Float64Array(0);
         this.pointer = null; // position over the canvas, in pixels
         this.hovered = -1; // index of the event under it
@@ -91,7 +92,7 @@ class Viewer {
         this.build();
         this.lane = this.usualLane();
         this.top = 0;
-        [this.from, this.to] = [this.began, this.ended];
+        [this.from, this.to] = [this.began, this.limit];
         this.listen();
     }
 
@@ -266,7 +267,7 @@ class Viewer {
     }
 
     isWhole() {
-        return this.from <= this.began && this.to >= this.ended;
+        return this.from <= this.began && this.to >= this.limit;
     }
 
     usualLane() {
@@ -277,22 +278,22 @@ class Viewer {
     whole() {
         this.lane = this.usualLane();
         this.top = 0;
-        this.show(this.began, this.ended);
+        this.show(this.began, this.limit);
     }
 
     /** Show the times from `from` to `to`, as far as the run goes. */
     show(from, to) {
-        const all = this.ended - this.began;
+        const all = this.limit - this.began;
         const span = Math.min(Math.max(to - from, Math.min(SHORTEST_VIEW, all)), all);
         const middle = (from + to) / 2;
-        this.from = Math.min(Math.max(middle - span / 2, this.began), this.ended - span);
+        this.from = Math.min(Math.max(middle - span / 2, this.began), this.limit - span);
         this.to = this.from + span;
         this.redraw();
     }
 
     /** Scale the visible time span by `factor`; the time at pixel `x` stays where it is. */
     zoom(factor, x = GUTTER + this.across() / 2) {
-        const all = this.ended - this.began;
+        const all = this.limit - this.began;
         const share = Math.min(Math.max((x - GUTTER) / this.across(), 0), 1);
         const held = this.from + share * (this.to - this.from);
         const span = Math.min(Math.max((this.to - this.from) * factor, Math.min(SHORTEST_VIEW, all)), all);
