@@ -39,6 +39,7 @@ VIRTUAL = {
     "One rank skips a collective": GROUP + "if dist.get_rank() == 0:\n    dist.barrier()",
     "Ranks call different collectives": GROUP
     + "if dist.get_rank():\n    dist.barrier()\nelse:\n    dist.all_reduce(torch.ones(1))",
+    "Groups created in different orders": GROUP + "dist.new_group([dist.get_rank()])",
     "dtypes that differ": GROUP
     + "dist.all_reduce(torch.ones(4, dtype=torch.float32 if dist.get_rank() else torch.float64))",
     "A rank was waited for and failed": GROUP + "assert dist.get_rank() == 0\ndist.barrier()",
