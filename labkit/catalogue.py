@@ -37,6 +37,14 @@ def workspace() -> Path:
     return Path(os.environ.get("LABKIT_WORKSPACE") or root() / "workspace")
 
 
+def guides() -> Path:
+    """Return the folder of the guides where JupyterLab opens them: `docs/` of the course, or the link to it in a
+    workspace outside of the course (`labkit.progress.home` makes it), since JupyterLab then serves only the workspace.
+    """
+    folder, link = root() / "docs", workspace() / "docs"
+    return link if link.is_symlink() and os.path.realpath(link) == os.path.realpath(folder) else folder
+
+
 @dataclass(frozen=True)
 class Entry:
     """The facts that the catalogue states about one exercise."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from IPython.core.error import UsageError
 from IPython.display import Markdown, display
 
-from labkit.catalogue import root, workspace
+from labkit.catalogue import guides, root, workspace
 from labkit.clusters import RankFailed
 from labkit.explanations import Explanation, entries, explain_error, explain_word, similar_words
 from labkit.notebook.magics import Magic
@@ -107,22 +107,26 @@ def texts(error: BaseException) -> Sequence[str]:
 
 def shown(entry: Explanation, folder: Path) -> str:
     """The entry as Markdown, with links that hold in a notebook of `folder`."""
-    docs = root() / "docs"
 
     def link(match: re.Match[str]) -> str:
         address, _, anchor = match[1].partition("#")
         if "://" in address:
             return match[0]
-        target = (docs / address).resolve() if address else docs / entry.page
+        target = _opened((root() / "docs" / (address or entry.page)).resolve())
         place = _place(target, anchor) if anchor else ""
-        notebooks = (root() / "notebooks").resolve()
-        if target.is_relative_to(notebooks) and (own := workspace() / target.relative_to(notebooks)).exists():
-            target = own
         return f"]({os.path.relpath(target, folder)}{place})"
 
-    page = os.path.relpath(docs / entry.page, folder)
+    page = os.path.relpath(guides() / entry.page, folder)
     more = f"[{entry.page.removesuffix('.md')}]({page}#{quote(heading_id(entry.title))})"
     return f"**{entry.title}**\n\n{_LINK.sub(link, entry.text)}\n\nFrom the page {more}."
+
+
+def _opened(target: Path) -> Path:
+    """Where the learner opens a file of the course: their own notebook, a guide where JupyterLab has it."""
+    docs, notebooks = (root() / "docs").resolve(), (root() / "notebooks").resolve()
+    if target.is_relative_to(notebooks) and (own := workspace() / target.relative_to(notebooks)).exists():
+        return own
+    return guides() / target.relative_to(docs) if target.is_relative_to(docs) else target
 
 
 def _place(page: Path, anchor: str) -> str:

@@ -56,11 +56,21 @@ def write_home() -> Path:
 
 
 def _docs() -> str:
-    """Folder of the guides as seen from the page; empty where JupyterLab cannot open them: it serves the course only
-    where the workspace is in it."""
+    """Folder of the guides as seen from the page; empty if there is none.
+
+    Where the workspace is outside of the course, JupyterLab serves only the workspace. There a link to the guides is
+    made, unless the learner has something of that name: JupyterLab takes the notebooks' links to `../../docs` for it.
+    """
     folder, own = (root() / "docs").resolve(), workspace().resolve()
-    if not (folder / GUIDES[0][1]).is_file() or not own.is_relative_to(root().resolve()):
+    if not (folder / GUIDES[0][1]).is_file():
         return ""
+    if not own.is_relative_to(root().resolve()):
+        link = own / folder.name
+        if link.is_symlink() and not link.exists():  # to a course that has moved
+            link.unlink()
+        if not link.exists():
+            link.symlink_to(folder)
+        return link.name if link.resolve() == folder else ""
     return Path(os.path.relpath(folder, own)).as_posix()
 
 

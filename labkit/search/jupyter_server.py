@@ -1,4 +1,4 @@
-"""Jupyter's server answers `GET labkit/search?q=WORDS`: what the search box shows, and where the notebooks are."""
+"""Jupyter's server answers `GET labkit/search?q=WORDS`: what the search box shows, where guides and notebooks are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from labkit.catalogue import root, workspace
+from labkit.catalogue import guides, workspace
 from labkit.search.index import Hit, search
 
 
@@ -21,21 +21,24 @@ class SearchHandler(APIHandler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Answer with `hits`, and the folders of the solved notebooks and of the learner's: null where not served."""
+        """Answer with `hits`, and with folders, null where not served: the `guides`, the learner's `own` notebooks, and
+        the `solved` ones, to which guides link; beside a link to the guides that folder need not exist.
+        """
         served = Path(self.settings["server_root_dir"]).expanduser().resolve()
         hits = await asyncio.to_thread(search, self.get_query_argument("q", ""))  # reads the notebooks first
         shown = [_shown(hit, path) for hit in hits if (path := _within(served, hit.passage.path)) is not None]
-        folders = {"solved": _within(served, root() / "notebooks"), "own": _within(served, workspace())}
+        places = {"guides": guides(), "own": workspace(), "solved": guides().parent / "notebooks"}
+        folders = {name: _within(served, place) for name, place in places.items()}
         self.finish(json.dumps({"hits": shown, **folders}))
 
 
 def _within(served: Path, path: Path) -> str | None:
-    """The path as JupyterLab knows it; None if it is not below the folder that the server serves."""
+    """The path as JupyterLab knows it, "" for the folder that the server serves; None if it is not in that folder."""
     # not resolved: the folder itself may be reached through a link
     absolute = Path(os.path.abspath(path))
     for one in (absolute, absolute.resolve()):
         if one.is_relative_to(served):
-            return one.relative_to(served).as_posix()
+            return "" if one == served else one.relative_to(served).as_posix()
     return None
 
 

@@ -86,7 +86,8 @@ def small_classroom(root: Path) -> Classroom:
     template.write_text(re.sub(solution, r"\1raise NotImplementedError\n", second_exercise.SOLUTION, flags=re.DOTALL))
     shutil.copytree(ROOT / "cluster/jupyterhub", root / "cluster/jupyterhub")
     (root / "docs").mkdir()
-    shutil.copy(ROOT / "docs/glossary.md", root / "docs")
+    for page in ("glossary.md", "guide.md"):
+        shutil.copy(ROOT / "docs" / page, root / "docs")
     address = f"http://127.0.0.1:{free_port()}"
     site = root / "site.toml"
     site.write_text(

@@ -133,8 +133,9 @@ def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, 
 
 
 def test_a_learner_finds_the_guides(ada: Person) -> None:
-    asked = "from labkit.search import search\nprint({hit.passage.path.name for hit in search('barrier')})"
-    assert ada.run(asked) == "{'glossary.md'}\n"
+    asked = "from labkit.search import search\nprint({str(hit.passage.path) for hit in search('barrier')})"
+    assert ada.run(asked) == "{'/home/learner/docs/glossary.md'}\n"
+    assert ada.get("/user/ada/api/contents/docs/guide.md").status_code == 200
 
 
 def test_a_learner_s_browser_enters_neither_the_formgrader_nor_another_s_server(ada: Person, hub: Hub) -> None:

@@ -104,11 +104,36 @@ def test_a_workspace_that_cannot_be_written_costs_no_report(
     assert "collectives could not be saved in the workspace" in capsys.readouterr().err
 
 
-def test_guides_are_offered_where_jupyterlab_can_open_them(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "## Guides" not in write_home().read_text(), "a workspace outside of the course"
-    monkeypatch.setattr("labkit.progress.home.root", lambda: workspace.parent)
-    (workspace.parent / "docs").mkdir()
+@pytest.mark.parametrize("course", ["around the workspace", "elsewhere"])
+def test_guides_are_offered(
+    workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, course: str
+) -> None:
+    folder = workspace.parent if course == "around the workspace" else tmp_path_factory.mktemp("course")
+    monkeypatch.setattr("labkit.progress.home.root", lambda: folder)
+    assert "## Guides" not in write_home().read_text(), "a course without guides"
+    (folder / "docs").mkdir()
     for _, name in GUIDES:
-        (workspace.parent / "docs" / name).touch()
+        (folder / "docs" / name).touch()
     links = re.findall(r"^- \[.+\]\((.+)\)$", write_home().read_text(), re.MULTILINE)
     assert len(links) == len(GUIDES) and all((workspace / link).is_file() for link in links)
+    assert (workspace / "docs").exists() == (course == "elsewhere"), (
+        "JupyterLab opens nothing outside of what it serves"
+    )
+
+
+def test_a_link_to_the_guides_follows_the_course_and_replaces_nothing(
+    workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("course")
+    (folder / "docs").mkdir()
+    (folder / "docs" / GUIDES[0][1]).touch()
+    monkeypatch.setattr("labkit.progress.home.root", lambda: folder)
+    link = workspace / "docs"
+    workspace.mkdir(exist_ok=True)
+    link.symlink_to(folder / "moved away")
+    write_home()
+    assert link.resolve() == (folder / "docs").resolve()
+    link.unlink()
+    link.mkdir()
+    assert "## Guides" not in write_home().read_text()
+    assert link.is_dir() and not link.is_symlink(), "the learner's own"

@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
 from labkit.jupyterlab import config_path
 from labkit.linux import capabilities, prctl
-from labkit.progress import LAB_EXTENSIONS, home_path, write_home
+from labkit.progress import LAB_EXTENSIONS, write_home
 
 from . import validation
 
@@ -59,8 +60,8 @@ def main(given: dict[str, Any]) -> None:
     drop_privileges(given["uid"], given["processes"])
     home = Path.home()
     os.chdir(home)  # only now: root without its capabilities may not
-    if not home_path().is_file():
-        write_home()
+    with suppress(OSError):  # on a full disk the server is needed to make room
+        write_home()  # also makes the link to the guides
     os.environ["JUPYTER_CONFIG_PATH"] = config_path("learning", home)
     validation.install()
     ServerOnSocket.descriptor = given["socket"]

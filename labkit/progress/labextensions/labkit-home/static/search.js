@@ -14,7 +14,7 @@ export function search({ Widget }, { searchIcon }) {
     description: "Search over all notebooks and guides in the left side bar.",
     autoStart: true,
     activate: async (app) => {
-      if ((await find(app, "")) === null) return;
+      if ((await course(app)) === null) return;
       const panel = new Widget({ node: searchBox(app) });
       panel.id = "labkit-search";
       panel.title.icon = searchIcon;
@@ -36,7 +36,7 @@ export function searchBox(app) {
   const list = element("ol", {});
   root.append(element("style", {}, STYLE), label, input, status, list);
   root.hidden = true;
-  find(app, "").then((hits) => (root.hidden = hits === null));
+  course(app).then((answer) => (root.hidden = answer === null));
   let timer;
   let shown = "";
   const look = async () => {
@@ -79,8 +79,18 @@ function item(app, hit) {
 // places with these words; null if the server does not search
 const find = async (app, words) => (await ask(app, words))?.hits ?? null;
 
-// what the server says of these words and of the course; null if it does not search
-export async function ask(app, words) {
+let answered; // asked once for all: the panel, each box and the guides
+
+// what the server says of the course: its folders; null if it does not search
+export function course(app) {
+  answered ??= ask(app, "").then((answer) => {
+    if (answer === null) answered = undefined; // the next one asks again
+    return answer;
+  });
+  return answered;
+}
+
+async function ask(app, words) {
   const { baseUrl, token } = app.serviceManager.serverSettings;
   const headers = token ? { Authorization: `token ${token}` } : {};
   try {
