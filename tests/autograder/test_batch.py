@@ -107,6 +107,13 @@ def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: P
     assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
     assert VerdictStore(course.folder).latest(GradingTask("twice", PHASE, NOTEBOOK)) is not None
 
+    # without its gradebook, a course that is released again has the marks of the stored verdicts
+    (course.folder / "gradebook.db").unlink()
+    course.release(PHASE)
+    judged = {line.work.student for line in grade(course, PHASE) if line.judged}
+    assert judged == {"untouched", "nothing"}, "those that were not graded since the rubric changed"
+    assert marks(course) == {**MARKS, "right": 2.0, "twice": 3.0}
+
 
 def test_what_is_broken_for_all_is_told_once_and_before_anybody_is_judged(course: Course, tree: Path) -> None:
     hand_in(course, "learner", RIGHT)
