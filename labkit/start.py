@@ -68,7 +68,10 @@ def own_copy(exercise: Exercise) -> Path:
         from nbgrader.preprocessors import ClearOutput, ClearSolutions
 
         notebook = nbformat.read(solved, as_version=4)
-        for preprocessor in (ClearSolutions(), ClearOutput()):
+        clear = ClearSolutions()
+        # in an image the course's notebooks are released; nbgrader would empty their exercise cells
+        released = not any(clear.begin_solution_delimeter in cell.source for cell in notebook.cells)
+        for preprocessor in (ClearOutput(),) if released else (clear, ClearOutput()):
             notebook, _ = preprocessor.preprocess(notebook, {})
         copy.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy)

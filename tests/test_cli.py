@@ -254,3 +254,17 @@ def test_the_learners_copy_has_no_solutions_and_is_never_written_again(
     assert all(not cell.get("outputs") for cell in nbformat.read(copy, as_version=4).cells)
     copy.write_text(text.replace("YOUR CODE HERE", "my work"))
     assert own_copy(find("ring_allreduce")).read_text().count("my work") > 0
+
+
+def test_a_released_notebook_is_copied_with_its_exercise_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the image of notebooks, where the course is read-only and the workspace another folder."""
+    from labkit.catalogue import find
+    from labkit.start import own_copy
+
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path / "course" / "notebooks"))
+    released = own_copy(find("process_group")).read_text()
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path / "course"))
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(tmp_path / "workspace"))
+    copy = own_copy(find("process_group"))
+    assert copy.is_relative_to(tmp_path / "workspace") and copy.read_text() == released
+    assert "%%exercise phase1_data_parallel/process_group" in released and "BEGIN SOLUTION" not in released
