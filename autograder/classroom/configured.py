@@ -42,11 +42,15 @@ class Classroom:
 
     @property
     def service_environment(self) -> dict[str, str]:
-        own = self.folders.running / "teaching"
+        own, kept = self.folders.running / "teaching", self.folders.hub / "instructors"
         return {
             "LABKIT_ROOT": str(catalogue.root().resolve()),
             "LABKIT_COURSE": str(self.folders.course),
             "LABKIT_COURSE_NAME": self.site.course.name,
+            # JupyterHub's services have the home of whoever starts it, which may be read-only
+            "JUPYTER_CONFIG_DIR": str(kept / "config"),
+            "JUPYTER_DATA_DIR": str(kept / "data"),
+            "IPYTHONDIR": str(kept / "ipython"),
             "JUPYTER_CONFIG_PATH": os.pathsep.join([str(own), config_path("teaching", self.folders.course)]),
             "JUPYTER_RUNTIME_DIR": str(self.folders.running / "jupyter"),
             "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",

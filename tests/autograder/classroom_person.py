@@ -44,20 +44,25 @@ class Person:
 
     def post(self, path: str, **fields: object) -> requests.Response:
         """Post JSON to one's own server, as JupyterLab does."""
-        token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == f"/user/{self.name}/")
-        url = f"{self.server}{path}"
-        return self.session.post(url, json=fields, headers={"X-XSRFToken": str(token)}, timeout=300)
+        return self.send("POST", f"/user/{self.name}", path, **fields)
+
+    def send(self, method: str, server: str, path: str, **fields: object) -> requests.Response:
+        """Send JSON to a server behind the hub, whose pages were visited before. server: such as `/user/ada`."""
+        token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == f"{server}/")
+        url, headers = f"{self.address}{server}{path}", {"X-XSRFToken": str(token)}
+        return self.session.request(method, url, json=fields, headers=headers, timeout=300)
 
     def run(self, code: str) -> str:
         """Run code in a new kernel of one's own server; return its output, with errors."""
         kernel = self.post("/api/kernels", name="python3").json()["id"]
         request = self.session.prepare_request(requests.Request("GET", f"{self.server}/api"))
         url = f"{self.server.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}"
-        return asyncio.run(_execute(url, str(request.headers["Cookie"]), code))
+        return asyncio.run(execute(url, {"Cookie": str(request.headers["Cookie"])}, code))
 
 
-async def _execute(url: str, cookie: str, code: str) -> str:
-    connection = await websocket_connect(HTTPRequest(url, headers={"Cookie": cookie}, request_timeout=120))
+async def execute(url: str, headers: dict[str, str], code: str) -> str:
+    """Run code in the kernel whose channels are at `url`; return its output, with errors."""
+    connection = await websocket_connect(HTTPRequest(url, headers=headers, request_timeout=120))
     identity = uuid.uuid4().hex
     header = {"msg_id": identity, "msg_type": "execute_request", "username": "", "session": identity, "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}

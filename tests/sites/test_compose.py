@@ -12,14 +12,25 @@ import pytest
 from overlays import needs_overlays
 from system_packages import needs_packages
 
+from autograder.classroom import proxy
+
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "cluster" / "containers"
 RUNNER = CONTAINERS / "without_registry" / "compose.py"
-VISITOR = Path(__file__).with_name("compose_visitor.py")
+VISITOR, CLASS = (Path(__file__).with_name(f"compose_{name}.py") for name in ("visitor", "class"))
 
 
 def compose(file: Path, into: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, RUNNER, file, "--into", into, *options], capture_output=True, text=True)
+
+
+def classroom_of_ada(into: Path) -> Path:
+    """Make the folder of a class of one learner in the volume of the hub; return it."""
+    proxy.install()  # the services have no network to do it
+    classroom = into / "volumes" / "classroom" / "classroom"
+    classroom.mkdir(parents=True)
+    (classroom / "learners.txt").write_text("ada\n")
+    return classroom
 
 
 @pytest.mark.slow
@@ -28,9 +39,7 @@ def test_the_lab_of_the_compose_file_comes_up(tmp_path: Path) -> None:
     needs_packages("prometheus")
     needs_overlays(tmp_path)
     into = tmp_path / "lab"
-    classroom = into / "volumes" / "classroom" / "classroom"
-    classroom.mkdir(parents=True)
-    (classroom / "learners.txt").write_text("ada\n")
+    classroom = classroom_of_ada(into)
     visit = f"python {VISITOR} {CONTAINERS} {into}/volumes/runs ada"
     done = compose(CONTAINERS / "compose.yaml", into, "--run", visit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,6 +53,22 @@ def test_the_lab_of_the_compose_file_comes_up(tmp_path: Path) -> None:
     assert len(queries) == 10 and all(queries.values()), queries
     # the first password is kept where the class's files are: in the volume
     assert list((classroom / "hub").glob("passwords*")) and (classroom / "homes" / "ada").is_dir()
+
+
+@pytest.mark.exhaustive
+def test_a_learner_of_the_compose_file_is_graded_on_submit(tmp_path: Path) -> None:
+    """From the formgrader's release to the feedback in the learner's home, through the hub's address."""
+    needs_overlays(tmp_path)
+    into = tmp_path / "lab"
+    classroom = classroom_of_ada(into)
+    done = compose(CONTAINERS / "compose.yaml", into, "--service", "hub", "--run", f"python {CLASS} {into} ada")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "fetched": ["fetched"], "with solutions": False, "ranks": ["[0-3] the sum is 10"],
+        "submitted": ["fetched", "submitted"], "feedback": "01_process_group: 25 of 25 points",
+    }  # fmt: skip
+    (record,) = (classroom / "graded").glob("*/*")
+    assert json.loads(record.read_text())["score"] == 25
 
 
 def test_services_see_their_volumes_and_a_root_that_is_read_only(tmp_path: Path) -> None:
