@@ -79,7 +79,7 @@ def test_services_see_their_volumes_and_a_root_that_is_read_only(tmp_path: Path)
         "cat /etc/lab/note; touch /new /etc/lab/note /runs/x; echo kept >/data/mine; ls /runs; echo $WORD; sleep 99"
     )
     service = {
-        "image": "lab:1", "build": {"dockerfile": "cluster/containers/notebooks.Containerfile", "target": "notebooks"},
+        "image": "lab:1", "build": {"dockerfile": "cluster/containers/notebooks.Containerfile"},
         "read_only": True, "command": ["sh", "-c", script], "environment": {"WORD": "said"}, "tmpfs": ["/runs"],
         "volumes": ["./note:/etc/lab/note:ro", "data:/data"], "healthcheck": {"test": ["CMD", "test", "-e", "/"]},
     }  # fmt: skip

@@ -18,25 +18,21 @@ from labkit.dashboard.grafana import grafana_dashboard
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "cluster" / "containers"
 sys.path.insert(0, str(CONTAINERS / "without_registry"))
+import context  # noqa: E402
 from containerfile import Stage, instructions, stages  # noqa: E402
 
 FILES = sorted(CONTAINERS.glob("*.Containerfile"))
-TARGETS = [
-    ("ranks.Containerfile", "2"),
-    ("notebooks.Containerfile", "notebooks"),
-    ("notebooks.Containerfile", "grading"),
-]
 SECRETS = re.compile(r"(?i)password|secret|token|api_?key|credential")
 BUILDER = CONTAINERS / "without_registry" / "build.py"
 
 
-def _stages(name: str) -> dict[str, Stage]:
-    return {stage.name: stage for stage in stages((CONTAINERS / name).read_text(), {})}
+def _stages(file: Path) -> list[Stage]:
+    return stages(file.read_text(), {})
 
 
-@pytest.mark.parametrize(("name", "target"), TARGETS)
-def test_an_image_runs_as_nobody_special_and_says_whether_it_works(name: str, target: str) -> None:
-    stage = _stages(name)[target]
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_an_image_runs_as_nobody_special_and_says_whether_it_works(file: Path) -> None:
+    stage = _stages(file)[-1]
     user, health, command = (stage.last(each) for each in ("USER", "HEALTHCHECK", "CMD"))
     assert user is not None and user.text == "1000"
     assert health is not None and command is not None
@@ -60,20 +56,53 @@ def test_steps_are_pinned_and_leave_nothing_behind(file: Path) -> None:
             wanted = re.findall(r"grep '\^([\w-]+)==' requirements.lock", each.text)
             assert wanted or "--constraint requirements.lock" in each.text
             assert set(wanted) <= names
-        if each.name == "COPY" and not each.options()[0]:
-            *sources, _ = each.text.split()
-            assert all((ROOT / source).exists() for source in sources), f"line {each.line}"
 
 
-def test_learners_get_no_solutions_and_no_rubrics() -> None:
-    found = _stages("notebooks.Containerfile")
+def test_grading_begins_with_the_steps_of_notebooks() -> None:
+    """The same layers, built once; and each version is pinned in one way."""
+    notebooks, grading = (_stages(CONTAINERS / f"{name}.Containerfile") for name in ("notebooks", "grading"))
+    for own, other in zip(notebooks[:2], grading[:2], strict=True):
+        steps = [(each.name, each.text) for each in own.instructions]
+        assert (own.base, own.name) == (other.base, other.name)
+        assert steps == [(each.name, each.text) for each in other.instructions]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_builds_see_what_they_copy_and_learners_images_no_solutions_and_no_rubrics(file: Path, tmp_path: Path) -> None:
+    context.copy(ROOT, file, tmp_path / "context")
+    found = {each.name for each in (tmp_path / "context").iterdir()}
+    own = {"autograder", "cluster", "solutions"} if file.name == "grading.Containerfile" else set()
+    shared = {"LICENSE", "README.md", "docs", "labkit", "notebooks", "pyproject.toml", "requirements.lock", "templates"}
+    assert found == shared | own
+    for stage in _stages(file):
+        for each in stage.instructions:
+            if each.name == "COPY" and not each.options()[0]:
+                *sources, _ = each.text.split()
+                assert all((tmp_path / "context" / source).exists() for source in sources), f"line {each.line}"
+    assert not [each for each in (tmp_path / "context").rglob("*") if each.name.startswith((".", "__pycache__"))]
+    # recordings of solved notebooks
+    assert bool(own) == (tmp_path / "context" / "docs" / "live").exists()
+
+
+def test_learners_get_released_notebooks_alone() -> None:
+    *_, packages, release, last = _stages(CONTAINERS / "notebooks.Containerfile")
     copied = {(each.options()[0].get("from"), each.options()[1].split()[0])
-              for each in found["notebooks"].instructions if each.name == "COPY"}  # fmt: skip
+              for each in last.instructions if each.name == "COPY"}  # fmt: skip
     assert copied == {("packages", "/opt/lab/.venv"), ("release", "/opt/course")}
-    assert not [each for each in found["packages"].instructions if re.search("solutions|autograder", each.text)]
-    # released notebooks, not the solved ones, are in /opt/course
-    (release,) = [each for each in found["release"].instructions if each.name == "RUN"]
-    assert "own_copy" in release.text and "cp -r templates /opt/course/" in release.text
+    assert (packages.name, release.name) == ("packages", "release")
+    (step,) = [each for each in release.instructions if each.name == "RUN"]
+    assert "own_copy" in step.text and "cp -r templates /opt/course/" in step.text
+
+
+def test_the_last_rule_that_matches_a_file_or_its_folder_decides() -> None:
+    rules = context.rules("# all but:\n*\n!kept\n!more/of\nkept/*.log\n**/.*\n!kept/last.log\nkept/*/x?\n")
+    sent = ("kept", "kept/a", "kept/deep/a.log", "more/of/it", "kept/last.log", "kept/deep/x")
+    left = ("other", "more", "more/a", "kept/a.log", "kept/.git", "kept/deep/.env/key", "kept/deep/x1", ".git/a")
+    assert [name for name in (*sent, *left) if context.is_sent(name, rules)] == list(sent)
+    assert context.is_sent("any/file", context.rules(""))
+    for text in ("a\n[ab]c", "a\n!b/*"):
+        with pytest.raises(ValueError, match=r"line 2: .* is not known here"):
+            context.rules(text)
 
 
 def test_an_unknown_instruction_is_an_error() -> None:
@@ -86,8 +115,9 @@ def test_an_unknown_instruction_is_an_error() -> None:
 def test_every_step_of_a_containerfile_is_run_and_the_image_is_read_only(tmp_path: Path) -> None:
     """The builder itself, on a Debian of this machine's packages; nothing is downloaded."""
     needs_overlays(tmp_path)
-    (tmp_path / "context").mkdir()
-    (tmp_path / "context" / "greeting.txt").write_text("hello\n")
+    (tmp_path / "context" / "private").mkdir(parents=True)
+    for name, text in (("greeting.txt", "hello\n"), ("private/key", "secret\n"), (".dockerignore", "private\n")):
+        (tmp_path / "context" / name).write_text(text)
     file = tmp_path / "Containerfile"
     file.write_text("""\
 ARG DEBIAN=docker.io/library/debian:bookworm-slim
@@ -99,7 +129,8 @@ ENV GREETED=/opt/greeted
 FROM base AS packages
 WORKDIR /opt
 COPY greeting.txt ./
-RUN mkdir greeted && sed "s/hello/hello, $(id -un)/" greeting.txt >greeted/text
+COPY . all
+RUN mkdir greeted && ls -A all >greeted/copied && sed "s/hello/hello, $(id -un)/" greeting.txt >greeted/text
 FROM base AS unused
 RUN false
 FROM base
@@ -110,7 +141,7 @@ HEALTHCHECK --interval=5s CMD ["test", "-r", "/home/lab/ready"]
 CMD ["sh", "-c", "echo >ready; sleep 1000"]
 """)
     into = tmp_path / "image"
-    script = 'cat "$GREETED"/text; id -u; touch /opt/new 2>&1; touch ~/mine && ls ~; ls /opt; unshare -Ur id -u'
+    script = 'cat "$GREETED"/*; id -u; touch /opt/new 2>&1; touch ~/mine && ls ~; ls /opt; unshare -Ur id -u'
     done = subprocess.run(
         [sys.executable, BUILDER, file, "--context", tmp_path / "context", "--into", into, "--run", script],
         capture_output=True, text=True,
@@ -121,14 +152,16 @@ CMD ["sh", "-c", "echo >ready; sleep 1000"]
     *lines, took = shown.splitlines()
     # the last: namespaces can be made in it, as the judge's sandboxes need
     assert lines == [
-        "hello, root", "1000", "touch: cannot touch '/opt/new': Read-only file system", "mine", "ready", "greeted", "0",
+        ".dockerignore", "greeting.txt", "hello, root", "1000", "touch: cannot touch '/opt/new': Read-only file system",
+        "mine", "ready", "greeted", "0",
     ]  # fmt: skip
     assert re.fullmatch(r"\[[\d.]+ s, [\d.]+ s of CPU\]", took)
     # an image of few packages, not this machine's files
     assert not (into / "base" / "usr" / "bin" / "git").exists()
     # a step that fails ends the build
     file.write_text("FROM x\nRUN echo no >&2; exit 3\n")
-    again = subprocess.run([sys.executable, BUILDER, file, "--into", tmp_path / "b"], capture_output=True, text=True)
+    failing = [sys.executable, BUILDER, file, "--context", tmp_path / "context", "--into", tmp_path / "b"]
+    again = subprocess.run(failing, capture_output=True, text=True)
     assert again.returncode == 1 and "exit status 3" in again.stderr
 
 
@@ -149,7 +182,6 @@ def test_services_are_hardened_reachable_from_this_machine_alone_and_keep_data_i
             assert source in compose["volumes"] or (CONTAINERS / source).exists(), volume
         if "build" in service:
             build = service["build"]
-            assert build["target"] in _stages(Path(build["dockerfile"]).name)
             assert (CONTAINERS / build["context"] / build["dockerfile"]).exists()
         if service.get("restart") and "build" not in service:
             # ours have one in their images

@@ -1,9 +1,13 @@
-"""The image of grading, from each step of its Containerfile, without a registry; and a submission judged in it."""
+"""The images of grading and of notebooks, from each step of their Containerfiles, without a registry, and at work.
+
+Minutes of a core, most of them pip's; gigabytes, which are removed.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +19,8 @@ from overlays import needs_overlays
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "cluster" / "containers"
+sys.path.insert(0, str(CONTAINERS / "without_registry"))
+from containerfile import stages  # noqa: E402
 
 
 def index_of_cpu_builds() -> list[str]:
@@ -33,25 +39,29 @@ def index_of_cpu_builds() -> list[str]:
     return ["--build-arg", f"CPU_INDEX={own[1]}"]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1800)  # pip alone takes minutes where other tests have the cores
-def test_a_submission_is_judged_in_the_image_of_grading(tmp_path: Path) -> None:
-    """Minutes of a core, most of them pip's; gigabytes, which are removed."""
-    needs_overlays(tmp_path)
-    into = tmp_path / "image"
+def output_of(name: str, into: Path, commands: list[str]) -> str:
+    """Build an image, start it, run commands in it; return what was printed."""
     builder = CONTAINERS / "without_registry" / "build.py"
-    command = [sys.executable, builder, CONTAINERS / "notebooks.Containerfile", "--target", "grading"]
-    command += ["--context", ROOT, "--into", into, *index_of_cpu_builds()]
-    for each in ("id -u; ls -A /run/host /run/context; touch /opt/lab/new || true", "labkit doctor", "labkit demo"):
-        command += ["--run", f"{{ {each}; }} 2>&1"]
+    command = [sys.executable, builder, CONTAINERS / f"{name}.Containerfile", "--context", ROOT, "--into", into]
+    command += index_of_cpu_builds()
+    for each in commands:
+        command += ["--run", f"{{ {each}\n}} 2>&1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     finally:
         shutil.rmtree(into, ignore_errors=True)
-    shown = done.stdout
-    assert done.returncode == 0, shown[-6000:] + done.stderr[-6000:]
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+    return done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)  # pip alone takes minutes where other tests have the cores
+def test_a_submission_is_judged_in_the_image_of_grading(tmp_path: Path) -> None:
+    needs_overlays(tmp_path)
+    look = "id -u; ls -A /run/host /run/context; touch /opt/lab/new || true"
+    shown = output_of("grading", tmp_path / "image", [look, "labkit doctor", "labkit demo"])
     # nobody special, without this machine's files and settings, on a root that is read-only
-    first, doctor, demo = re.split(r"^\$ .*\n", shown, flags=re.MULTILINE)[1:]
+    first, doctor, demo = re.split(r"^\$ .*\n.*\n", shown, flags=re.MULTILINE)[1:]
     assert first.splitlines()[:-2] == [
         "1000", "/run/context:", "", "/run/host:", "touch: cannot touch '/opt/lab/new': Read-only file system",
     ]  # fmt: skip
@@ -60,3 +70,23 @@ def test_a_submission_is_judged_in_the_image_of_grading(tmp_path: Path) -> None:
     marks = re.findall(r"^│ (\w+) +│ \w+ +│ \w+ +│ +(\d+) │", demo, re.MULTILINE)
     assert marks == [("right", "25"), ("wrong", "16")], demo
     assert "without" not in demo.partition("release, submissions")[2].partition("done")[0]  # judged in a sandbox
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+def test_a_learner_works_in_the_image_of_notebooks(tmp_path: Path) -> None:
+    """Its server, a notebook of it, and four ranks; solutions are nowhere in it."""
+    needs_overlays(tmp_path)
+    tests = Path(__file__).parents[1]
+    visitor = (tests / "sites/notebooks_visitor.py", tests / "autograder/classroom_person.py")
+    files = [f"cat >{file.name} <<'END'\n{file.read_text()}\nEND" for file in visitor]
+    command = stages((CONTAINERS / "notebooks.Containerfile").read_text(), {})[-1].last("CMD")
+    assert command is not None
+    visit = f"python notebooks_visitor.py {shlex.join(command.words)}"
+    shown = output_of("notebooks", tmp_path / "image", [*files, "labkit doctor", visit])
+    found = json.loads(next(line for line in shown.splitlines() if line.startswith('{"without')))
+    assert found == {
+        "without the token": 403, "page": "JupyterLab", "exercise cells": 1, "with solutions": [],
+        "ranks": ["[0-3] the sum is 10"], "user": 1000, "grader": False,
+    }  # fmt: skip
+    assert re.search(r"^local cluster \(gloo\) +ok", shown, re.MULTILINE), shown

@@ -5,10 +5,10 @@
         --build-arg TORCH=cpu --run "labkit doctor"
 
 Each stage is a folder of changes, over those that it began from (overlayfs); the base image is this machine's Debian
-(rootfs.py), and packages come from where this machine takes them (package_settings.py). Every step of the file is run,
-in its own namespaces. Then the last stage, or `--target`, is started: its CMD, until its HEALTHCHECK succeeds, and each
-`--run`, as its USER, without privileges, with a root that is read-only and no network but loopback. Needs Debian, root,
-iproute2 and overlayfs.
+(rootfs.py), packages come from where this machine takes them (package_settings.py), and steps copy the files that
+`.dockerignore` leaves (context.py). Every step that the last stage needs is run, in its own namespaces. Then that stage
+is started: its CMD, until its HEALTHCHECK succeeds, and each `--run`, as its USER, without privileges, with a root that
+is read-only and no network but loopback. Needs Debian, root, iproute2 and overlayfs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import context
 import package_settings
 import rootfs
 from containerfile import Instruction, Stage, fill_in, stages
@@ -88,11 +89,11 @@ class Builder:
         self.environment = proxies | environment
         self.images: dict[str, Image] = {}
 
-    def build(self, file: Path, target: str = "") -> Image:
-        """Run the steps of the stages that the target needs; return the target's image."""
+    def build(self, file: Path) -> Image:
+        """Run the steps of the stages that the last one needs; return its image."""
         found = stages(file.read_text(), self.arguments)
         by_name = {stage.name: stage for stage in found}
-        last = by_name[target] if target else found[-1]
+        last = found[-1]
         for stage in found:
             if stage.name in _needed(last, by_name):
                 self._build_stage(stage)
@@ -209,7 +210,6 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--into", type=Path, required=True, help="folder that does not exist yet")
     parser.add_argument("--context", type=Path, default=Path.cwd(), help="folder of COPY (default: this one)")
-    parser.add_argument("--target", default="")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--volume", action="append", default=[], metavar="HOST:CONTAINER", help="in builds only")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="in builds only")
@@ -222,10 +222,12 @@ def main() -> None:
     arguments, environment = (dict(each.split("=", 1) for each in given) for given in (options.build_arg, options.env))
     volumes = [package_settings.VOLUME, *options.volume]
     environment = package_settings.variables() | environment
-    builder = Builder(options.into.resolve(), options.context.resolve(), arguments, volumes, environment)
-    options.into.mkdir(parents=True)
-    image = builder.build(options.file, options.target)
-    home = options.into.resolve() / "home"
+    into = options.into.resolve()
+    into.mkdir(parents=True)
+    context.copy(options.context.resolve(), options.file, into / "context")
+    builder = Builder(into, into / "context", arguments, volumes, environment)
+    image = builder.build(options.file)
+    home = into / "home"
     home.mkdir()
     os.chown(home, int(image.user), int(image.user))
     print(f"\n{image.command.text if image.command else 'no CMD'}, until: {shlex.join(image.health)}", flush=True)

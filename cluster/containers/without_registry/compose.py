@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from containerfile import Instruction, Stage, stages
+from containerfile import Instruction, stages
 
 _LAB = Path(__file__).resolve().parents[3]
 _INSIDE = "LABKIT_COMPOSE_INSIDE"
@@ -125,8 +125,7 @@ class Runner:
         build = self.images.get(image)
         if build is None:
             return environment, [_PROGRAMS[image.rpartition(":")[0]], *command], health
-        found = {each.name: each for each in stages((_LAB / build["dockerfile"]).read_text(), {})}
-        target: Stage = found[build["target"]]
+        target = stages((_LAB / build["dockerfile"]).read_text(), {})[-1]
         for each in target.instructions:
             if each.name == "ENV":
                 pairs = dict(word.split("=", 1) for word in shlex.split(each.text))
