@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 JOIN = """\
 import torch, torch.distributed as dist

@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit.cli import main
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_IMPORT = re.compile(r"\| +(torch|IPython|matplotlib)$", re.MULTILINE)

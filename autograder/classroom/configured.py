@@ -13,8 +13,8 @@ from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, learners
 from autograder.classroom.site import Site
 from labkit import catalogue
-from labkit.clusters.local.free_port import free_port
 from labkit.jupyterlab import config_path
+from labkit.linux.free_port import free_port
 
 SITE, RUNNING = "LABKIT_HUB_SITE", "LABKIT_HUB_RUNNING"
 """Environment variables: the file of settings, and the folder of sockets."""

@@ -18,7 +18,7 @@ import nbformat
 import second_exercise
 
 import autograder
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 ROOT = Path(autograder.__file__).resolve().parent.parent
 

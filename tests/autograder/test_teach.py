@@ -16,7 +16,7 @@ import pytest
 import second_exercise
 from playwright.sync_api import expect, sync_playwright
 
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK

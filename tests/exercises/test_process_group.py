@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import Job, catalogue, virtual
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 EXERCISE = catalogue.Exercise("phase1_data_parallel/process_group")
 SOLUTION = EXERCISE.source("solution")[0]

@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 from system_packages import needs_packages, program
 
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 from labkit.progress import LAB_EXTENSIONS
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -14,8 +14,8 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import ForkServer, Session, shared
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.local import machine
-from labkit.clusters.local.free_port import free_port
 from labkit.clusters.run import Run
+from labkit.linux.free_port import free_port
 
 MAX_RANKS = 128
 """Every rank is a process, connected to every other one."""

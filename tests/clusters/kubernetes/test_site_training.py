@@ -13,7 +13,7 @@ from site_manifests import ROOT, needs_kubectl
 from standin_cluster import StandInCluster
 from waiting import wait_until
 
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 
 IMAGE = "registry.example/lab-ranks:1"
 SAVE_EVERY = 15

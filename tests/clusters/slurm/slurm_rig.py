@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.clusters.local.free_port import free_port
+from labkit.linux.free_port import free_port
 from labkit.linux.prctl import signal_when_parent_ends
 
 _GPUS = ("/dev/null", "/dev/zero")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.clusters.local import free_port as module
-from labkit.clusters.local.free_port import free_port
+from labkit.linux import free_port as module
+from labkit.linux.free_port import free_port
 
 
 def test_a_free_port_is_none_that_the_system_gives_to_others() -> None:
