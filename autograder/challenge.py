@@ -16,8 +16,8 @@ LEAST_SEED = 1_000_000_000
 """An entry can draw the instances of a thousand seeds a second, and compare them with what it sees."""
 
 
-def judged(name: str, source: str, entry: str, seed: int, sandbox: Sandbox) -> list[Outcome]:
-    """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance.
+def judged(name: str, source: str, entry: str, seed: int | None, sandbox: Sandbox) -> list[Outcome]:
+    """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance. seed: None: the published.
 
     Raises ValueError for an unknown challenge, `CannotJudge` if there is no sandbox.
     """

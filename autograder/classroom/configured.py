@@ -36,6 +36,16 @@ class Classroom:
         """Address of the instructors' JupyterLab behind the proxy. Learners' sandboxes have another loopback."""
         return f"http://127.0.0.1:{free_port()}"
 
+    @cached_property
+    def page_url(self) -> str:
+        """Address of the course's page behind the proxy."""
+        return f"http://127.0.0.1:{free_port()}"
+
+    @property
+    def grades_on_submit(self) -> bool:
+        """Whether anything is judged as it comes in."""
+        return bool(self.site.grading.on_submit or self.site.challenges.open)
+
     @property
     def service_path(self) -> str:
         return f"/services/{self.site.course.name}"

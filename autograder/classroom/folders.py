@@ -34,6 +34,16 @@ class Folders:
         return self.root / "hub"
 
     @property
+    def challenges(self) -> Path:
+        """Judged entries of challenges, with their traces."""
+        return self.root / "challenges"
+
+    @property
+    def graded(self) -> Path:
+        """Records of the grading queue."""
+        return self.root / "graded"
+
+    @property
     def exchange(self) -> Path:
         """nbgrader's exchange. Learners see parts of it: `learner_exchange`."""
         return self.root / "exchange"

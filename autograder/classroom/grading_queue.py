@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.folders import Folders
+from autograder.classroom.site import Site
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
 
@@ -60,6 +63,12 @@ class GradingQueue:
         self._inbound, self._records = inbound, records
         self._assignments, self._tries = tuple(assignments), tries_per_day
         self._served: list[str] = []
+
+    @classmethod
+    def of(cls, folders: Folders, site: Site) -> GradingQueue:
+        """Return the queue of a classroom: submissions that are graded as they come in, and entries of challenges."""
+        assignments = [*site.grading.on_submit, *map(assignment_of, site.challenges.open)]
+        return cls(folders.in_exchange("inbound"), folders.graded, assignments, site.grading.tries_per_day)
 
     def waiting(self, today: str) -> list[Submission]:
         """Return what is to be judged, first come first: one submission of each learner in turn.

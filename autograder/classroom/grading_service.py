@@ -1,5 +1,7 @@
 """Grades submissions as they come in: collect, judge in the sandbox, write feedback, return it. A service of the hub.
 
+Entries of challenges come through the same queue; challenges/grader.py judges them.
+
 Each step does nothing, or the same again, if it was done before: the service may be killed at any point.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,12 +20,17 @@ from traitlets.config import Config
 
 from autograder.batch.lock import CourseLocked, grading_alone
 from autograder.classroom import configured
+from autograder.classroom.challenges.entries import challenge_of
+from autograder.classroom.challenges.grader import EntryGrader, now
+from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.exchange import ReleaseFeedback
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission
 from autograder.course import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
+from autograder.intake.limits import IntakeFailed
 from autograder.intake.stamps import current_record
+from labkit.checks import CannotJudge
 
 _PAUSE_SECONDS = 1.0
 _AFTER_FAILURE_SECONDS = 30.0
@@ -38,29 +46,30 @@ class GradingService:
         self._folders = folders
         self._course = Course(folders.course)
         self._not_before: dict[Path, float] = {}
-        self.queue = GradingQueue(
-            folders.in_exchange("inbound"), folders.root / "graded", site.grading.on_submit, site.grading.tries_per_day
-        )
+        people = [*site.course.instructors, *classroom.learners]
+        self._entries = EntryGrader(Leaderboard(folders.challenges), people, site.challenges.open)
+        self.queue = GradingQueue.of(folders, site)
 
     def step(self) -> bool:
-        """Grade the next submission; return whether there was one. Raises `CourseLocked`.
+        """Grade the next submission or entry; return whether there was one. Raises `CourseLocked`.
 
         One that the grader fails on is tried again later, behind the others.
         """
-        now = time.monotonic()
+        clock = time.monotonic()
         waiting = [
             one
             for one in self.queue.waiting(datetime.now(UTC).date().isoformat())
-            if self._not_before.get(one.path, now) <= now
+            if self._not_before.get(one.path, clock) <= clock
         ]
         if not waiting:
-            return False
+            return self._entries.grade_own()
         one = waiting[0]
         log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
         try:
-            with grading_alone(self._folders.course):
-                record = self._grade(one)
-        except (CourseFailed, ExchangeError, OSError) as problem:
+            is_entry = challenge_of(one.assignment) is not None
+            with nullcontext() if is_entry else grading_alone(self._folders.course):
+                record = self._entries.grade(one) if is_entry else self._grade(one)
+        except (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError) as problem:
             log.error("%s of %s: %s; again in %.0f s", one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS)
             self._not_before[one.path] = time.monotonic() + _AFTER_FAILURE_SECONDS
             self.queue.put_behind(one.learner)
@@ -73,13 +82,13 @@ class GradingService:
         collected = current_record(self._folders.course / COLLECTED / one.learner / one.assignment)
         if collected is None or collected.source != printable(one.path.name):
             refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
-            return Done(one.learner, one.assignment, one.path.name, _now(), judged=False, problem=refused)
+            return Done(one.learner, one.assignment, one.path.name, now(), judged=False, problem=refused)
         self._course.autograde(one.assignment, one.learner)
         self._course.feedback(one.assignment, one.learner)
         self._exchange(ReleaseFeedback, one)
         marks = [mark for mark in self._course.marks(one.assignment) if mark.student == one.learner]
         score, most = sum(mark.score for mark in marks), sum(mark.max_score for mark in marks)
-        return Done(one.learner, one.assignment, one.path.name, _now(), judged=True, score=score, max_score=most)
+        return Done(one.learner, one.assignment, one.path.name, now(), judged=True, score=score, max_score=most)
 
     def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: bool) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""
@@ -91,10 +100,6 @@ class GradingService:
         config[kind.__name__].update(own)
         coursedir = CourseDirectory(config=config, log=log)
         kind(coursedir=coursedir, authenticator=Authenticator(config=config), config=config, log=log).start()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def main() -> None:

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autograder.classroom.folders import Folders
+from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
 from labkit import catalogue
+from labkit.challenges import sending
 
 EXCHANGE = "/exchange"
 CONFIGURATION = f"{view.INSIDE}/etc"
@@ -68,7 +70,7 @@ def _more() -> list[Path]:
     return [*(folder for folder in folders if folder.is_dir()), *(root / "docs").glob("*.md")]
 
 
-def environment(hub: Mapping[str, str], learner: str) -> dict[str, str]:
+def environment(folders: Folders, hub: Mapping[str, str], learner: str) -> dict[str, str]:
     """Return all environment variables inside. hub: those that JupyterHub gives a server."""
     return {
         **view.environment(),
@@ -78,6 +80,8 @@ def environment(hub: Mapping[str, str], learner: str) -> dict[str, str]:
         "LABKIT_ROOT": str(catalogue.root().resolve()),
         "LABKIT_WORKSPACE": view.HOME,
         "JUPYTER_CONFIG_PATH": CONFIGURATION,
+        sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
+        sending.PAGE: f"/services/{PAGE_SERVICE}/",
     }
 
 

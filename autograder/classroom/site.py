@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -11,10 +12,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from labkit import catalogue
+from labkit.challenges.challenge import CHALLENGES
 from labkit.commands import CommandError
 
 DEFAULT = Path("cluster/jupyterhub/site.toml")
 """The lab's own settings, below its root."""
+
+PAGE_SERVICE = "classroom"
+"""Name of the hub's service with the course's page, which all people of the course may enter."""
+SERVICES = (PAGE_SERVICE, "culler", "grading")
+"""Names of the hub's services besides the formgrader's, which has the course's name."""
 
 _USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
 """Names that are safe as a folder, as a line of /etc/passwd and in an address."""
@@ -122,6 +129,13 @@ class Grading(_Table):
     tries_per_day: Annotated[int, Field(ge=1)] = 5
 
 
+class Challenges(_Table):
+    """Which challenges take entries, and of which all learners may look at the traces."""
+
+    open: list[str] = []
+    traces: list[str] = []
+
+
 class Site(_Table):
     """All settings of a site."""
 
@@ -130,6 +144,7 @@ class Site(_Table):
     login: Login = Login()
     servers: Servers = Servers()
     grading: Grading = Grading()
+    challenges: Challenges = Challenges()
 
     @property
     def folder(self) -> Path:
@@ -166,6 +181,11 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     if unknown := sorted(set(site.grading.on_submit) - phases):
         known = ", ".join(sorted(phases))
         found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
+    found += _about_challenges(site.challenges)
+    if site.course.name in SERVICES:
+        found.append(
+            (("course", "name"), f"{site.course.name!r} is the name of a service of the hub: choose another one")
+        )
     address = urlsplit(site.hub.address)
     if site.login.kind in ("openid", "lti") and getattr(site.login, site.login.kind) is None:
         found.append((("login", "kind"), f"the table [login.{site.login.kind}] is missing"))
@@ -178,6 +198,18 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     elif not site.hub.certificate and address.scheme == "https":
         found.append((("hub", "address"), "https needs a certificate and a key"))
     return found
+
+
+def _about_challenges(challenges: Challenges) -> Iterator[tuple[tuple[str, ...], str]]:
+    known = [challenge.name for challenge in CHALLENGES]
+    for entry, names in (("open", challenges.open), ("traces", challenges.traces)):
+        if unknown := sorted(set(names) - set(known)):
+            yield ("challenges", entry), f"there is no challenge {', '.join(unknown)}; known: {', '.join(known)}"
+    if both := sorted(set(challenges.open) & set(challenges.traces)):
+        yield (
+            ("challenges", "traces"),
+            f"{', '.join(both)}: traces show the instances on which entries are judged; take it out of `open` first",
+        )
 
 
 def _explain(path: Path, text: str, place: tuple[int | str, ...], message: str, kind: str) -> str:

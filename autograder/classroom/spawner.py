@@ -46,7 +46,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             with (self.folders.hub / f"server-{name}.log").open("wb") as log:
                 self.proc = subprocess.Popen(
                     command,
-                    env=learner_view.environment(self.get_env(), name),
+                    env=learner_view.environment(self.folders, self.get_env(), name),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

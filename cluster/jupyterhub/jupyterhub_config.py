@@ -7,6 +7,7 @@ import sys
 
 from autograder.classroom import configured, proxy
 from autograder.classroom.logins import configure as logins
+from autograder.classroom.site import PAGE_SERVICE
 from autograder.classroom.spawner import SandboxSpawner, socket_url
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  JupyterHub defines it
@@ -40,9 +41,11 @@ c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
 c.Spawner.default_url = "/lab/tree/HOME.md"
 c.JupyterHub.default_url = classroom.first_page
 
-# --- Ranks: instructors see who is there and stop servers, but cannot enter a learner's; the service is theirs alone
+# --- Ranks: instructors see who is there and stop servers, but cannot enter a learner's; the service is theirs alone,
+# the course's page is everybody's
 c.JupyterHub.load_groups = {"instructors": {"users": site.course.instructors}}
 c.JupyterHub.load_roles = [
+    {"name": "user", "scopes": ["self", f"access:services!service={PAGE_SERVICE}"]},
     {
         "name": "instructor",
         "groups": ["instructors"],
@@ -68,8 +71,19 @@ c.JupyterHub.services = [
     }
 ]
 
-# --- Graded on submit: what learners hand in is judged as it comes in, where the settings name the assignment
-if site.grading.on_submit:
+# --- The course's page: challenges and their standings
+c.JupyterHub.services.append(
+    {
+        "name": PAGE_SERVICE,
+        "url": classroom.page_url,
+        "command": configured.ending_with_hub([sys.executable, "-P", "-m", "autograder.classroom.pages.service"]),
+        "environment": {**classroom.service_environment, **configured.passed_on()},
+        "oauth_no_confirm": True,
+    }
+)
+
+# --- Graded on submit: what learners hand in is judged as it comes in, where the settings name it
+if classroom.grades_on_submit:
     c.JupyterHub.services.append(
         {
             "name": "grading",

@@ -2,6 +2,7 @@
 
 challenge.py     what each challenge has, and the table of scores
 command.py       the command
+sending.py       an entry on its way to a course's hub
 standings.toml   scores of the course's entries, in solutions/challenges, and bounds; by benchmarks/challenges.py
 all_reduce/      the fastest all-reduce on irregular clusters
 goodput/         the highest goodput under a seeded storm of faults

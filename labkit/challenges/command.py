@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.challenges import sending
 from labkit.challenges.challenge import BOUND, CHALLENGES, Challenge, Outcome, Row, find, table
 from labkit.commands import CommandError, require_file
 
@@ -18,16 +19,26 @@ def main(name: str | None, file: Path | None, new: Path | None, traces: Path | N
     """
     if name is None:
         return _list()
-    try:
-        challenge = find(name)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
+    challenge = _found(name)
     if new is not None:
         return _write_template(challenge, new)
     if file is None:
         return _show(challenge, seed)
     require_file(file)
     return _score(challenge, file, traces or file.with_name(f"{file.stem}-traces"), seed)
+
+
+def send(name: str, file: Path, pseudonym: str) -> int:
+    """Send an entry to the standings of the course on this hub. Raises `CommandError`."""
+    print(sending.send(_found(name).name, file, pseudonym))
+    return 0
+
+
+def _found(name: str) -> Challenge:
+    try:
+        return find(name)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _list() -> int:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import requests
 import second_exercise
+from accessibility import barriers
 from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
 from classroom_person import Person
 from playwright.sync_api import Browser, expect, sync_playwright
 from small_classroom import ROOT, Classroom, Hub, small_classroom
 from system_packages import needs_packages, program
+
+from autograder.classroom.challenges.leaderboard import Judgement, Leaderboard
+from labkit.challenges.challenge import Outcome
+from labkit.trace import Event, Kind, Trace
 
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
@@ -214,10 +222,75 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
         expect(page.locator("body")).to_contain_text("3 of 3 points")
 
 
+def test_an_entry_goes_from_a_learner_s_server_to_the_standings(ada: Person, classroom: Classroom) -> None:
+    lines = (
+        "class Policy:",
+        "    def decide(self, state):",
+        "        raise RuntimeError('<img src=x onerror=alert(1)>')",
+    )
+    ada.run(f"from pathlib import Path\nPath('mine.py').write_text({chr(10).join(lines)!r})")
+    said = ada.run("!labkit challenge goodput mine.py --send 'Achilles'")
+    assert "sent: mine.py to goodput, as 'Achilles'" in said and "/services/classroom/ on the hub" in said
+    page = "/services/classroom/challenges/goodput"
+    assert "waits to be judged" in ada.get(page).text or "does not count" in ada.get(page).text
+    while "does not count" not in (shown := ada.get(page).text):
+        time.sleep(0.5)
+    assert "storm 1: RuntimeError on rank 1 at challenges/entry.py, line 3" in shown
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown and "<img" not in shown
+
+
+def test_standings_show_names_that_learners_chose_and_traces_once_they_are_open(
+    browser: Browser, classroom: Classroom
+) -> None:
+    leaderboard = Leaderboard(classroom.folder / "challenges")
+    bounds = {"slow node": 5e-4, "racks": 3e-4}
+    trace = Trace(1, [Event(0, Kind.COMPUTE, "add", 0.0, 1e-3)], "modelled", ranks_per_machine=1)
+    for name in ("goodput", "all_reduce"):
+        leaderboard.keep_bounds(name, bounds)
+        for author, chosen, factor in (("", "ring", 2.0), ("ada", "Achilles", 1.5), ("grace", "The Tortoise", 1.2)):
+            outcomes = [Outcome(one, factor * value, trace=trace) for one, value in bounds.items()]
+            leaderboard.keep(name, f"{author}{chosen}", author, chosen, "", Judgement(outcomes), "2026-12-01T10:00:00")
+
+    page = logged_in(browser, classroom.address, "grace", "correct horse")
+    page.goto(f"{classroom.address}/services/classroom/")
+    page.get_by_role("link", name="all_reduce").click()
+    rows = page.locator("main table").first.locator("tbody tr")
+    expect(rows).to_have_count(4)
+    shown = [row.split("\t") for row in rows.all_inner_texts()]
+    assert [row[:3] for row in shown[1:]] == [
+        ["1", "The Tortoise (you)", "a learner"],
+        ["2", "Achilles", "a learner"],
+        ["3", "ring", "the course"],
+    ]
+    assert "ada" not in page.content(), "nobody sees who has chosen a name"
+    link = page.get_by_role("link", name="trace of Achilles, racks")
+    link.focus()
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert "traceEvents" in json.loads(download.value.path().read_text())
+    assert barriers(page, "html") == []
+
+    closed = page.goto(f"{classroom.address}{link.get_attribute('href')}".replace("all_reduce", "goodput"))
+    assert closed is not None and closed.status == 403
+    expect(page.locator("main")).to_contain_text("Your instructor has not opened the traces")
+    assert page.goto(f"{classroom.address}/services/classroom/challenges/nothing").status == 404  # type: ignore[union-attr]
+    page.goto(f"{classroom.address}/services/classroom/challenges/goodput")
+    expect(page.get_by_role("link", name="trace of")).to_have_count(0)
+    assert barriers(page, "html") == []
+
+
+def test_the_course_s_page_needs_a_login_and_takes_nothing(ada: Person, classroom: Classroom) -> None:
+    page = f"{classroom.address}/services/classroom/"
+    assert requests.get(page, timeout=60).url.startswith(f"{classroom.address}/hub/login")
+    assert ada.session.post(page, timeout=60).status_code == 403, "XSRF"
+    policy = ada.get("/services/classroom/").headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "script-src" not in policy and "form-action 'none'" in policy
+
+
 def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
     started = psutil.Process(hub.process.pid).children(recursive=True)
     commands = {one.pid: " ".join(one.cmdline()) for one in started}
-    for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "idle_culler"):
+    for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "idle_culler", "pages.service"):
         assert any(part in command for command in commands.values()), (part, commands)
     (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands[one.pid])
     jupyterhub.kill()

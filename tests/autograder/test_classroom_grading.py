@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 import second_exercise
 from rich.console import Console
-from small_classroom import Classroom, small_classroom
+from small_classroom import ROOT, Classroom, small_classroom
 
 from autograder.classroom import configured, demo
+from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
 from autograder.course import Course
@@ -84,7 +87,7 @@ def graded(classroom: Classroom, folders: Folders, until: str) -> None:
         command = [sys.executable, "-P", "-m", "autograder.classroom.grading_service"]
         service = subprocess.Popen(command, env=environment, cwd=classroom.root, stdout=output, stderr=output)
     try:
-        while until not in log.read_text() if until else len(list((folders.root / "graded").glob("*/*"))) < 2:
+        while until not in log.read_text() if until else len(list(folders.graded.glob("*/*"))) < 3:
             assert service.poll() is None, log.read_text()
             time.sleep(0.1)
     finally:
@@ -104,12 +107,18 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
     folders.running.mkdir()
     folders.prepare()
     demo.fill(Console(file=open(os.devnull, "w")), folders, ["ada", "grace"])  # noqa: SIM115
+    entry = arrive(folders.in_exchange("inbound"), "grace", 1, assignment_of("goodput"))
+    shutil.copy(ROOT / "solutions/challenges/goodput/torchrun.py", entry / "entry.py")
+    (entry / "name.txt").write_text("The Tortoise")
 
     graded(classroom, folders, until="grading")
-    assert not list((folders.root / "graded").glob("*/*")), "it was killed while it judged"
+    assert not list(folders.graded.glob("*/*")), "it was killed while it judged"
     graded(classroom, folders, until="")
     marks = Course(folders.course).marks(PHASE)
     assert {mark.student: mark.score for mark in marks} == {"ada": 3, "grace": 2}
     for learner in ("ada", "grace"):
         (page,) = folders.in_exchange("feedback", learner).glob("*.html")
         assert "pass_it_on" in page.read_text()
+    (result,) = Leaderboard(folders.challenges).results("goodput")
+    assert (result.author, result.name, result.fault) == ("grace", "The Tortoise", "")
+    assert len(result.values) == 4 and min(result.values.values()) > 20_000

@@ -28,6 +28,9 @@ WRONG = {
     'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
     'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
     'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
+    'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce, goodput",
+    '[challenges]\nopen = ["goodput"]\ntraces = ["goodput"]': "goodput: traces show the instances on which",
+    'folder = "x"\n[course]\nname = "grading"': "'grading' is the name of a service of the hub",
     'folder = "x"\n[login]\nkind = "openid"': "the table [login.openid] is missing",
     'folder = "x"\n[login.lti]\nissuer = "lms.example"': "login.lti.issuer: 'lms.example' is not an address such as",
     'address = "http://hub.example"\n[login]\nkind = "lti"\n[login.lti]\nissuer = "https://lms.example"\n'

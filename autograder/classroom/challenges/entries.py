@@ -1,0 +1,75 @@
+"""Entries as learners send them (`labkit challenge --send`): read from the exchange as data, never trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.intake.folder import FolderEntry, opened, read
+from autograder.intake.limits import EntryRefused
+from labkit import catalogue
+from labkit.challenges.challenge import BOUND
+from labkit.challenges.sending import ASSIGNMENT, ENTRY, MOST_BYTES, NAME, checked_name
+
+_MOST_NAME_BYTES = 1_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The text of an entry, and the name in the standings that its author asks for."""
+
+    name: str
+    source: str
+
+
+def assignment_of(challenge: str) -> str:
+    """Return the assignment of a challenge's entries in the exchange."""
+    return f"{ASSIGNMENT}{challenge}"
+
+
+def challenge_of(assignment: str) -> str | None:
+    """Return the challenge of an assignment in the exchange; None if it is an ordinary one."""
+    return assignment.removeprefix(ASSIGNMENT) if assignment.startswith(ASSIGNMENT) else None
+
+
+def course_entries(challenge: str) -> dict[str, Path]:
+    """Return the course's own entries by name."""
+    folder = catalogue.root() / "solutions" / "challenges" / challenge
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def received(folder: Path, people: Collection[str], taken: Collection[str]) -> Entry:
+    """Read an entry.
+
+    people: user names, which nobody may use in the standings. taken: names of others in the standings.
+    Raises `EntryRefused`, whose message is for its author; IntakeFailed if it cannot be read just now.
+    """
+    with opened(folder) as handle:
+        try:
+            name = checked_name(_text(handle, NAME, _MOST_NAME_BYTES))
+        except ValueError as problem:
+            raise EntryRefused(str(problem)) from None
+        source = _text(handle, ENTRY, MOST_BYTES)
+    if alike(name) in {alike(other) for other in (BOUND, *people, *taken)}:
+        raise EntryRefused(f"the name {name!r} cannot be used: somebody else has it, or it is a user's name")
+    return Entry(name, source)
+
+
+def alike(name: str) -> str:
+    """Return what is equal for names that readers would confuse by case and punctuation."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _text(folder: int, name: str, limit: int) -> str:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        raise EntryRefused(f"it has no {name}") from None
+    try:
+        return read(folder, FolderEntry(name, status), limit).decode()
+    except UnicodeDecodeError:
+        raise EntryRefused(f"{name} is not UTF-8 text") from None
+    except EntryRefused as problem:
+        raise EntryRefused(f"{name} was not read: {problem}") from None

@@ -1,0 +1,166 @@
+"""What is kept of judged entries, one folder each, and the standings that follow from it.
+
+    challenges/seed                      of all instances; only the classroom knows it
+    challenges/NAME/bounds.json          values that no entry can beat, by instance
+    challenges/NAME/ID/entry.py          the text that was judged
+    challenges/NAME/ID/storm-1.json      the trace of each instance
+    challenges/NAME/ID/result.json       written last: without it the entry is not judged
+
+An entry judged again, after a kill, gets the same ID and the same result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from autograder.intake.keeping import write_json
+from labkit.challenges.challenge import BOUND, Outcome, Row
+from labkit.trace.perfetto import write_perfetto
+
+_LARGEST_TRACE = 50_000_000
+"""Bytes of one file; a larger one is not kept."""
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an entry has reached."""
+
+    outcomes: Sequence[Outcome] = field(repr=False)
+    fault: str = ""
+    """Why it does not count, for its author. Empty if it counts."""
+    fault_seen: str = ""
+    """What the failed instance showed, for the instructor alone: with it, an entry could print a hidden instance."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """In the challenge's unit, by instance."""
+        return {outcome.instance: outcome.value for outcome in self.outcomes}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One judged entry."""
+
+    id: str
+    """Part of addresses; says nothing about the author."""
+    author: str
+    """User name, shown to nobody; empty for the course's own entries."""
+    name: str
+    """In the standings."""
+    finished: str
+    """UTC, ISO 8601."""
+    values: dict[str, float]
+    """In the challenge's unit, by instance; empty if the entry does not count."""
+    fault: str = ""
+    """Why it does not count, for its author."""
+    fault_seen: str = ""
+    """What the failed instance showed, for the instructor."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A line of the standings."""
+
+    row: Row
+    result: Result | None
+    """None for the bound."""
+    ratio: float
+    """Of its score to the bound's."""
+
+
+class Leaderboard:
+    """folder: kept with the classroom; closed to learners."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def seed(self) -> int:
+        """Return the seed of the instances, drawn at the first call: too large to be found by trying."""
+        path = self._folder / "seed"
+        if not path.is_file():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            making = path.with_name(".seed")
+            making.write_text(str(2**62 + secrets.randbits(62)))
+            making.chmod(0o600)
+            os.replace(making, path)
+        return int(path.read_text())
+
+    def keep_bounds(self, challenge: str, bounds: dict[str, float]) -> None:
+        folder = self._folder / challenge
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "bounds.json", bounds)
+
+    def bounds(self, challenge: str) -> dict[str, float]:
+        """Return what no entry can beat, by instance; empty before the first entry of the course is judged."""
+        path = self._folder / challenge / "bounds.json"
+        found: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+        return found
+
+    def results(self, challenge: str) -> list[Result]:
+        """Return all judged entries, oldest first."""
+        paths = (self._folder / challenge).glob("*/result.json")
+        return sorted((Result(**json.loads(path.read_text())) for path in paths), key=lambda one: one.finished)
+
+    def names_of_others(self, challenge: str, author: str) -> set[str]:
+        """Return all names in the standings that `author` cannot have."""
+        return {one.name for one in self.results(challenge) if one.author != author}
+
+    def id_of(self, label: str) -> str:
+        """Return the ID of an entry: of its folder in the exchange, whose name nobody can find from the ID."""
+        return hashlib.blake2b(label.encode(), key=str(self.seed()).encode(), digest_size=8).hexdigest()
+
+    def keep(
+        self, challenge: str, label: str, author: str, name: str, source: str, judged: Judgement, at: str
+    ) -> Result:
+        """Keep an entry with its traces; it appears whole or not at all. label: see `id_of`."""
+        values = {} if judged.fault else judged.values
+        result = Result(self.id_of(label), author, name, at, values, judged.fault, judged.fault_seen)
+        folder = self._folder / challenge / result.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "entry.py").write_text(source)
+        for outcome in judged.outcomes:
+            if outcome.trace is not None:
+                path = write_perfetto(outcome.trace, folder / _file(outcome.instance))
+                if path.stat().st_size > _LARGEST_TRACE:
+                    path.unlink()
+        write_json(folder / "result.json", asdict(result))
+        return result
+
+    def trace(self, challenge: str, id: str, instance: str) -> Path | None:
+        """Return the file of a trace; None if there is none. The arguments may come from an address."""
+        known = {name for one in self.results(challenge) if one.id == id for name in one.values}
+        if _ID.fullmatch(id) is None or instance not in known:
+            return None
+        path = self._folder / challenge / id / _file(instance)
+        return path if path.is_file() else None
+
+    def standings(self, challenge: str) -> list[Standing]:
+        """Return the bound, and the best entry of each author under the name of the newest; the lowest score first."""
+        bounds = self.bounds(challenge)
+        if not bounds:
+            return []
+        bound = Row(BOUND, bounds)
+        best: dict[str, Result] = {}
+        names: dict[str, str] = {}
+        for one in self.results(challenge):
+            author = one.author or f" {one.name}"  # no user name begins with a space
+            names[author] = one.name
+            if one.values.keys() == bounds.keys() and (
+                author not in best or Row("", one.values).score < Row("", best[author].values).score
+            ):
+                best[author] = one
+        rows = [(Row(names[author], one.values), one) for author, one in best.items()]
+        found = [Standing(row, one, row.score / bound.score) for row, one in rows]
+        return [Standing(bound, None, 1.0), *sorted(found, key=lambda one: one.row.score)]
+
+
+def _file(instance: str) -> str:
+    return f"{instance.replace(' ', '-')}.json"

@@ -1,0 +1,33 @@
+"""Pages from the templates of this folder: one file each, no scripts, and all text escaped."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+_FOLDER = Path(__file__).parent
+_STYLE = (_FOLDER.parent.parent / "feedback" / "page.css").read_text() + (_FOLDER / "tables.css").read_text()
+HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; style-src 'sha256-{b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+"""HTTP headers of each page."""
+_templates = Environment(
+    loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+
+_templates.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+
+
+def page(template: str, **values: Any) -> str:
+    """Return the page of a template, by its name without `.html.j2`."""
+    return _templates.get_template(f"{template}.html.j2").render(style=_STYLE, **values)

@@ -1,0 +1,179 @@
+"""The course's page: a service of the hub behind its login. It only reads; nothing can be sent to it."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+from tornado import ioloop, web
+
+from autograder.classroom import configured
+from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.challenges.leaderboard import Leaderboard
+from autograder.classroom.grading_queue import Done, GradingQueue
+from autograder.classroom.pages import rendering
+from labkit.challenges.challenge import Challenge, Row, find
+
+PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
+
+
+@dataclass(frozen=True)
+class OwnEntry:
+    """One of the learner's entries, as the learner sees it."""
+
+    finished: str
+    """UTC, ISO 8601."""
+    name: str
+    score: float
+    """In the challenge's unit; 0 if it does not count."""
+    fault: str
+
+
+class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
+    """A page for people of the course."""
+
+    def initialize(self, classroom: configured.Classroom) -> None:
+        """classroom: its settings and folders."""
+        self.classroom = classroom
+
+    def set_default_headers(self) -> None:
+        """Forbid scripts, frames and forms."""
+        for name, value in rendering.HEADERS.items():
+            self.set_header(name, value)
+
+    async def prepare(self) -> None:
+        """Ask the hub who this is, without blocking other requests."""
+        await self.hub_auth.get_user(self, sync=False)
+
+    @property
+    def user(self) -> str:
+        return str(self.current_user["name"])
+
+    def show(self, template: str, **values: Any) -> None:
+        """Answer with a page."""
+        course = self.classroom.site.course.name
+        self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **values))
+
+    def write_error(self, status_code: int, **details: Any) -> None:
+        """Answer with what is wrong."""
+        problem = details.get("exc_info", (None, None))[1]
+        message = problem.log_message if isinstance(problem, web.HTTPError) and problem.log_message else ""
+        self.show("error", status=status_code, reason=http.client.responses.get(status_code, "Error"), message=message)
+
+    def challenge(self, name: str) -> Challenge:
+        """Return a challenge that is shown. Raises `web.HTTPError`."""
+        shown = self.classroom.site.challenges
+        if name not in (*shown.open, *shown.traces):
+            raise web.HTTPError(404, f"No challenge {name!r} is open in this course.")
+        return find(name)
+
+    @property
+    def leaderboard(self) -> Leaderboard:
+        return Leaderboard(self.classroom.folders.challenges)
+
+
+class Index(Page):
+    """What there is."""
+
+    @web.authenticated
+    def get(self) -> None:
+        shown = self.classroom.site.challenges
+        states = [(find(name), "open") for name in shown.open]
+        states += [(find(name), "over; traces can be downloaded") for name in shown.traces]
+        self.show("index", challenges=states)
+
+
+class ChallengePage(Page):
+    """Standings of a challenge, and the learner's own entries."""
+
+    @web.authenticated
+    def get(self, name: str) -> None:
+        challenge, site = self.challenge(name), self.classroom.site
+        assignment, queue = assignment_of(name), GradingQueue.of(self.classroom.folders, site)
+        today = datetime.now(UTC).date().isoformat()
+        waits = any((one.learner, one.assignment) == (self.user, assignment) for one in queue.waiting(today))
+        refused = [
+            one for one in queue.done() if (one.learner, one.assignment, one.judged) == (self.user, assignment, False)
+        ]
+        standings = self.leaderboard.standings(name)
+        self.show(
+            "challenge",
+            challenge=challenge,
+            user=self.user,
+            standings=standings,
+            instances=list(standings[0].row.values) if standings else [],
+            traces=name in site.challenges.traces,
+            open=name in site.challenges.open,
+            tries=site.grading.tries_per_day,
+            waiting="Your newest entry waits to be judged." if waits else "",
+            own_entries=self._own_entries(name, refused),
+        )
+
+    def _own_entries(self, name: str, refused: list[Done]) -> list[OwnEntry]:
+        """Return the learner's entries, newest first."""
+        found = [OwnEntry(one.finished, "", 0.0, f"refused: {one.problem}") for one in refused]
+        for one in self.leaderboard.results(name):
+            if one.author == self.user:
+                score = Row("", one.values).score if one.values else 0.0
+                found.append(OwnEntry(one.finished, one.name, score, one.fault))
+        return sorted(found, key=lambda one: one.finished, reverse=True)
+
+
+class TraceFile(Page):
+    """One trace, for everybody once the instructor has opened the challenge's."""
+
+    @web.authenticated
+    def get(self, name: str, id: str, number: str) -> None:
+        self.challenge(name)
+        if name not in self.classroom.site.challenges.traces:
+            raise web.HTTPError(403, "Your instructor has not opened the traces of this challenge.")
+        instances = list(self.leaderboard.bounds(name))
+        path = self.leaderboard.trace(name, id, instances[int(number)]) if int(number) < len(instances) else None
+        if path is None:
+            raise web.HTTPError(404, "There is no such trace; it may have been too large to keep.")
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}-{id}-{number}.json"')
+        self.finish(path.read_bytes())
+
+
+class Elsewhere(Page):
+    """Any other address."""
+
+    @web.authenticated
+    def get(self) -> None:
+        raise web.HTTPError(404, "There is no such page.")
+
+
+def application(classroom: configured.Classroom) -> web.Application:
+    """Return the service's web application."""
+    prefix, given = os.environ[PREFIX], {"classroom": classroom}
+    return web.Application(
+        [
+            (prefix, Index, given),
+            (f"{prefix}challenges/([a-z0-9_]+)", ChallengePage, given),
+            (rf"{prefix}challenges/([a-z0-9_]+)/([0-9a-f]+)/(\d{{1,3}})\.json", TraceFile, given),
+            (f"{prefix}oauth_callback", HubOAuthCallbackHandler),
+        ],
+        default_handler_class=Elsewhere,
+        default_handler_args=given,
+        cookie_secret=os.urandom(32),
+        xsrf_cookies=True,
+    )
+
+
+def main() -> None:
+    """Answer until the hub ends."""
+    logging.basicConfig(level=logging.WARNING, format="[%(levelname).1s %(asctime)s classroom] %(message)s")
+    address = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+    application(configured.from_environment()).listen(int(address.port or 80), str(address.hostname), xheaders=True)
+    ioloop.IOLoop.current().start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""`labkit challenge NAME FILE --send NAME`: an entry on its way to a course's hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.challenges import sending
+from labkit.challenges.sending import checked_name
+from labkit.cli import main
+
+
+@pytest.fixture
+def inbound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    inbound = tmp_path / "exchange" / "inbound"
+    inbound.mkdir(parents=True)
+    monkeypatch.setenv(sending.EXCHANGE, str(inbound.parent))
+    monkeypatch.setenv("USER", "ada")
+    (tmp_path / "mine.py").write_text("class Policy: ...\n")
+    return inbound
+
+
+def test_an_entry_is_a_folder_of_the_exchange(inbound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = inbound.parent.parent / "mine.py"
+    assert main(["challenge", "goodput", str(file), "--send", "  The   Tortoise "]) == 0
+    assert "as 'The Tortoise'" in capsys.readouterr().out
+    (folder,) = inbound.iterdir()
+    assert folder.name.startswith("ada+challenge-goodput+")
+    assert {path.name for path in folder.iterdir()} == {"entry.py", "name.txt", "submission_secret.txt"}
+    assert (folder / "entry.py").read_text() == file.read_text()
+    assert (folder / "name.txt").read_text() == "The Tortoise"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("<b>bold</b>", b"", "a name in the standings has letters, digits"),
+        ("", b"", "has 1 to 30 characters"),
+        ("x" * 31, b"", "has 1 to 30 characters, got 31"),
+        ("fine", b"#" * 100_001, "an entry has at most 100,000"),
+        ("fine", b"\xff\xfe", "is not a text file"),
+    ],
+)
+def test_what_cannot_be_judged_is_not_sent(
+    inbound: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, reason: str
+) -> None:
+    file = inbound.parent.parent / "mine.py"
+    file.write_bytes(content)
+    assert main(["challenge", "goodput", str(file), "--send", name]) == 2
+    assert reason in capsys.readouterr().err
+    assert not list(inbound.iterdir())
+
+
+def test_without_a_hub_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("")
+    assert main(["challenge", "goodput", str(tmp_path / "mine.py"), "--send", "me"]) == 2
+    assert "--send works on the server of a course's hub" in capsys.readouterr().err
+    assert main(["challenge", "goodput", "--send", "me"]) == 2
+    assert "--send needs a challenge, a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ada\u202egnol", "a\u200bb", "a\u0301\u0302\u0303", "-x", "a&b", "a\x00b"],
+    ids=["reordered", "invisible", "stacked marks", "option", "entity", "null"],
+)
+def test_names_that_mislead_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a name in the standings has letters"):
+        checked_name(name)
+
+
+def test_names_have_a_normal_form() -> None:
+    assert checked_name(" \N{FULLWIDTH LATIN CAPITAL LETTER A}da\n  2.0 ") == "Ada 2.0"
+    assert checked_name("e\u0301clair") == "\u00e9clair"
