@@ -20,6 +20,7 @@ from autograder.classroom.folders import Folders
 from autograder.classroom.site import Site
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
+from labkit.replaced_files import replace_text
 
 _LEARNERS_FOLDERS = 200
 """Maximum submissions of one learner that are looked at: a learner may make any number of folders."""
@@ -56,13 +57,30 @@ class Done:
         return self.finished[:10]
 
 
+@dataclass(frozen=True)
+class Status:
+    """A learner's submissions for one assignment."""
+
+    assignment: str
+    place: int
+    """Of the one that waits, from 1; 0: none waits, or not today."""
+    waiting: int
+    """Submissions of all learners that wait."""
+    is_unjudged: bool
+    """Whether the newest submission is not judged yet."""
+    tries_left: int
+    """Today."""
+    done: tuple[Done, ...]
+    """Newest first."""
+
+
 class GradingQueue:
     """inbound: folder of learners' folders. records: folder of the records, written by one process."""
 
     def __init__(self, inbound: Path, records: Path, assignments: Sequence[str], tries_per_day: int) -> None:
         self._inbound, self._records = inbound, records
         self._assignments, self._tries = tuple(assignments), tries_per_day
-        self._served: list[str] = []
+        self._behind: list[str] = []
 
     @classmethod
     def of(cls, folders: Folders, site: Site) -> GradingQueue:
@@ -71,41 +89,76 @@ class GradingQueue:
         return cls(folders.in_exchange("inbound"), folders.graded, assignments, site.grading.tries_per_day)
 
     def waiting(self, today: str) -> list[Submission]:
-        """Return what is to be judged, first come first: one submission of each learner in turn.
+        """Return what is to be judged, in order: what is being judged, then one submission of each learner in turn.
 
         today: the day in UTC, ISO 8601. Of several submissions of a learner for one assignment only the newest is
         judged. Learners without a try left today are not in it.
         """
-        newest: dict[tuple[str, str], Submission] = {}
-        for one in self._arrived():
-            key = (one.learner, one.assignment)
-            if key not in newest or one.claimed > newest[key].claimed:
-                newest[key] = one
         done = self.done()
-        judged = [each for each in done if each.judged and each.day == today]
-        ready = [
-            one
-            for one in newest.values()
-            if not self._record(one).exists()
-            and sum((each.learner, each.assignment) == (one.learner, one.assignment) for each in judged) < self._tries
+        used = self._used(done, today)
+        ready = [one for one in self._newest() if used[one.learner, one.assignment] < self._tries]
+        last = {one.learner: one.finished for one in done}  # oldest first, so the latest stays
+        served = sorted(last, key=lambda name: last[name])
+        ordered = in_turn(ready, [*(name for name in served if name not in self._behind), *self._behind])
+        now = self._now.read_text() if self._now.exists() else ""
+        return sorted(ordered, key=lambda one: one.path.name != now)  # a stable sort
+
+    def status(self, learner: str, today: str) -> list[Status]:
+        """Return how it is with a learner's submissions, one for each assignment."""
+        waiting, done = self.waiting(today), self.done()
+        used = self._used(done, today)
+        newest = {(one.learner, one.assignment) for one in self._newest()}
+        places = {(one.learner, one.assignment): place for place, one in enumerate(waiting, 1)}
+        return [
+            Status(
+                assignment,
+                places.get((learner, assignment), 0),
+                len(waiting),
+                (learner, assignment) in newest,
+                max(self._tries - used[learner, assignment], 0),
+                tuple(one for one in reversed(done) if (one.learner, one.assignment) == (learner, assignment)),
+            )
+            for assignment in self._assignments
         ]
-        return in_turn(ready, self._served)
 
     def done(self) -> list[Done]:
         """Return all records, oldest first."""
-        found = [Done(**json.loads(path.read_text())) for path in self._records.glob("*/*.json")]
+        paths = (path for path in self._records.glob("*/*.json") if not path.name.startswith("."))  # whole ones
+        found = [Done(**json.loads(path.read_text())) for path in paths]
         return sorted(found, key=lambda one: one.finished)
+
+    def begin(self, submission: Submission) -> None:
+        """Record that a submission is being judged."""
+        self._records.mkdir(parents=True, exist_ok=True)
+        replace_text(self._now, submission.path.name)
 
     def finish(self, submission: Submission, record: Done) -> None:
         """Record that a submission is done. The record appears whole, or not at all."""
         path = self._record(submission)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, asdict(record))
-        self.put_behind(submission.learner)
+        self._behind = [name for name in self._behind if name != submission.learner]
 
     def put_behind(self, learner: str) -> None:
         """Let all other learners take their turn before this one."""
-        self._served = [*(name for name in self._served if name != learner), learner]
+        self._behind = [*(name for name in self._behind if name != learner), learner]
+
+    @property
+    def _now(self) -> Path:
+        return self._records / "now"
+
+    def _used(self, done: Iterable[Done], today: str) -> Counter[tuple[str, str]]:
+        """Count the tries of a day by learner and assignment."""
+        return Counter((one.learner, one.assignment) for one in done if one.judged and one.day == today)
+
+    def _newest(self) -> list[Submission]:
+        """Return the newest submission of each learner for each assignment, unless it is done."""
+        newest: dict[tuple[str, str], Submission] = {}
+        for one in self._arrived():
+            key = (one.learner, one.assignment)
+            if key not in newest or one.claimed > newest[key].claimed:
+                newest[key] = one
+        return [one for one in newest.values() if not self._record(one).exists()]
 
     def _record(self, submission: Submission) -> Path:
         return self._records / submission.learner / f"{submission.path.name}.json"

@@ -64,6 +64,7 @@ class GradingService:
         if not waiting:
             return self._entries.grade_own()
         one = waiting[0]
+        self.queue.begin(one)
         log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
         try:
             is_entry = challenge_of(one.assignment) is not None

@@ -17,6 +17,7 @@ from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
 from labkit import catalogue
 from labkit.challenges import sending
+from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "/exchange"
 CONFIGURATION = f"{view.INSIDE}/etc"
@@ -81,7 +82,7 @@ def environment(folders: Folders, hub: Mapping[str, str], learner: str) -> dict[
         "LABKIT_WORKSPACE": view.HOME,
         "JUPYTER_CONFIG_PATH": CONFIGURATION,
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
-        sending.PAGE: f"/services/{PAGE_SERVICE}/",
+        CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
     }
 
 

@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from labkit.commands import CommandError, require_file
+from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "LABKIT_EXCHANGE"
 """Environment variable of a learner's server on a hub: the course's folder in the exchange."""
-PAGE = "LABKIT_CLASSROOM_PAGE"
-"""Environment variable of a learner's server on a hub: path of the course's page there, which has the standings."""
 ASSIGNMENT = "challenge-"
 """Start of an entry's assignment in the exchange; the challenge's name follows."""
 ENTRY, NAME, COMPLETE = "entry.py", "name.txt", "submission_secret.txt"
@@ -70,5 +69,5 @@ def send(challenge: str, file: Path, name: str) -> str:
         making.rename(inbound / folder)
     except OSError as problem:
         raise CommandError(f"the entry could not be sent: {problem}; {file} is unchanged, try again") from None
-    page = os.environ.get(PAGE, "the course's page")
+    page = os.environ.get(CLASSROOM_PAGE, "the course's page")
     return f"sent: {file} to {challenge}, as {name!r}; {page} on the hub shows the result"

@@ -22,6 +22,9 @@ LAB_EXTENSIONS = Path(__file__).with_name("labextensions")
 HOME = "HOME.md"
 """File name of the page, in the workspace and in `notebooks/`."""
 
+CLASSROOM_PAGE = "LABKIT_CLASSROOM_PAGE"
+"""Environment variable of a learner's server on a hub: path of the course's page there."""
+
 TOUR = (
     "A notebook sets one exercise. Shift+Enter runs a cell and goes on to the next one.",
     "`%%torchrun -n 4` runs a cell on four *ranks*: fresh processes that share nothing but the messages they send.",
@@ -32,7 +35,7 @@ TOUR = (
 )
 """The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
 
-
+CLASSROOM_LINK = "What you have submitted, your place in the queue, and challenges"
 GUIDES = (
     ("From one GPU to thousands", "guide.md"),
     ("Which parallelism, when", "strategies.md"),
@@ -51,7 +54,7 @@ def home_path() -> Path:
 def write_home() -> Path:
     """Write the page from the saved results; return its path. Raises OSError when the workspace cannot be written."""
     with locked(workspace() / FOLDER / "home.lock"):  # else an older state could replace a newer one
-        replace_text(home_path(), page(course_progress(), _docs()))
+        replace_text(home_path(), page(course_progress(), _docs(), os.environ.get(CLASSROOM_PAGE, "")))
     return home_path()
 
 
@@ -74,12 +77,17 @@ def _docs() -> str:
     return Path(os.path.relpath(folder, own)).as_posix()
 
 
-def page(course: CourseProgress, docs: str = "../docs") -> str:
-    """Return the page as Markdown, with links to the guides in the folder `docs`; empty for none."""
+def page(course: CourseProgress, docs: str = "../docs", classroom: str = "") -> str:
+    """Return the page as Markdown, with links to the guides in the folder `docs`; empty for none.
+
+    classroom: path of the course's page on a hub; empty where there is no hub.
+    """
     lines = ["# Course home", ""]
     if course.next is not None:
         lines += [f"**Continue here: {_link(course.next)}**, {course.next.exercise.entry.minutes} minutes.", ""]
     lines += [f"{course.summary}.", ""]
+    if classroom:
+        lines += [f"[{CLASSROOM_LINK}]({classroom})", ""]
     for title, exercises in course.phases.items():
         lines += [f"## {title}", "", "| exercise | builds on | minutes | points | |", "|---|---|---|---|---|"]
         for one in exercises:
@@ -91,7 +99,7 @@ def page(course: CourseProgress, docs: str = "../docs") -> str:
     if docs:
         lines += ["## Guides", "", *(f"- [{title}]({docs}/{name})" for title, name in GUIDES), ""]
     lines += ["## What builds on what", "", "```mermaid", *_diagram(course), "```", ""]
-    facts = json.dumps(_facts(course, docs)).replace(">", "\\u003e")  # nothing in it may end the comment
+    facts = json.dumps(_facts(course, docs, classroom)).replace(">", "\\u003e")  # nothing in it may end the comment
     return "\n".join([*lines, f"<!-- labkit {facts} -->", ""])
 
 
@@ -115,12 +123,13 @@ def _node(one: ExerciseProgress) -> str:
     return f"e{one.exercise.entry.number}"
 
 
-def _facts(course: CourseProgress, docs: str) -> dict[str, Any]:
+def _facts(course: CourseProgress, docs: str, classroom: str) -> dict[str, Any]:
     """What the extension shows."""
     return {
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,
         "tour": TOUR,
+        "classroom": {"title": CLASSROOM_LINK, "address": classroom} if classroom else None,
         "guides": [{"title": title, "page": f"{docs}/{name}"} for title, name in GUIDES] if docs else [],
         "phases": [
             {"title": title, "exercises": [_exercise_facts(one) for one in exercises]}

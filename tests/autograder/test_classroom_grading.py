@@ -21,6 +21,8 @@ from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
+from autograder.classroom.pages.rendering import page
+from autograder.classroom.pages.service import waiting_text
 from autograder.course import Course
 
 PHASE = second_exercise.PHASE
@@ -63,6 +65,36 @@ def test_tries_of_a_day_are_counted_by_learner_and_assignment(tmp_path: Path) ->
     assert {one.learner for one in queue.waiting("2026-12-02")} == {"ada", "grace"}
     again = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=2)
     assert [one.path for one in again.waiting("2026-12-01")] == [grace], "records outlive the service"
+
+
+def test_a_learner_sees_the_place_in_the_queue(tmp_path: Path) -> None:
+    inbound, today = tmp_path / "inbound", "2026-12-01"
+    queue = GradingQueue(inbound, tmp_path / "graded", [PHASE, "phase9_other"], tries_per_day=1)
+    for number, learner in enumerate(("ada", "grace", "alan")):
+        arrive(inbound, learner, number)
+    first, second, third = queue.waiting(today)
+    places = {one.learner: queue.status(one.learner, today)[0] for one in (first, second, third)}
+    assert [(places[one.learner].place, places[one.learner].waiting) for one in (first, second, third)] == [
+        (1, 3),
+        (2, 3),
+        (3, 3),
+    ]
+    queue.begin(third)
+    elsewhere = GradingQueue(inbound, tmp_path / "graded", [PHASE, "phase9_other"], tries_per_day=1)
+    assert [one.path for one in elsewhere.waiting(today)] == [third.path, first.path, second.path]
+    queue.finish(third, Done(third.learner, PHASE, third.path.name, f"{today}T10:00:00+00:00", True, 2, 3))
+    arrive(inbound, third.learner, 30)
+    status, other = elsewhere.status(third.learner, today)
+    assert (status.place, status.waiting, status.is_unjudged, status.tries_left) == (0, 2, True, 0)
+    assert [one.score for one in status.done] == [2] and not other.is_unjudged
+    tomorrow = elsewhere.status(third.learner, "2026-12-02")[0]
+    assert tomorrow.place == 3, "the one served last waits for the others"
+
+    texts = [waiting_text(one) for one in (places[first.learner], places[second.learner], status, other)]
+    assert texts[:2] == ["It is being judged now.", "It waits: place 2 of 3 in the queue."]
+    assert texts[2:] == ["It waits for tomorrow (UTC): today's tries are used.", ""]
+    shown = page("index", prefix="/", course="x", challenges=[], submissions=[(status, texts[2])], tries=1)
+    assert "2026-12-01 10:00: 2 of 3 points" in shown and "0 of 1" in shown and "today&#39;s tries" in shown
 
 
 def test_learners_take_turns() -> None:
@@ -117,8 +149,8 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
     marks = Course(folders.course).marks(PHASE)
     assert {mark.student: mark.score for mark in marks} == {"ada": 3, "grace": 2}
     for learner in ("ada", "grace"):
-        (page,) = folders.in_exchange("feedback", learner).glob("*.html")
-        assert "pass_it_on" in page.read_text()
+        (feedback,) = folders.in_exchange("feedback", learner).glob("*.html")
+        assert "pass_it_on" in feedback.read_text()
     (result,) = Leaderboard(folders.challenges).results("goodput")
     assert (result.author, result.name, result.fault) == ("grace", "The Tortoise", "")
     assert len(result.values) == 4 and min(result.values.values()) > 20_000

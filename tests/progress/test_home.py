@@ -137,3 +137,10 @@ def test_a_link_to_the_guides_follows_the_course_and_replaces_nothing(
     link.mkdir()
     assert "## Guides" not in write_home().read_text()
     assert link.is_dir() and not link.is_symlink(), "the learner's own"
+
+
+def test_on_a_hub_the_course_s_page_is_one_link_away(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "What you have submitted" not in write_home().read_text()
+    monkeypatch.setenv("LABKIT_CLASSROOM_PAGE", "/services/classroom/")
+    text = write_home().read_text()
+    assert "[What you have submitted, your place in the queue, and challenges](/services/classroom/)" in text

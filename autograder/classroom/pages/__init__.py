@@ -1,4 +1,4 @@
-"""The course's page on the hub, for everybody in the course: challenges with their standings.
+"""The course's page on the hub, for everybody in the course: what one has submitted, and the challenges.
 
 service.py       addresses and who may see what; a service of the hub
 rendering.py     HTML from the templates beside it, without scripts

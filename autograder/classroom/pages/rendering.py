@@ -26,6 +26,7 @@ _templates = Environment(
 )
 
 _templates.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+_templates.filters["number"] = lambda value: f"{round(value, 2):g}"
 
 
 def page(template: str, **values: Any) -> str:

@@ -16,7 +16,7 @@ from tornado import ioloop, web
 from autograder.classroom import configured
 from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
-from autograder.classroom.grading_queue import Done, GradingQueue
+from autograder.classroom.grading_queue import Done, GradingQueue, Status
 from autograder.classroom.pages import rendering
 from labkit.challenges.challenge import Challenge, Row, find
 
@@ -33,6 +33,17 @@ class OwnEntry:
     score: float
     """In the challenge's unit; 0 if it does not count."""
     fault: str
+
+
+def waiting_text(status: Status) -> str:
+    """Return where the newest submission is in the queue; empty if it is judged."""
+    if status.place == 1:
+        return "It is being judged now."
+    if status.place:
+        return f"It waits: place {status.place} of {status.waiting} in the queue."
+    if status.is_unjudged:
+        return "It waits for tomorrow (UTC): today's tries are used."
+    return ""
 
 
 class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
@@ -73,20 +84,30 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
             raise web.HTTPError(404, f"No challenge {name!r} is open in this course.")
         return find(name)
 
+    def queue_status(self) -> list[Status]:
+        """Return how it is with the learner's submissions and entries."""
+        queue = GradingQueue.of(self.classroom.folders, self.classroom.site)
+        return queue.status(self.user, datetime.now(UTC).date().isoformat())
+
     @property
     def leaderboard(self) -> Leaderboard:
         return Leaderboard(self.classroom.folders.challenges)
 
 
 class Index(Page):
-    """What there is."""
+    """What the learner has submitted, and which challenges there are."""
 
     @web.authenticated
     def get(self) -> None:
-        shown = self.classroom.site.challenges
-        states = [(find(name), "open") for name in shown.open]
-        states += [(find(name), "over; traces can be downloaded") for name in shown.traces]
-        self.show("index", challenges=states)
+        site = self.classroom.site
+        states = [(find(name), "open") for name in site.challenges.open]
+        states += [(find(name), "over; traces can be downloaded") for name in site.challenges.traces]
+        submissions = [
+            (status, waiting_text(status))
+            for status in self.queue_status()
+            if status.assignment in site.grading.on_submit
+        ]
+        self.show("index", challenges=states, submissions=submissions, tries=site.grading.tries_per_day)
 
 
 class ChallengePage(Page):
@@ -95,12 +116,8 @@ class ChallengePage(Page):
     @web.authenticated
     def get(self, name: str) -> None:
         challenge, site = self.challenge(name), self.classroom.site
-        assignment, queue = assignment_of(name), GradingQueue.of(self.classroom.folders, site)
-        today = datetime.now(UTC).date().isoformat()
-        waits = any((one.learner, one.assignment) == (self.user, assignment) for one in queue.waiting(today))
-        refused = [
-            one for one in queue.done() if (one.learner, one.assignment, one.judged) == (self.user, assignment, False)
-        ]
+        statuses = [status for status in self.queue_status() if status.assignment == assignment_of(name)]
+        refused = [one for status in statuses for one in status.done if not one.judged]
         standings = self.leaderboard.standings(name)
         self.show(
             "challenge",
@@ -111,7 +128,7 @@ class ChallengePage(Page):
             traces=name in site.challenges.traces,
             open=name in site.challenges.open,
             tries=site.grading.tries_per_day,
-            waiting="Your newest entry waits to be judged." if waits else "",
+            waiting="".join(map(waiting_text, statuses)),
             own_entries=self._own_entries(name, refused),
         )
 

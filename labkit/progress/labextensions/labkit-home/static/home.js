@@ -106,6 +106,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
           element("h1", {}, "Course home"),
           element("p", { class: "labkit-summary" }, facts.summary),
           element("p", { role: "status", class: "labkit-aloud" }),
+          this._classroom(facts.classroom),
           next
             ? element(
                 "p",
@@ -141,6 +142,12 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
       details.open = shown ? shown.open : localStorage.getItem(seen) === null;
       details.addEventListener("toggle", () => this._draw());
       return details;
+    }
+
+    _classroom(page) {
+      if (!page) return "";
+      const link = element("a", { href: page.address, target: "_blank", "data-key": "classroom" }, page.title);
+      return element("p", { class: "labkit-guides" }, link);
     }
 
     _guides(guides) {
