@@ -47,8 +47,8 @@ def install() -> None:
         return
     making = folder().with_name(f".making-{os.getpid()}")
     shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
     try:
+        making.mkdir(parents=True)
         for name in ("package.json", "package-lock.json"):
             shutil.copy(catalogue.root() / LOCK / name, making)
         npm = node().parent.parent / "lib/node_modules/npm/bin/npm-cli.js"
@@ -67,5 +67,9 @@ def install() -> None:
             )
         if not is_installed():  # another start may have been faster
             making.rename(folder())
+    except OSError as problem:
+        raise CommandError(
+            f"configurable-http-proxy cannot be installed in {folder().parent}: {problem.strerror}"
+        ) from None
     finally:
         shutil.rmtree(making, ignore_errors=True)

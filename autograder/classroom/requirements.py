@@ -25,7 +25,7 @@ _MODULES = {
 
 def missing(site: Site) -> list[str]:
     """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
-    return [*_packages(), *_sandbox(), *_login(site.login), *_address(site), *_certificate(site)]
+    return [*_packages(), *_sandbox(), *_login(site.login), *_folder(site), *_address(site), *_certificate(site)]
 
 
 def _packages() -> Iterator[str]:
@@ -56,6 +56,16 @@ def _login(login: Login) -> Iterator[str]:
                 read(login.openid)
             except CommandError as problem:
                 yield str(problem)
+
+
+def _folder(site: Site) -> Iterator[str]:
+    another = "[hub] folder names another one"
+    # the folder itself, or the one in which it will be made; what may not be looked at is not there
+    existing = next(folder for folder in (site.folder, *site.folder.parents) if os.path.exists(folder))
+    if not existing.is_dir():
+        yield f"the classroom cannot be in {site.folder}, since {existing} is not a folder; {another}"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield f"the classroom is kept in {site.folder}, but {existing} cannot be written to; {another}"
 
 
 def _address(site: Site) -> Iterator[str]:

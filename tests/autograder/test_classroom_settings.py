@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from autograder.classroom import site as sites
 from autograder.classroom.backup import backup, restore
 from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.logins.first_use import forget, give_passwords, have_passwords
+from autograder.sandbox.bwrap import bwrap
 from labkit.commands import CommandError
 
 WRONG = {
@@ -94,6 +97,20 @@ def test_check_reports_what_is_valid_and_an_address_that_is_taken(
     classroom.site.write_text('[hub]\naddress = "http://192.0.2.1:8000"\n')
     assert check.main(classroom.site) == 1
     assert "missing: the hub cannot listen at http://192.0.2.1:8000" in capsys.readouterr().out
+
+
+def test_a_classroom_s_folder_that_is_read_only_is_reported(tmp_path: Path) -> None:
+    classroom = small_classroom(tmp_path / "lab")
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o555)
+    classroom.site.write_text(f'[hub]\nfolder = "{kept}/in/it"\n')
+    # root may write to folders of any mode
+    view = [] if os.geteuid() else [bwrap(), "--dev-bind", "/", "/", "--ro-bind", str(kept), str(kept)]
+    hub = [*view, sys.executable, "-P", "-m", "labkit", "hub", "--site", str(classroom.site)]
+    done = subprocess.run(hub, env=classroom.environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("labkit: the hub cannot run here:\n")
+    assert f"  the classroom is kept in {kept}/in/it, but {kept} cannot be written to; [hub] folder" in done.stderr
 
 
 def test_a_backup_is_restored_on_a_machine_without_a_classroom(tmp_path: Path) -> None:
