@@ -129,7 +129,7 @@ def _facts(course: CourseProgress, docs: str, classroom: str) -> dict[str, Any]:
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,
         "tour": TOUR,
-        "classroom": {"title": CLASSROOM_LINK, "address": classroom} if classroom else None,
+        **({"classroom": {"title": CLASSROOM_LINK, "address": classroom}} if classroom else {}),
         "guides": [{"title": title, "page": f"{docs}/{name}"} for title, name in GUIDES] if docs else [],
         "phases": [
             {"title": title, "exercises": [_exercise_facts(one) for one in exercises]}
