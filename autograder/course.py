@@ -155,6 +155,13 @@ class Course:
                 if grade.auto_score is not None or grade.manual_score is not None
             ]
 
+    def total(self, assignment: str, student: str) -> tuple[float, float]:
+        """Return a learner's score for an assignment, less the late penalty, and the highest possible one."""
+        with self._gradebook() as gradebook:
+            submission = gradebook.find_submission(assignment, student)
+            penalty = submission.late_submission_penalty or 0.0
+            return max(0.0, submission.score - penalty), submission.max_score
+
     def export(self, path: Path, assignments: Sequence[str] = (), kind: type[Table] = Table) -> list[Grade]:
         """Export the grades of `assignments` (all by default) to a file of that kind; return the exported grades."""
         with self._gradebook() as gradebook:

@@ -53,7 +53,7 @@ def main(path: Path, count: int, demo: bool) -> int:
         for name in people:
             folders.prepare_learner(name)
         learner_view.configure(folders)
-        configured.configure_instructors(folders)
+        configured.configure_instructors(folders, site)
         given = {}
         if site.login.kind == "first-use":
             given = first_use.give_passwords(folders.hub / "passwords", site.course.instructors)

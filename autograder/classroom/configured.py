@@ -98,8 +98,8 @@ def passed_on() -> dict[str, str]:
     return {name: os.environ[name] for name in (SITE, RUNNING)}
 
 
-def configure_instructors(folders: Folders) -> None:
-    """Write the settings of the instructors' JupyterLab: nbgrader's exchange, and its page within JupyterLab's."""
+def configure_instructors(folders: Folders, site: Site) -> None:
+    """Write the settings of the instructors' JupyterLab: nbgrader's exchange, and what feedback shows."""
     own = folders.running / "teaching"
     own.mkdir(exist_ok=True)
     (own / "nbgrader_config.py").write_text(
@@ -107,4 +107,5 @@ def configure_instructors(folders: Folders) -> None:
         f"c.Exchange.root = {str(folders.exchange)!r}\n"
         "c.ExchangeCollect.own_inbound = True\n"
         "c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'\n"
+        f"c.FeedbackExporter.reveal = {site.grading.feedback!r}\n"
     )

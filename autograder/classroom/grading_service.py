@@ -28,6 +28,7 @@ from autograder.classroom.grading_queue import Done, GradingQueue, Submission
 from autograder.course import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
+from autograder.intake.keeping import bring_back
 from autograder.intake.limits import IntakeFailed
 from autograder.intake.stamps import current_record
 from labkit.checks import CannotJudge
@@ -44,7 +45,8 @@ class GradingService:
     def __init__(self, classroom: configured.Classroom) -> None:
         site, folders = classroom.site, classroom.folders
         self._folders = folders
-        self._course = Course(folders.course)
+        self._counts = site.grading.counts
+        self._course = Course(folders.course, Config(FeedbackExporter={"reveal": site.grading.feedback}))
         self._not_before: dict[Path, float] = {}
         people = [*site.course.instructors, *classroom.learners]
         self._entries = EntryGrader(Leaderboard(folders.challenges), people, site.challenges.open)
@@ -85,11 +87,28 @@ class GradingService:
             refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
             return Done(one.learner, one.assignment, one.path.name, now(), judged=False, problem=refused)
         self._course.autograde(one.assignment, one.learner)
+        score, most = self._return(one)
+        if best := self._better(one, score):
+            # the learner has the feedback on this one; what the gradebook keeps is the earlier one
+            submitted = self._folders.course / "submitted" / one.learner / one.assignment
+            if bring_back(submitted, self._folders.course / COLLECTED / one.learner / one.assignment, best.folder):
+                self._course.record(one.assignment, one.learner, self._course.notebooks(one.assignment))
+                self._return(one)
+        return Done(one.learner, one.assignment, one.path.name, now(), judged=True, score=score, max_score=most)
+
+    def _return(self, one: Submission) -> tuple[float, float]:
+        """Return feedback on what is graded; return its score and the highest possible one."""
         self._course.feedback(one.assignment, one.learner)
         self._exchange(ReleaseFeedback, one)
-        marks = [mark for mark in self._course.marks(one.assignment) if mark.student == one.learner]
-        score, most = sum(mark.score for mark in marks), sum(mark.max_score for mark in marks)
-        return Done(one.learner, one.assignment, one.path.name, now(), judged=True, score=score, max_score=most)
+        return self._course.total(one.assignment, one.learner)
+
+    def _better(self, one: Submission, score: float) -> Done | None:
+        """Return the best earlier submission if the best one counts and it is better than this score."""
+        if self._counts != "best":
+            return None
+        (status,) = (each for each in self.queue.status(one.learner, "") if each.assignment == one.assignment)
+        best = max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
+        return best if best is not None and best.score > score else None
 
     def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: bool) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""

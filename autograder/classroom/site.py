@@ -123,10 +123,12 @@ class Servers(_Table):
 
 
 class Grading(_Table):
-    """Which assignments are graded as they are submitted, and how often in a day (UTC)."""
+    """Which assignments are graded as they are submitted, how often in a day (UTC), what counts and what is shown."""
 
     on_submit: list[str] = []
     tries_per_day: Annotated[int, Field(ge=1)] = 5
+    counts: Literal["last", "best"] = "last"
+    feedback: Literal["details", "titles", "marks"] = "details"
 
 
 class Challenges(_Table):

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from nbconvert.exporters import Exporter
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution, is_task
+from traitlets import Enum
 
 from autograder.cells import exercise_cell, exercise_of
 from autograder.feedback.code import CodeLine, lines_of, visible
@@ -44,13 +45,19 @@ class FeedbackExporter(Exporter):
 
     file_extension = ".html"
     output_mimetype = "text/html"
+    reveal = Enum(
+        ("details", "titles", "marks"),
+        "details",
+        help="What a page shows of hidden checks: what each expected and observed, with pictures and lines; titles and "
+        "points; or only the marks of each exercise.",
+    ).tag(config=True)
 
     def from_notebook_node(  # type: ignore[override]  # all exporters but the base return text
         self, nb: NotebookNode, resources: Any = None, **options: Any
     ) -> tuple[str, Any]:
         """The page of `nb`, after nbgrader has added scores and comments."""
         notebook, found = super().from_notebook_node(nb, resources, **options)
-        return page(notebook, found.get("nbgrader", {})), found
+        return page(notebook, found.get("nbgrader", {}), self.reveal), found
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,11 @@ class _ManualCell:
     comment: Markup
 
 
-def page(notebook: NotebookNode, about: Mapping[str, Any]) -> str:
-    """The page; `about` is nbgrader's data on the submission: its names, score and late penalty."""
+def page(notebook: NotebookNode, about: Mapping[str, Any], reveal: str = "details") -> str:
+    """The page; `about` is nbgrader's data on the submission: its names, score and late penalty.
+
+    reveal: see `FeedbackExporter.reveal`.
+    """
     notes = dict.fromkeys(note for cell in notebook.cells for note in _feedback(cell).get("notes", []))
     judged = [_judged(cell, notebook) for cell in notebook.cells if _feedback(cell)]
     answers = list(_written(notebook))
@@ -129,6 +139,7 @@ def page(notebook: NotebookNode, about: Mapping[str, Any]) -> str:
         style=Markup(_STYLE),
         policy=_POLICY,
         about=about,
+        reveal=reveal,
         notes=[visible(note) for note in notes],
         judged=judged,
         written=[answer for answer in answers if answer.score is not None or answer.comment],

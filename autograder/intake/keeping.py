@@ -14,7 +14,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.intake.folder import STAMPS, FolderEntry, chunks, is_odd, shown
 from autograder.intake.limits import EntryRefused
-from autograder.intake.stamps import Record
+from autograder.intake.stamps import Record, current_record
 
 _FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHOWN = 20
@@ -68,6 +68,24 @@ def put_by(submitted: Path, collected: Path, record: Record | None) -> None:
     shutil.move(submitted, place)
     if record:
         write_json(place.with_name(f"{place.name}.json"), record.to_json())
+
+
+def bring_back(submitted: Path, collected: Path, source: str) -> bool:
+    """Put an earlier submission back into `submitted`, and the one that is there by; return whether it was found.
+
+    source: name of its folder in the exchange. If this is interrupted, the next collect takes the newest one again.
+    """
+    for path in sorted(collected.glob("*.json")):
+        if path.name == "current.json" or not path.with_suffix("").is_dir():
+            continue
+        earlier = Record.from_json(json.loads(path.read_text()))
+        if earlier.source == source:
+            put_by(submitted, collected, current_record(collected))
+            write_json(collected / "current.json", earlier.to_json())
+            shutil.move(path.with_suffix(""), submitted)
+            path.unlink()
+            return True
+    return False
 
 
 def write_json(path: Path, data: Any) -> None:

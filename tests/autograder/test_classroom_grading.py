@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
+import nbformat
 import pytest
 import second_exercise
 from rich.console import Console
@@ -24,6 +26,8 @@ from autograder.classroom.grading_queue import Done, GradingQueue, Submission, i
 from autograder.classroom.pages.rendering import page
 from autograder.classroom.pages.service import waiting_text
 from autograder.course import Course
+from autograder.intake.stamps import FORMAT
+from autograder.submissions import with_module
 
 PHASE = second_exercise.PHASE
 
@@ -93,8 +97,15 @@ def test_a_learner_sees_the_place_in_the_queue(tmp_path: Path) -> None:
     texts = [waiting_text(one) for one in (places[first.learner], places[second.learner], status, other)]
     assert texts[:2] == ["It is being judged now.", "It waits: place 2 of 3 in the queue."]
     assert texts[2:] == ["It waits for tomorrow (UTC): today's tries are used.", ""]
-    shown = page("index", prefix="/", course="x", challenges=[], submissions=[(status, texts[2])], tries=1)
-    assert "2026-12-01 10:00: 2 of 3 points" in shown and "0 of 1" in shown and "today&#39;s tries" in shown
+    shown = page(
+        "index", prefix="/", course="x", challenges=[], submissions=[(status, texts[2])], tries=1, counts="best"
+    )
+    assert (
+        "The best one counts." in shown
+        and "2026-12-01 10:00: 2 of 3 points" in shown
+        and "0 of 1" in shown
+        and "today&#39;s tries" in shown
+    )
 
 
 def test_learners_take_turns() -> None:
@@ -107,19 +118,19 @@ def test_learners_take_turns() -> None:
     assert in_turn([*many, alan, grace], served=["grace", "ada"]) == [alan, grace, many[0], *many[1:]]
 
 
-def graded(classroom: Classroom, folders: Folders, until: str) -> None:
-    """Run the service until its log contains a text, or all have their marks if it is empty; then kill it."""
+def graded(classroom: Classroom, folders: Folders, until: str = "", more: int = 0) -> None:
+    """Run the service until its log contains a text, or so many more are done; then kill it."""
     environment = {
         **classroom.environment,
         configured.SITE: str(classroom.site),
         configured.RUNNING: str(folders.running),
     }
-    log = classroom.root / "grading.log"
+    log, before = classroom.root / "grading.log", len(list(folders.graded.glob("*/*")))
     with log.open("w") as output:
         command = [sys.executable, "-P", "-m", "autograder.classroom.grading_service"]
         service = subprocess.Popen(command, env=environment, cwd=classroom.root, stdout=output, stderr=output)
     try:
-        while until not in log.read_text() if until else len(list(folders.graded.glob("*/*"))) < 3:
+        while until not in log.read_text() if until else len(list(folders.graded.glob("*/*"))) < before + more:
             assert service.poll() is None, log.read_text()
             time.sleep(0.1)
     finally:
@@ -134,7 +145,7 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     classroom = small_classroom(tmp_path)
     with classroom.site.open("a") as file:
-        file.write(f'[grading]\non_submit = ["{PHASE}"]\n')
+        file.write(f'[grading]\non_submit = ["{PHASE}"]\ncounts = "best"\nfeedback = "titles"\n')
     folders = Folders(classroom.folder, tmp_path / "running", "small-course")
     folders.running.mkdir()
     folders.prepare()
@@ -145,12 +156,27 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
 
     graded(classroom, folders, until="grading")
     assert not list(folders.graded.glob("*/*")), "it was killed while it judged"
-    graded(classroom, folders, until="")
+    graded(classroom, folders, more=3)
     marks = Course(folders.course).marks(PHASE)
     assert {mark.student: mark.score for mark in marks} == {"ada": 3, "grace": 2}
     for learner in ("ada", "grace"):
         (feedback,) = folders.in_exchange("feedback", learner).glob("*.html")
-        assert "pass_it_on" in feedback.read_text()
+        assert "pass_it_on" in feedback.read_text() and "Your instructor has chosen" in feedback.read_text()
     (result,) = Leaderboard(folders.challenges).results("goodput")
     assert (result.author, result.name, result.fault) == ("grace", "The Tortoise", "")
     assert len(result.values) == 4 and min(result.values.values()) > 20_000
+
+    # ada hands in once more, a worse one
+    (first,) = folders.in_exchange("inbound", "ada").iterdir()
+    again = first.with_name(f"ada+{PHASE}+{datetime.now(UTC).strftime(FORMAT)}+again")
+    shutil.copytree(first, again)
+    (again / "submission_secret.txt").write_text("a" * 64)
+    path = again / f"{second_exercise.NOTEBOOK}.ipynb"
+    nbformat.write(with_module(nbformat.read(path, as_version=4), second_exercise.NAME, ""), path)
+    graded(classroom, folders, more=1)
+    scores = sorted(json.loads(record.read_text())["score"] for record in folders.graded.glob("ada/*.json"))
+    assert scores == [0, 3], "each has its own record"
+    assert Course(folders.course).total(PHASE, "ada") == (3, 3), "the best one counts"
+    pages = [page.read_text() for page in folders.in_exchange("feedback", "ada").glob("*.html")]
+    assert sorted("<b>3</b> of 3 points" in page for page in pages) == [False, True], "feedback on both"
+    assert {path.name for path in (folders.course / "submitted/ada" / PHASE).glob("*.ipynb")} == {path.name}

@@ -31,6 +31,8 @@ WRONG = {
     'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
     'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
     'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
+    'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
+    'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",
     'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce, goodput",
     '[challenges]\nopen = ["goodput"]\ntraces = ["goodput"]': "goodput: traces show the instances on which",
     'folder = "x"\n[course]\nname = "grading"': "'grading' is the name of a service of the hub",

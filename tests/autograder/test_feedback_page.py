@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from accessibility import barriers
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -184,3 +185,21 @@ def test_all_passed() -> None:
     text = page(graded(CELL, replace(RESULTS[0])), about(score=2, max_score=2, late_penalty=0))
     assert text.startswith("<!DOCTYPE html>")
     assert "Every check passed" in text and "Look at this first" not in text and "late" not in text
+
+
+def test_an_instructor_chooses_what_is_revealed(browser: Browser, tmp_path: Path) -> None:
+    observed = ("Rank 0 waits.", "every rank to return", "line 4", "A run", "a text")
+    shown = {}
+    for reveal in ("details", "titles", "marks"):
+        (tmp_path / "page.html").write_text(page(graded(), about(), reveal))
+        opened = browser.new_page()
+        opened.goto((tmp_path / "page.html").as_uri())
+        shown[reveal] = opened.locator("body").inner_text()
+        assert barriers(opened, "body") == []
+        opened.close()
+    assert all(text in shown["details"] for text in observed)
+    assert "sizes that do not divide, 0 of 1" in shown["titles"] and "the sum is right, 2 of 2" in shown["titles"]
+    assert not [text for text in observed if text in shown["titles"] + shown["marks"]]
+    assert "ring: 2 of 10.5 points" in shown["marks"] and "the sum is right" not in shown["marks"]
+    for text in shown.values():
+        assert "5.5 of 15.5 points" in text and "Well done, really" in text, "marks and an instructor's comment"

@@ -107,7 +107,14 @@ class Index(Page):
             for status in self.queue_status()
             if status.assignment in site.grading.on_submit
         ]
-        self.show("index", challenges=states, submissions=submissions, tries=site.grading.tries_per_day)
+        grading = site.grading
+        self.show(
+            "index",
+            challenges=states,
+            submissions=submissions,
+            tries=grading.tries_per_day,
+            counts=grading.counts,
+        )
 
 
 class ChallengePage(Page):
