@@ -17,6 +17,7 @@ from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
 from labkit import catalogue
 from labkit.challenges import sending
+from labkit.notebook.idle_ranks import IDLE_MINUTES
 from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "/exchange"
@@ -71,7 +72,7 @@ def _more() -> list[Path]:
     return [*(folder for folder in folders if folder.is_dir()), *(root / "docs").glob("*.md")]
 
 
-def environment(folders: Folders, hub: Mapping[str, str], learner: str) -> dict[str, str]:
+def environment(folders: Folders, hub: Mapping[str, str], learner: str, idle_ranks_minutes: int) -> dict[str, str]:
     """Return all environment variables inside. hub: those that JupyterHub gives a server."""
     return {
         **view.environment(),
@@ -81,6 +82,7 @@ def environment(folders: Folders, hub: Mapping[str, str], learner: str) -> dict[
         "LABKIT_ROOT": str(catalogue.root().resolve()),
         "LABKIT_WORKSPACE": view.HOME,
         "JUPYTER_CONFIG_PATH": CONFIGURATION,
+        IDLE_MINUTES: str(idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
         CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
     }

@@ -118,6 +118,7 @@ class Servers(_Table):
 
     kind: Literal["sandbox"] = "sandbox"
     idle_minutes: Annotated[int, Field(ge=0)] = 120
+    idle_ranks_minutes: Annotated[int, Field(ge=0)] = 30
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
     processes: Annotated[int, Field(ge=64)] = 1024
 

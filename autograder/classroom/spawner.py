@@ -29,6 +29,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
     root = Unicode(help="Folder of the classroom.").tag(config=True)
     running = Unicode(help="Folder of sockets, deleted with the hub.").tag(config=True)
     course_name = Unicode(help="The course's name in the exchange.").tag(config=True)
+    idle_ranks_minutes = Int(30, help="Minutes without a cell after which live ranks end; 0: never.").tag(config=True)
     processes = Int(1024, help="Processes and threads of one learner, where root starts the hub.").tag(config=True)
 
     @property
@@ -46,7 +47,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             with (self.folders.hub / f"server-{name}.log").open("wb") as log:
                 self.proc = subprocess.Popen(
                     command,
-                    env=learner_view.environment(self.folders, self.get_env(), name),
+                    env=learner_view.environment(self.folders, self.get_env(), name, self.idle_ranks_minutes),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -37,6 +37,7 @@ c.JupyterHub.spawner_class = SandboxSpawner
 c.SandboxSpawner.root, c.SandboxSpawner.running = str(folders.root), str(folders.running)
 c.SandboxSpawner.course_name = site.course.name
 c.SandboxSpawner.processes = site.servers.processes
+c.SandboxSpawner.idle_ranks_minutes = site.servers.idle_ranks_minutes
 c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
 c.Spawner.default_url = "/lab/tree/HOME.md"
 c.JupyterHub.default_url = classroom.first_page

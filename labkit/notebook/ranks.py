@@ -15,6 +15,7 @@ from labkit.clusters.live import Interrupted, LiveCluster, LiveRanks, RankState
 from labkit.clusters.options import at_least_one, seconds, seconds_or_off
 from labkit.clusters.run import ranges
 from labkit.notebook.choosing import Choice
+from labkit.notebook.idle_ranks import IdleTimer
 from labkit.notebook.magics import Magic, variable
 from labkit.notebook.output.lanes import Lanes
 from labkit.notebook.output.stopping import PRESSED
@@ -79,8 +80,35 @@ class _NotebookRanks:
         self._asked: int | None = None
         """Ranks per node, if different from the cluster's."""
         self._live: LiveRanks | None = None
+        self._timer = IdleTimer(self._end_idle)
+        self._idle_minutes = 0.0
+        """After how many minutes the ranks were ended as idle, until the learner knows; else 0."""
 
     def run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
+        """`%%ranks`; see `_run_cell`."""
+        with self._timer.in_use():
+            self._say_that_they_were_idle()
+            return self._run_cell(shell, options, cell)
+
+    def manage(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
+        """`%ranks`."""
+        with self._timer.in_use():
+            self._say_that_they_were_idle()
+            self._manage(shell, options, cell)
+
+    def _end_idle(self, minutes: float) -> None:
+        if self._stop():
+            self._idle_minutes = minutes
+
+    def _say_that_they_were_idle(self) -> None:
+        if self._idle_minutes:
+            print(
+                f"the live ranks were ended: no cell has used them for {self._idle_minutes:g} minutes, the time that "
+                "this site allows; their variables are lost"
+            )
+            self._idle_minutes = 0.0
+
+    def _run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
         """Run `cell` and return each rank's value, None when no rank has any. Raises `RankFailed`."""
         names = ("timeout", "hang_timeout", "on_hang")
         job = cell_job(shell, cell, **{name: getattr(options, name) for name in names})
@@ -111,8 +139,7 @@ class _NotebookRanks:
         _into_notebook(shell, pulled, options.pull or (), [result.rank for result in run.ranks])
         return shown_values(run, cell)
 
-    def manage(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
-        """`%ranks`."""
+    def _manage(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
         if options.action in ("push", "pull") and not options.names:
             raise UsageError(f"%ranks {options.action}: a variable is missing: %ranks {options.action} NAME")
         if options.action not in ("push", "pull") and options.names:

@@ -233,3 +233,15 @@ def test_the_same_cells_run_on_virtual_ranks_that_stay(kernel):
 def test_names_of_options_and_actions_are_completed(kernel):
     assert sorted(kernel.complete("%%ranks --pu")) == ["--pull", "--push"]
     assert set(kernel.complete("%ranks re")) == {"restart"}
+
+
+def test_ranks_that_no_cell_uses_end_where_the_site_says_so(ranks):
+    ranks.run("import os, psutil, time\nos.environ['LABKIT_IDLE_RANKS_MINUTES'] = '0.01'")
+    pids = re.findall(r"alive +(\d+)", ranks.run("%ranks").stdout)
+    assert len(pids) == 3
+    ranks.run(f"while any(psutil.pid_exists(pid) for pid in {pids}): time.sleep(0.05)".replace("'", ""))
+    ranks.run("del os.environ['LABKIT_IDLE_RANKS_MINUTES']")
+    said = "the live ranks were ended: no cell has used them for 0.01 minutes, the time that this site allows"
+    outputs = ranks.run("%%ranks\n'x' in globals()")
+    assert said in outputs.stdout and outputs.result == "[0-2] False", "new ones have started"
+    assert said not in ranks.run("%ranks").stdout
