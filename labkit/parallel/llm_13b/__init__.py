@@ -24,7 +24,7 @@ from labkit.parallel.llm_13b.plans import (
 )
 from labkit.parallel.llm_13b.recomputed import Recomputed
 from labkit.parallel.llm_13b.report import Report, whole_model
-from labkit.parallel.llm_13b.slices import Extended, extended, measured, slices
+from labkit.parallel.llm_13b.slices import Extended, Slice, extended, extended_bytes, measured, slices
 from labkit.parallel.llm_13b.text import held_out_loss, tokens_of_step, trigram_loss, windows
 
 __all__ = [
@@ -36,12 +36,14 @@ __all__ = [
     "MeshCheckpoints",
     "Recomputed",
     "Report",
+    "Slice",
     "TrainingPlan",
     "as_trained",
     "check_plan",
     "checkpoint_folders",
     "exchange",
     "extended",
+    "extended_bytes",
     "held_out_loss",
     "measured",
     "slices",
