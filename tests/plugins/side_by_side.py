@@ -1,7 +1,7 @@
 """Grouping of tests under pytest-xdist's `--dist loadgroup`.
 
 The tests of one module stay together, since they share what is slow to start: a kernel, a Slurm, a graded class. Those
-of `tests/exercises` share nothing and are distributed individually. Tests with the marker `alone` look at the whole
+of `DEALT_ONE_BY_ONE` share nothing and are distributed individually. Tests with the marker `alone` look at the whole
 machine or load it on purpose: `./lab test` runs them separately.
 """
 
@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-DEALT_ONE_BY_ONE = ("tests/exercises", "autograder/tests/adversarial/test_adversarial_rubrics.py")
+DEALT_ONE_BY_ONE = (
+    "tests/exercises",
+    "tests/autograder/test_whole_course.py",
+    "autograder/tests/adversarial/test_adversarial_rubrics.py",
+)
 ONE_GROUP = ("tests/clusters/slurm", "tests/clusters/kubernetes")
 """Folders whose modules share one fixture."""
 
