@@ -16,6 +16,7 @@ AUTOGRADE = Path(__file__).parents[2] / "benchmarks" / "autograde.py"
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 def test_prints_ours_beside_stock_nbgrader() -> None:
     command = [sys.executable, str(AUTOGRADE), "import", "--submissions", "1", "--workers", "1"]
