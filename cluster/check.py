@@ -1,4 +1,4 @@
-"""Checks the clouds' files by the clouds' own tools, without an account: each tool in an environment of its own.
+"""Checks files for clouds and clusters by their own tools, without an account: each in an environment of its own.
 
     python cluster/check.py --into /var/tmp/checks [NAME ...]
 
@@ -57,6 +57,30 @@ import json, yaml
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 spec = CustomJobSpec.from_json(json.dumps(yaml.safe_load(open(FILE))), ignore_unknown_fields=False)
 print([pool.machine_spec.machine_type for pool in spec.worker_pool_specs])
+""",
+    ),
+    "train-job": Check(
+        ("kubeflow-trainer-api==2.3.0", "pyyaml"),
+        "kubernetes/training/train-job/train-job.yaml",
+        """
+import json, yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+given = yaml.safe_load(open(FILE))
+# the client drops fields that it does not know
+assert json.loads(TrainerV1alpha1TrainJob.from_dict(given).to_json()) == given
+print(given["kind"], given["metadata"]["name"])
+""",
+    ),
+    "pod-monitor": Check(
+        ("cloudcoil-models-prometheus-operator==0.80.1.0", "pyyaml"),
+        "kubernetes/components/monitoring/pod-monitor.yaml",
+        """
+import yaml
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor
+given = yaml.safe_load(open(FILE))
+# the models of the operator's CRDs drop fields that they do not know
+assert PodMonitor.model_validate(given).model_dump(mode="json", by_alias=True, exclude_unset=True) == given
+print(given["kind"], given["metadata"]["name"])
 """,
     ),
     "compose": Check(
