@@ -53,8 +53,12 @@ class Folders:
         """The hub's API. The folder of this file is visible in sandboxes, since the file is replaced at each start."""
         return self.running / "api" / "hub.sock"
 
+    @property
+    def homes(self) -> Path:
+        return self.root / "homes"
+
     def home(self, learner: str) -> Path:
-        return self.root / "homes" / learner
+        return self.homes / learner
 
     def in_exchange(self, part: str, learner: str = "") -> Path:
         """A folder of the course in the exchange: `outbound` of all, `inbound` or `feedback` of one learner."""
@@ -68,7 +72,7 @@ class Folders:
         """Make the folders that do not exist yet, closed to other users of this machine."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
-        for folder in (self.course, self.hub, self.root / "homes", self.exchange, self.hub_socket.parent):
+        for folder in (self.course, self.hub, self.homes, self.exchange, self.hub_socket.parent):
             folder.mkdir(parents=True, exist_ok=True)
         (self.running / "servers").mkdir(exist_ok=True)
         for part in ("outbound", "inbound", "feedback"):

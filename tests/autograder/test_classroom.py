@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -161,6 +162,13 @@ def test_an_instructor_sees_who_is_there_but_enters_no_learner_s_server(
     assert instructor.get("/hub/admin").status_code == 200
     assert instructor.get("/services/small-course/formgrader/").status_code == 200
     assert instructor.get("/user/ada/api/contents").status_code == 403
+    page = instructor.get("/services/classroom/").text
+    row = re.search(
+        r'<th scope="row">ada</th><td>[^<]+</td>\s*<td class="number">(\d+)</td><td class="number">(\d+)<', page
+    )
+    assert row and int(row[1]) >= 2 and int(row[2]) > 0, page
+    assert 'href="/hub/admin"' in page
+    assert "Servers" not in ada.get("/services/classroom/").text
 
 
 def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Person, classroom: Classroom) -> None:

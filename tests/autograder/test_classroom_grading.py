@@ -97,9 +97,8 @@ def test_a_learner_sees_the_place_in_the_queue(tmp_path: Path) -> None:
     texts = [waiting_text(one) for one in (places[first.learner], places[second.learner], status, other)]
     assert texts[:2] == ["It is being judged now.", "It waits: place 2 of 3 in the queue."]
     assert texts[2:] == ["It waits for tomorrow (UTC): today's tries are used.", ""]
-    shown = page(
-        "index", prefix="/", course="x", challenges=[], submissions=[(status, texts[2])], tries=1, counts="best"
-    )
+    given = {"prefix": "/", "course": "x", "challenges": [], "tries": 1, "counts": "best", "servers": None, "queue": 0}
+    shown = page("index", submissions=[(status, texts[2])], **given)
     assert (
         "The best one counts." in shown
         and "2026-12-01 10:00: 2 of 3 points" in shown

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from tornado import ioloop, web
 
@@ -18,6 +19,7 @@ from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.grading_queue import Done, GradingQueue, Status
 from autograder.classroom.pages import rendering
+from autograder.classroom.pages.servers import running
 from labkit.challenges.challenge import Challenge, Row, find
 
 PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
@@ -33,6 +35,11 @@ class OwnEntry:
     score: float
     """In the challenge's unit; 0 if it does not count."""
     fault: str
+
+
+def today() -> str:
+    """Return the day in UTC, ISO 8601."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def waiting_text(status: Status) -> str:
@@ -84,10 +91,22 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
             raise web.HTTPError(404, f"No challenge {name!r} is open in this course.")
         return find(name)
 
+    @property
+    def is_instructor(self) -> bool:
+        return self.user in self.classroom.site.course.instructors
+
+    @property
+    def hub_process(self) -> psutil.Process:
+        """The hub, which has started this service and all servers."""
+        return psutil.Process(os.getppid())
+
+    @property
+    def queue(self) -> GradingQueue:
+        return GradingQueue.of(self.classroom.folders, self.classroom.site)
+
     def queue_status(self) -> list[Status]:
         """Return how it is with the learner's submissions and entries."""
-        queue = GradingQueue.of(self.classroom.folders, self.classroom.site)
-        return queue.status(self.user, datetime.now(UTC).date().isoformat())
+        return self.queue.status(self.user, today())
 
     @property
     def leaderboard(self) -> Leaderboard:
@@ -114,6 +133,8 @@ class Index(Page):
             submissions=submissions,
             tries=grading.tries_per_day,
             counts=grading.counts,
+            servers=running(self.hub_process, self.classroom.folders.homes) if self.is_instructor else None,
+            queue=len(self.queue.waiting(today())) if self.is_instructor else 0,
         )
 
 
