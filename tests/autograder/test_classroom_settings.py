@@ -34,7 +34,7 @@ WRONG = {
     'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
     'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",
-    'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce, goodput",
+    'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce",
     '[challenges]\nopen = ["goodput"]\ntraces = ["goodput"]': "goodput: traces show the instances on which",
     'folder = "x"\n[course]\nname = "grading"': "'grading' is the name of a service of the hub",
     'folder = "x"\n[login]\nkind = "openid"': "the table [login.openid] is missing",
