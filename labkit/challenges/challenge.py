@@ -116,6 +116,13 @@ CHALLENGES = (
         1.0,
         "s",
     ),
+    Challenge(
+        "step_13b",
+        "the shortest step of a model with 13 billion parameters on 32 GPUs that fits",
+        "labkit.challenges.step_13b.race",
+        1.0,
+        "s",
+    ),
 )
 
 

@@ -8,10 +8,14 @@ import pytest
 
 from autograder.challenge import judged
 from autograder.sandbox import Sandbox
+from autograder.submission_sandbox import SubmissionSandbox
 from labkit.catalogue import root
 from labkit.challenges.all_reduce.race import TEMPLATE
 from labkit.challenges.goodput.race import measure
+from labkit.challenges.step_13b import race as step_13b
+from labkit.challenges.step_13b.trainings import Training
 from labkit.cli import main
+from labkit.predict import Transformer
 
 pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 
@@ -58,3 +62,20 @@ def test_ranks_cannot_exchange_data_in_files() -> None:
     source = TEMPLATE.replace("    dist.all_reduce(tensor)", "\n".join(f"    {line}" for line in lines) + "\n   ")
     (found,) = judged("all_reduce", source, "mine", SEED, Sandbox())
     assert "FileNotFoundError" in found.fault and "challenges/mine.py" in found.fault
+
+
+def test_a_plan_is_made_in_the_sandbox_and_only_its_data_counts_outside() -> None:
+    """With a small model on four GPUs: the entry predicts, and spoils its own process as well as it can."""
+    model = Transformer("gpt", layers=4, width=256, heads=8, vocab=512, sequence=64, tied=True)
+    small = Training("small", {"gpu": "a100-40gb", "nnodes": 2, "nproc_per_node": 2}, model, batch=16)
+    source = (root() / "solutions/challenges/step_13b/formulas.py").read_text()
+    spoils = (
+        "import time\nimport labkit.parallel.llm_13b as given\n\ntime.perf_counter = given.extended = lambda *_: 0.0\n"
+    )
+    ranks = SubmissionSandbox(Sandbox())
+    try:
+        (found,) = step_13b.measure(f"{source}\n{spoils}", "mine", trainings=[small], make=ranks.virtual)
+    finally:
+        ranks.close()
+    (outside,) = step_13b.measure(source, "mine", trainings=[small])
+    assert not found.fault and found.value == outside.value > small.lower_bound()
