@@ -45,10 +45,12 @@ class LoadedState:
                 self._changes.append(_loading(component, decode(manifest["tree"][name], reader.whole)))
 
     def apply(self) -> int:
-        """Put the state into the components; return its step."""
+        """Put the state into the components, once, and keep no copy of it; return its step."""
+        changes, self._changes = self._changes, []
+        changes.reverse()
         with torch.no_grad():
-            for change in self._changes:
-                change()
+            while changes:
+                changes.pop()()
         return self.step
 
 
