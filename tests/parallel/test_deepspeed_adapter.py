@@ -149,7 +149,9 @@ def test_deepspeed_trains_as_one_process_and_as_the_exercise_and_compiles_nothin
     source = f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {str(tmp_path)!r}\nRUNS, CLIP = {RUNS}, {CLIP}\n"
     modules = {"phase3_multi_node/zero": catalogue.find("zero").source("solution")[0]}
     job = Job(source=source + MODEL + TRAIN, modules=modules, timeout=300)
-    run = kind(nproc_per_node=2).run(job).raise_if_failed()
+    run = kind(nproc_per_node=2).run(job)
+    # the whole tracebacks: the place in DeepSpeed, too
+    assert run.ok, "\n".join(rank.error.traceback for rank in run.ranks if rank.error)
     whole = sum(p.numel() for p in nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 7), nn.Linear(7, 3)).parameters())
     for all_losses, solved, held, refused, compiled in run.values:
         for options, losses, by_exercise in zip(RUNS, all_losses, solved, strict=True):
