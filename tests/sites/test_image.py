@@ -54,7 +54,7 @@ def output_of(name: str, into: Path, commands: list[str]) -> str:
     return done.stdout
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.timeout(3600)  # pip alone takes minutes where other tests have the cores
 def test_a_submission_is_judged_in_the_image_of_grading(tmp_path: Path) -> None:
     needs_overlays(tmp_path)
