@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from labkit.trace import Trace
 
@@ -40,6 +40,27 @@ def on_this_machine(**options: Any) -> Cluster:
     from labkit.clusters.virtual import virtual
 
     return virtual(**options, ranks="processes", account=False, trusting=False)
+
+
+_Instance = TypeVar("_Instance")
+
+
+def outcomes_until_fault(
+    instances: Iterable[tuple[str, _Instance]],
+    advance: Callable[[str], None],
+    measured: Callable[[_Instance], Outcome],
+) -> list[Outcome]:
+    """Measure an entry on these named instances, in turn; the last outcome is the first that has a fault, if any.
+
+    advance: called with the name of each instance before it is measured.
+    """
+    outcomes: list[Outcome] = []
+    for name, instance in instances:
+        advance(name)
+        outcomes.append(replace(measured(instance), instance=name))
+        if outcomes[-1].fault:
+            break
+    return outcomes
 
 
 class Race(Protocol):

@@ -12,6 +12,19 @@ import requests
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+FOUR_RANKS = """
+%load_ext labkit
+%cluster local --nproc-per-node 4
+get_ipython().run_cell_magic("torchrun", "-n 4", '''
+import torch, torch.distributed as dist
+dist.init_process_group()
+number = torch.tensor(dist.get_rank() + 1)
+dist.all_reduce(number)
+print("the sum is", number.item())
+''')
+"""
+"""A cell that runs on four processes, for a kernel that has loaded nothing."""
+
 
 class Person:
     def __init__(self, address: str, name: str, password: str = "correct horse") -> None:

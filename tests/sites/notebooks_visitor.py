@@ -17,21 +17,10 @@ import uuid
 from pathlib import Path
 
 import requests
-from classroom_person import execute
+from classroom_person import FOUR_RANKS, execute
 
 SERVER = "http://127.0.0.1:8888"
 NOTEBOOK = "phase1_data_parallel/01_process_group.ipynb"
-CELL = """
-%load_ext labkit
-%cluster local --nproc-per-node 4
-get_ipython().run_cell_magic("torchrun", "-n 4", '''
-import torch, torch.distributed as dist
-dist.init_process_group()
-number = torch.tensor(dist.get_rank() + 1)
-dist.all_reduce(number)
-print("the sum is", number.item())
-''')
-"""
 
 
 def main(command: list[str]) -> None:
@@ -45,7 +34,7 @@ def main(command: list[str]) -> None:
         opened = session.get(f"{SERVER}/api/contents/{NOTEBOOK}", timeout=60).json()
         kernel = session.post(f"{SERVER}/api/kernels", json={"name": "python3"}, timeout=60).json()["id"]
         url = f"{SERVER.replace('http', 'ws')}/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}"
-        ranks = asyncio.run(execute(url, {"Authorization": str(session.headers["Authorization"])}, CELL))
+        ranks = asyncio.run(execute(url, {"Authorization": str(session.headers["Authorization"])}, FOUR_RANKS))
         found = {
             "without the token": requests.get(f"{SERVER}/api/contents", timeout=60).status_code,
             "page": "".join(re.findall("<title>(.*?)</title>", page.text)),

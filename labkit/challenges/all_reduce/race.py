@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from labkit.challenges.all_reduce.irregular_cluster import NBYTES, PUBLISHED, IrregularCluster, drawn, lower_bound
-from labkit.challenges.challenge import Outcome, on_this_machine
+from labkit.challenges.challenge import Outcome, on_this_machine, outcomes_until_fault
 from labkit.clusters import Cluster, Job, Run
 from labkit.trace import Kind
 
@@ -75,13 +75,8 @@ def measure(
     seed: draws the clusters, unless they are given; None: the published ones. make: see `Race.measure`.
     advance: called with the name of each cluster before it is run.
     """
-    outcomes: list[Outcome] = []
-    for cluster in clusters or clusters_of(seed):
-        advance(cluster.name)
-        outcomes.append(_measured(source, name, cluster, make))
-        if outcomes[-1].fault:
-            break
-    return outcomes
+    instances = ((cluster.name, cluster) for cluster in clusters or clusters_of(seed))
+    return outcomes_until_fault(instances, advance, lambda cluster: _measured(source, name, cluster, make))
 
 
 def _measured(source: str, name: str, cluster: IrregularCluster, make: Callable[..., Cluster]) -> Outcome:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from labkit.challenges.challenge import Outcome, on_this_machine
+from labkit.challenges.challenge import Outcome, on_this_machine, outcomes_until_fault
 from labkit.challenges.goodput.storm import NODES, STEPS, Decision, Span, Storm
 from labkit.clusters import Cluster, Job, Run
 from labkit.trace import Event, Kind, Trace
@@ -76,13 +75,8 @@ def measure(
     make: Callable[..., Cluster] = on_this_machine,
 ) -> list[Outcome]:
     """Run the text of a policy under each storm; stop after the first fault. name: of its file, without `.py`."""
-    outcomes: list[Outcome] = []
-    for storm, one in _storms(seed).items():
-        advance(storm)
-        outcomes.append(replace(_measured(source, name, one, make), instance=storm))
-        if outcomes[-1].fault:
-            break
-    return outcomes
+    instances = _storms(seed).items()
+    return outcomes_until_fault(instances, advance, lambda one: _measured(source, name, one, make))
 
 
 def _measured(source: str, name: str, seed: int, make: Callable[..., Cluster]) -> Outcome:

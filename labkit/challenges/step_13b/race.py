@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit import catalogue
-from labkit.challenges.challenge import Outcome, on_this_machine
+from labkit.challenges.challenge import Outcome, on_this_machine, outcomes_until_fault
 from labkit.challenges.step_13b.layouts import layout_of
 from labkit.challenges.step_13b.trainings import PUBLISHED, Training, drawn
 from labkit.clusters import Cluster, Job
@@ -86,13 +86,8 @@ def measure(
 
     seed: draws the trainings, unless they are given; None: the published ones.
     """
-    outcomes: list[Outcome] = []
-    for training in trainings or trainings_of(seed):
-        advance(training.name)
-        outcomes.append(replace(_measured(source, name, training, make), instance=training.name))
-        if outcomes[-1].fault:
-            break
-    return outcomes
+    instances = ((training.name, training) for training in trainings or trainings_of(seed))
+    return outcomes_until_fault(instances, advance, lambda training: _measured(source, name, training, make))
 
 
 def _measured(source: str, name: str, training: Training, make: Callable[..., Cluster]) -> Outcome:
