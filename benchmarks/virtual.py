@@ -1,8 +1,10 @@
-"""Real time and memory of virtual ranks, compared with torch's threaded process group and the prototype.
+"""Real time and memory of virtual ranks, compared with torch's threaded process group.
 
 Each program runs on virtual ranks with everything on: clocks, trace, accounting of computing time and memory. "Inside"
 is from the first rank's start, after `init_process_group`, to the last one's end; "whole" is the whole job, including
-starting the ranks and reading the trace. Times are medians; the peer's runs alternate with ours.
+starting the ranks and reading the trace. Times are medians; the peer's runs alternate with ours. "Torch alone" is the
+CPU time of torch's own code for one rank (torch_alone.py), times the ranks: a process that runs each rank's code needs
+more.
 
     python benchmarks/virtual.py [--repetitions 3] [--quick]
 """
@@ -25,6 +27,7 @@ from labkit import Job, virtual
 from labkit.clusters.forkserver import shared
 
 PEER = Path(__file__).with_name("threaded_group.py")
+ALONE = Path(__file__).with_name("torch_alone.py")
 HEAD = """\
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -170,17 +173,17 @@ class Case:
     """Target for the seconds inside."""
     peer: str = ""
     """Name of the program in threaded_group.py; empty if the peer cannot run it."""
-    prototype: str = "-"
-    """The prototype's figure, from another machine."""
+    alone: bool = True
+    """Whether torch alone can run it: DDP's reducer refuses what a group that computes nothing returns."""
 
 
 def cases(quick: bool) -> list[Case]:
     ring, many, few = (16, 64, 8) if quick else (256, 1024, 64)
     messages = 2 * (ring - 1) * ring
     return [
-        Case(f"ring all-reduce, {messages:,} messages", RING, ring, 2.5, "", "3.2-3.8"),
-        Case("100 all_reduce of 1,000 floats", ALL_REDUCE, many, 6.0, "all_reduce", "ran"),
-        Case("3 steps of DDP, MLP", DDP, few, 0.5, "ddp", "0.6"),
+        Case(f"ring all-reduce, {messages:,} messages", RING, ring, 2.5),
+        Case("100 all_reduce of 1,000 floats", ALL_REDUCE, many, 6.0, "all_reduce"),
+        Case("3 steps of DDP, MLP", DDP, few, 0.35, "ddp", alone=False),
     ]
 
 
@@ -199,15 +202,25 @@ def cost(program: str, ranks: int, trace: bool = True) -> Cost:
 
 
 def peer_seconds(name: str, ranks: int) -> float:
-    command = [sys.executable, "-W", "ignore", str(PEER), name, str(ranks)]
+    return printed([str(PEER), name, str(ranks)])
+
+
+def alone_seconds(program: str, ranks: int) -> float:
+    """CPU seconds of torch's own code for all ranks, from those of one in the middle."""
+    return ranks * printed([str(ALONE), str(ranks // 2), str(ranks)], program)
+
+
+def printed(command: list[str], program: str | None = None) -> float:
+    """Run a Python program in a process of its own, on one thread; return the number that it prints."""
+    command = [sys.executable, "-W", "ignore", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    run = subprocess.run(command, input=program, check=True, capture_output=True, text=True, env=environment)
+    return float(run.stdout)
 
 
 def compare(options: argparse.Namespace) -> Table:
     table = Table(title=f"Seconds, median of {options.repetitions}, {os.cpu_count()} cores")
-    headings = ("program", "ranks", "inside", "target", "whole", "threaded group", "ratio", "prototype, other machine")
-    for heading in headings:
+    for heading in ("program", "ranks", "inside", "target", "whole", "torch alone", "threaded group", "ratio"):
         table.add_column(heading, justify="left" if heading == "program" else "right")
     for case in cases(options.quick):
         ours, theirs = [], []
@@ -220,8 +233,9 @@ def compare(options: argparse.Namespace) -> Table:
         beside = ["cannot: no send", "-"]
         if theirs:
             beside = [f"{statistics.median(theirs):.2f}", f"{statistics.median(theirs) / inside:.1f}x"]
-        target, prototype = ("-", "-") if options.quick else (f"{case.target:.1f}", case.prototype)
-        table.add_row(case.title, str(case.ranks), f"{inside:.2f}", target, f"{whole:.2f}", *beside, prototype)
+        target = "-" if options.quick else f"{case.target:.2f}"
+        alone = f"{alone_seconds(case.program, case.ranks):.2f}" if case.alone else "cannot"
+        table.add_row(case.title, str(case.ranks), f"{inside:.2f}", target, f"{whole:.2f}", alone, *beside)
     return table
 
 
@@ -231,6 +245,8 @@ class LargeModel:
 
     title: str
     program: str
+    narrow: str
+    """The same program with short vectors, for real tensors."""
     ranks: int
     target: float
     """Target for the seconds inside."""
@@ -238,16 +254,28 @@ class LargeModel:
 
 def large_models(quick: bool) -> list[LargeModel]:
     few, many = (8, 16) if quick else (32, 1024)
-    config, large = ("2, 4, 64", "4, 4, 64") if quick else ("40, 40, 5120", "80, 64, 8448")
+    wide, wider = ("2, 4, 64", "4, 4, 64") if quick else ("40, 40, 5120", "80, 64, 8448")
+    narrow = "2, 4, 16, 64, 16" if quick else "40, 40, 160, 64, 16"
+    narrower = "4, 4, 16, 64, 16" if quick else "80, 64, 256, 64, 16"
     layouts = ((2, 2), (2, 4)) if quick else ((2, 4), (8, 16))
     size, larger = ("tiny",) * 2 if quick else ("13 billion parameters", "69 billion parameters")
-    whole = LAYOUT.format(config=config, layout=layouts[0], microbatches=layouts[0][1], built=WHOLE)
-    staged = LAYOUT.format(config=large, layout=layouts[1], microbatches=1, built=STAGE)
+
+    def whole(config: str) -> str:
+        return LAYOUT.format(config=config, layout=layouts[0], microbatches=layouts[0][1], built=WHOLE)
+
+    def staged(config: str) -> str:
+        return LAYOUT.format(config=config, layout=layouts[1], microbatches=1, built=STAGE)
+
+    product, larger_product = _product(layouts[0], few), _product(layouts[1], many)
     return [
-        LargeModel(f"FSDP2, GPT, {size}", FSDP.format(config=config), few, 15.0),
-        LargeModel(f"Data x pipeline x tensor {_product(layouts[0], few)}, GPT, {size}", whole, few, 6.0),
+        LargeModel(f"FSDP2, GPT, {size}", FSDP.format(config=wide), FSDP.format(config=narrow), few, 15.0),
+        LargeModel(f"Data x pipeline x tensor {product}, GPT, {size}", whole(wide), whole(narrow), few, 6.0),
         LargeModel(
-            f"Data x pipeline x tensor {_product(layouts[1], many)}, GPT, {larger}, one microbatch", staged, many, 60.0
+            f"Data x pipeline x tensor {larger_product}, GPT, {larger}, one microbatch",
+            staged(wider),
+            staged(narrower),
+            many,
+            60.0,
         ),
     ]
 
@@ -266,10 +294,11 @@ def large_model(case: LargeModel, quick: bool) -> str:
     gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
     peak = max(run.trace.peak_memory(rank) for rank in range(case.ranks)) / 1e9
     target = "" if quick else f" (target: {case.target:.0f} s)"
+    alone = alone_seconds(case.narrow, case.ranks)
     return (
         f"{case.title}, {case.ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside{target}, "
-        f"{run.wall_seconds:.1f} s whole; peak memory of the hosting process {gib:.2f} GiB (target: 4). "
-        f"Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
+        f"{run.wall_seconds:.1f} s whole, torch alone {alone:.1f} s; peak memory of the hosting process {gib:.2f} GiB "
+        f"(target: 4). Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
     )
 
 
