@@ -1,7 +1,7 @@
-"""Control groups: the kernel counts and limits what all processes of a submission use together. Versions 1 and 2.
+"""Control groups: the kernel counts and limits what all processes of a sandbox use together. Versions 1 and 2.
 
-Each submission gets a group below the grader's own, or below one delegated by the site, if it is writable; otherwise
-there is none, and the watchdog counts by /proc.
+Each submission, and each learner's server of a classroom, gets a group below the grader's or the hub's own, or below
+one delegated by the site, if it is writable; otherwise there is none, and a watchdog counts by /proc.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _VERSION_1 = ("memory", "pids", "cpuacct")
@@ -56,6 +57,15 @@ def find(handed_over: str = "", mounts: str | None = None, own: str | None = Non
     return Parents(folders, 1) if "memory" in folders else None
 
 
+@cache
+def prepare(handed_over: str = "") -> Parents | None:
+    """Return `find(handed_over)`, after removing the groups of graders and hubs that were killed."""
+    parents = find(handed_over)
+    if parents is not None:
+        _sweep(parents)
+    return parents
+
+
 def _mounted(mounts: str) -> tuple[Path | None, dict[str, Path]]:
     """Return the mount point of version 2, and of each controller of version 1."""
     unified, version_1 = None, {}
@@ -96,13 +106,34 @@ def _offers_memory(folder: Path) -> bool:
 
 
 class Cgroup:
-    """The control group of one submission."""
+    """The control group of one sandbox, or of all sandboxes of a submission."""
 
-    def __init__(self, parents: Parents, memory_bytes: int, processes: int) -> None:
-        """Create the group. Raises `OSError`."""
-        name = f"labkit-{os.getpid()}-{next(_numbers)}"
+    def __init__(self, parents: Parents, name: str) -> None:
+        """name: of a group that exists."""
         self._version = parents.version
         self._folders = {controller: folder / name for controller, folder in parents.folders.items()}
+
+    @classmethod
+    def new(cls, parents: Parents, memory_bytes: int, processes: int) -> Cgroup:
+        """Create a group. Raises `OSError`."""
+        group = cls(parents, f"labkit-{os.getpid()}-{next(_numbers)}")
+        group._create(memory_bytes, processes)
+        return group
+
+    @classmethod
+    def of(cls, pid: int, parents: Parents) -> Cgroup | None:
+        """Return the group below `parents` in which this process is; None if it is in none, or has ended."""
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except OSError:
+            return None
+        for _, controllers, path in (line.split(":", 2) for line in lines):
+            name = Path(path).name
+            if (controllers == "" or "memory" in controllers.split(",")) and name.startswith("labkit-"):
+                return cls(parents, name)
+        return None
+
+    def _create(self, memory_bytes: int, processes: int) -> None:
         made: list[Path] = []
         try:
             for folder in self._folders.values():
@@ -183,8 +214,7 @@ class Cgroup:
         return {name: int(value) for name, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
 
 
-def sweep(parents: Parents) -> None:
-    """Remove the groups of graders that were killed."""
+def _sweep(parents: Parents) -> None:
     for parent in parents.folders.values():
         for folder in parent.glob("labkit-*-*"):
             pid = folder.name.split("-")[1]

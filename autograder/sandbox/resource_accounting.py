@@ -48,7 +48,7 @@ class ResourceAccounting:
         self._clock = LoadClock(LinuxKernel(self._pids))
         if parents is not None:
             try:
-                self._group = Cgroup(parents, limits.memory_bytes, limits.processes)
+                self._group = Cgroup.new(parents, limits.memory_bytes, limits.processes)
             except OSError as error:
                 log.info("No control group for a submission: %s", error)
 

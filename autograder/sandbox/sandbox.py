@@ -8,7 +8,7 @@ from traitlets import Bool, Float, Int, Type, Unicode
 from traitlets.config import LoggingConfigurable
 
 from autograder.sandbox.bwrap import describe
-from autograder.sandbox.cgroups import Parents, find, sweep
+from autograder.sandbox.cgroups import prepare
 from autograder.sandbox.instance import SandboxInstance
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
@@ -63,7 +63,7 @@ class Sandbox(LoggingConfigurable):
     def means(self) -> str:
         """Describe the sandbox technology of this machine. Raises `SandboxUnavailable`."""
         self.check()
-        parents = _parents(self.cgroup) if self.cgroups else None
+        parents = prepare(self.cgroup) if self.cgroups else None
         counted = "a watchdog" if parents is None else f"control groups, version {parents.version}"
         apart = "files, signals and sockets" if landlock.version() >= 6 else "files and sockets"
         return (
@@ -84,17 +84,9 @@ class Sandbox(LoggingConfigurable):
             wall_seconds=self.wall_seconds,
             apart=self.apart,
         )
-        return SandboxInstance(runner, limits, _parents(self.cgroup) if self.cgroups else None, self.log)
+        return SandboxInstance(runner, limits, prepare(self.cgroup) if self.cgroups else None, self.log)
 
 
 @cache
 def _made(kind: type[Runner]) -> Runner:
     return kind()
-
-
-@cache
-def _parents(handed_over: str) -> Parents | None:
-    parents = find(handed_over)
-    if parents is not None:
-        sweep(parents)
-    return parents
