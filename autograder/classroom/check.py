@@ -7,6 +7,7 @@ from pathlib import Path
 from autograder.classroom import site as sites
 from autograder.classroom.folders import learners
 from autograder.classroom.requirements import missing
+from autograder.sandbox import cgroups
 
 
 def main(path: Path) -> int:
@@ -16,9 +17,18 @@ def main(path: Path) -> int:
     print(f"{path}: the settings are valid")
     print(f"login: {site.login.kind}; servers: {site.servers.kind}")
     print(f"{len(site.course.instructors)} instructors, {len(people)} learners, classroom in {site.folder}")
+    if site.servers.memory_gib:
+        print(f"memory of a server: at most {site.servers.memory_gib:g} GiB, {_held_by()}")
     problems = missing(site)
     for problem in problems:
         print(f"missing: {problem}")
     if not problems:
         print("nothing is missing")
     return 1 if problems else 0
+
+
+def _held_by() -> str:
+    parents = cgroups.prepare()
+    if parents is None:
+        return "watched by the hub, which cannot make control groups here"
+    return f"held by control groups, version {parents.version}"

@@ -68,6 +68,10 @@ class Folders:
         """Where the proxy reaches the server of `user`. The folder is the hub's: no learner can replace the socket."""
         return self.running / "servers" / f"{user}.sock"
 
+    def notices(self, learner: str) -> Path:
+        """Folder of what the hub tells a learner. Visible in the learner's sandbox, read-only."""
+        return self.running / "notices" / learner
+
     def prepare(self) -> None:
         """Make the folders that do not exist yet, closed to other users of this machine."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -89,6 +93,7 @@ class Folders:
             if uid is not None and folder.stat().st_uid != uid:
                 give(folder, uid)
         self.in_exchange("feedback", learner).mkdir(exist_ok=True)
+        self.notices(learner).mkdir(parents=True, exist_ok=True)
         return uid
 
     def _uid(self, learner: str, users: range) -> int:

@@ -10,24 +10,39 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.classroom.folders import Folders
+from autograder.classroom.limits import notices
+from autograder.classroom.limits.memory import scratch_bytes
 from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
-from labkit import catalogue
+from labkit import catalogue, hub_notices
 from labkit.challenges import sending
 from labkit.notebook.idle_ranks import IDLE_MINUTES
 from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "/exchange"
 CONFIGURATION = f"{view.INSIDE}/etc"
-SCRATCH_BYTES = 1 << 30
+NOTICES = f"{view.INSIDE}/notices"
 _UID = 1000
 """User id inside where an ordinary user starts the hub."""
 
 
-def command(folders: Folders, learner: str, uid: int | None, socket: int, processes: int) -> list[str]:
+@dataclass(frozen=True)
+class Limits:
+    """What one learner may use."""
+
+    processes: int
+    """Threads included, where root starts the hub."""
+    memory_bytes: int
+    """Of everything in the sandbox together; 0: no limit."""
+    file_bytes: int
+    """Size of one file; 0: no limit."""
+
+
+def command(folders: Folders, learner: str, uid: int | None, socket: int, limits: Limits) -> list[str]:
     """Return the command that starts the server of `learner`.
 
     uid: the learner's user id where root starts the hub, else None. socket: file descriptor of a listening socket.
@@ -38,7 +53,7 @@ def command(folders: Folders, learner: str, uid: int | None, socket: int, proces
     result = [*view.namespaces(), "--die-with-parent"]
     if uid is None:
         result += ["--uid", str(inside), "--gid", str(inside)]
-    result += view.system(SCRATCH_BYTES)
+    result += view.system(scratch_bytes(limits.memory_bytes))
     result += view.installed(*_more())
     result += ["--bind", str(folders.home(learner)), view.HOME]
     for file in files:
@@ -58,7 +73,9 @@ def command(folders: Folders, learner: str, uid: int | None, socket: int, proces
     result += ["--ro-bind", str(here.parent / "sandbox" / "inside"), f"{view.INSIDE}/enclosed"]
     result += ["--ro-bind", str(here / "inside"), f"{view.INSIDE}/classroom"]
     result += ["--ro-bind", str(folders.running / "etc"), CONFIGURATION]
-    options = json.dumps({"uid": uid, "socket": socket, "processes": processes})
+    result += ["--ro-bind", str(folders.notices(learner)), NOTICES]
+    given = {"uid": uid, "socket": socket, "processes": limits.processes, "file_bytes": limits.file_bytes}
+    options = json.dumps(given)
     launch = [sys.executable, "-P", f"{view.INSIDE}/classroom/launch.py", view.INSIDE, options]
     return [*result, "--remount-ro", "/", "--chdir", "/", "--", *launch]
 
@@ -84,6 +101,7 @@ def environment(folders: Folders, hub: Mapping[str, str], learner: str, idle_ran
         "JUPYTER_CONFIG_PATH": CONFIGURATION,
         IDLE_MINUTES: str(idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
+        hub_notices.FILE: f"{NOTICES}/{notices.FILE}",
         CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
     }
 

@@ -20,11 +20,14 @@ DEFAULT = Path("cluster/jupyterhub/site.toml")
 
 PAGE_SERVICE = "classroom"
 """Name of the hub's service with the course's page, which all people of the course may enter."""
-SERVICES = (PAGE_SERVICE, "culler", "grading")
+SERVICES = (PAGE_SERVICE, "culler", "grading", "limits")
 """Names of the hub's services besides the formgrader's, which has the course's name."""
 
 _USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
 """Names that are safe as a folder, as a line of /etc/passwd and in an address."""
+
+
+_LEAST_MEMORY_GIB = 0.5
 
 
 def is_user_name(name: str) -> bool:
@@ -47,6 +50,12 @@ def _address(text: str) -> str:
     if parts.port == 0:
         raise ValueError(f"{text!r}: the port must be from 1 to 65535")
     return text.rstrip("/")
+
+
+def _memory_gib(gib: float) -> float:
+    if gib != 0 and gib < _LEAST_MEMORY_GIB:
+        raise ValueError(f"a server with one kernel needs {_LEAST_MEMORY_GIB:g} GiB; 0: no limit")
+    return gib
 
 
 UserName = Annotated[str, AfterValidator(_user_name)]
@@ -121,6 +130,8 @@ class Servers(_Table):
     idle_ranks_minutes: Annotated[int, Field(ge=0)] = 30
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
     processes: Annotated[int, Field(ge=64)] = 1024
+    memory_gib: Annotated[float, AfterValidator(_memory_gib)] = 4.0
+    disk_gib: Annotated[float, Field(ge=0)] = 10.0
 
 
 class Grading(_Table):

@@ -16,6 +16,8 @@ from traitlets import Int, Unicode
 
 from autograder.classroom import learner_view
 from autograder.classroom.folders import Folders
+from autograder.sandbox import cgroups
+from autograder.sandbox.cgroups import Cgroup
 
 
 def socket_url(path: Path) -> str:
@@ -32,6 +34,11 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
     idle_ranks_minutes = Int(30, help="Minutes without a cell after which live ranks end; 0: never.").tag(config=True)
     processes = Int(1024, help="Processes and threads of one learner, where root starts the hub.").tag(config=True)
 
+    memory_bytes = Int(0, help="Memory of one learner's sandbox; 0: no limit.").tag(config=True)
+    file_bytes = Int(0, help="Size of one file; 0: no limit.").tag(config=True)
+
+    _group: Cgroup | None = None
+
     @property
     def folders(self) -> Folders:
         return Folders(Path(self.root), Path(self.running), self.course_name)
@@ -42,7 +49,9 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         uid = self.folders.prepare_learner(name)
         path = self.folders.socket(name)
         with listening(path) as opened:
-            command = learner_view.command(self.folders, name, uid, opened.fileno(), self.processes)
+            limits = learner_view.Limits(self.processes, self.memory_bytes, self.file_bytes)
+            command = learner_view.command(self.folders, name, uid, opened.fileno(), limits)
+            group = self._group = self._new_group()
             # the log of a server that does not start is read by whoever runs the hub
             with (self.folders.hub / f"server-{name}.log").open("wb") as log:
                 self.proc = subprocess.Popen(
@@ -53,10 +62,20 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
                     stderr=log,
                     pass_fds=[opened.fileno()],
                     start_new_session=True,
+                    preexec_fn=None if group is None else lambda: group.add(os.getpid()),
                 )
         self.pid = self.proc.pid
         await self._answer(socket_url(path))
         return socket_url(path)
+
+    def _new_group(self) -> Cgroup | None:
+        """Return a control group for the sandbox; None where none can be made, or nothing is limited by it."""
+        parents = cgroups.prepare() if self.memory_bytes else None
+        try:
+            return None if parents is None else Cgroup.new(parents, self.memory_bytes, self.processes)
+        except OSError as problem:
+            self.log.warning("No control group for the server of %s: %s", self.user.name, problem)
+            return None
 
     async def _answer(self, url: str) -> None:
         """Wait until the server answers. Raises `RuntimeError` if it has ended; the hub would wait to the limit."""
@@ -78,6 +97,9 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
     async def stop(self, now: bool = False) -> None:
         """End the sandbox. Bubblewrap passes no signals on: what is in it is killed."""
         await super().stop(now=True)
+        if self._group is not None:
+            await asyncio.to_thread(self._group.remove)
+            self._group = None
 
 
 def listening(path: Path) -> socket.socket:

@@ -37,6 +37,8 @@ c.JupyterHub.spawner_class = SandboxSpawner
 c.SandboxSpawner.root, c.SandboxSpawner.running = str(folders.root), str(folders.running)
 c.SandboxSpawner.course_name = site.course.name
 c.SandboxSpawner.processes = site.servers.processes
+c.SandboxSpawner.memory_bytes = int(site.servers.memory_gib * 2**30)
+c.SandboxSpawner.file_bytes = int(site.servers.disk_gib * 2**30)
 c.SandboxSpawner.idle_ranks_minutes = site.servers.idle_ranks_minutes
 c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
 c.Spawner.default_url = "/lab/tree/HOME.md"
@@ -90,6 +92,16 @@ if classroom.grades_on_submit:
             "name": "grading",
             "command": configured.ending_with_hub([sys.executable, "-P", "-m", "autograder.classroom.grading_service"]),
             "cwd": str(configured.COURSE_CONFIGURATION),
+            "environment": {**classroom.service_environment, **configured.passed_on()},
+        }
+    )
+
+# --- How much: memory and disk of each learner
+if site.servers.memory_gib or site.servers.disk_gib:
+    c.JupyterHub.services.append(
+        {
+            "name": "limits",
+            "command": configured.ending_with_hub([sys.executable, "-P", "-m", "autograder.classroom.limits.service"]),
             "environment": {**classroom.service_environment, **configured.passed_on()},
         }
     )

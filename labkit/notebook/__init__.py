@@ -6,7 +6,10 @@ One module for each magic or pair of magics; `magics.py` parses a magic's line a
 from __future__ import annotations
 
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
+
+from labkit import hub_notices
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from labkit.notebook.stepper import step_through as step_through
 
 __all__ = ["explore", "load_ipython_extension", "run_each", "step_through"]
+_NOTICE_SECONDS = 600.0
+"""Age of a notice of the hub that a new kernel still shows."""
 # looked up at first use: sliders over a prediction need no torch, whose import takes seconds
 _PUBLIC = {"explore": "predicting", "run_each": "several_runs", "step_through": "stepper"}
 
@@ -51,5 +56,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     pages = (*explaining.magics(), *searching.magics())
     for magic in (*choosing.magics(choice), *run, *exercise, *pages):
         magic.register(shell)
+    # after the hub has ended a kernel, JupyterLab starts another one, in which this is the first that runs
+    for notice in hub_notices.since(time.time() - _NOTICE_SECONDS):
+        print(notice)
     # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
     shared().start()

@@ -92,7 +92,8 @@ def small_classroom(root: Path) -> Classroom:
     site = root / "site.toml"
     site.write_text(
         f'[hub]\naddress = "{address}"\n[course]\nname = "small-course"\nlearners = ["ada", "grace"]\n'
-        '[servers]\nstart_seconds = 600\n[challenges]\nopen = ["goodput"]\ntraces = ["all_reduce"]\n'
+        "[servers]\nstart_seconds = 600\nmemory_gib = 1.5\ndisk_gib = 0.25\n"
+        '[challenges]\nopen = ["goodput"]\ntraces = ["all_reduce"]\n'
     )
     environment = {**os.environ, "LABKIT_ROOT": str(root), "JUPYTER_CONFIG_DIR": str(root / "config")}
     return Classroom(root, address, site, environment)

@@ -141,6 +141,43 @@ def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, 
         assert found[f"hub {path}"] in {"403", "404"}, (path, found[f"hub {path}"])
 
 
+def test_a_learner_who_fills_memory_or_disk_loses_the_program_that_does_and_reads_why(
+    ada: Person, classroom: Classroom
+) -> None:
+    grace = Person(classroom.address, "grace")
+    grace.start_server()
+    # a loop in a program that the kernel waits for, so that the kernel can report its end
+    fills = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {program!r}]).returncode)"
+    memory = "held = []\nwhile True: held.append(b'x' * (50 << 20))"
+    assert ada.run(fills.format(program=memory)) == "-9\n"
+    notices = "from labkit import hub_notices\nprint(*hub_notices.since(0))"
+    said = ""
+    while "memory" not in said:  # the kernel of the machine may have ended it before the hub has looked
+        time.sleep(0.5)
+        said = ada.run(notices)
+    assert "Your server may use 1.5 GiB of memory" in said and "largest process" in said
+    assert "Your server may use 1.5 GiB of memory" in ada.get("/services/classroom/").text
+    assert "of memory" not in grace.get("/services/classroom/").text
+
+    disk = (
+        "for number in range(200):\n open(f'fill{number}', 'wb').write(bytes(50 << 20)); import time; time.sleep(0.2)"
+    )
+    ada.run(fills.format(program=disk).replace("subprocess.run", "subprocess.Popen").replace(".returncode", ".pid"))
+    shown = ""
+    while "since more was written" not in shown:
+        time.sleep(0.5)
+        shown = ada.get("/services/classroom/").text
+    assert "Kernels, ranks and terminals were ended" in shown and "Delete what you do not need" in shown
+    home = classroom.folder / "homes/ada"
+    assert len(list(home.glob("fill*"))) < 200
+    for file in home.glob("fill*"):
+        assert ada.send("DELETE", "/user/ada", f"/api/contents/{file.name}").status_code == 204
+    assert ada.run("print('goes on')") == grace.run("print('goes on')") == "goes on\n"
+    too_large = ada.run("open('one', 'wb').write(bytes(300 << 20))")
+    assert "File too large" in too_large
+    (home / "one").unlink()
+
+
 def test_a_learner_finds_the_guides(ada: Person) -> None:
     asked = "from labkit.search import search\nprint({str(hit.passage.path) for hit in search('barrier')})"
     assert ada.run(asked) == "{'/home/learner/docs/glossary.md'}\n"
@@ -301,10 +338,10 @@ def test_standings_show_names_that_learners_chose_and_traces_once_they_are_open(
 
 def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
     started = psutil.Process(hub.process.pid).children(recursive=True)
-    commands = {one.pid: " ".join(one.cmdline()) for one in started}
+    commands = {one.pid: " ".join(one.cmdline()) for one in started if one.status() != psutil.STATUS_ZOMBIE}
     for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "idle_culler", "pages.service"):
         assert any(part in command for command in commands.values()), (part, commands)
-    (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands[one.pid])
+    (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands.get(one.pid, ""))
     jupyterhub.kill()
     assert hub.process.wait(240) == 2
     psutil.wait_procs(started, timeout=240)

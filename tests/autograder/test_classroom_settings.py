@@ -31,6 +31,8 @@ WRONG = {
     'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
     'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
     'folder = "x"\n[servers]\nidle_ranks_minutes = -1': "servers.idle_ranks_minutes: Input should be greater than or",
+    'folder = "x"\n[servers]\nmemory_gib = 0.1': "servers.memory_gib: a server with one kernel needs 0.5 GiB",
+    'folder = "x"\n[servers]\ndisk_gib = -1': "servers.disk_gib: Input should be greater than or equal to 0",
     'folder = "x"\n[servers]\nkind = "docker"': "servers.kind: Input should be 'sandbox'",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
     'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",

@@ -39,7 +39,7 @@ class ServerOnSocket(ServerApp):
         self.http_server.add_socket(opened)
 
 
-def drop_privileges(uid: int | None, processes: int) -> None:
+def drop_privileges(uid: int | None, processes: int, file_bytes: int) -> None:
     """Leave this process, and everything it starts, without privileges. Raises `OSError`."""
     os.umask(0o022)
     capabilities.empty_bounding_set()
@@ -52,12 +52,16 @@ def drop_privileges(uid: int | None, processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if uid is not None:  # otherwise the limit would count all processes of the user who started the hub
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     seccomp.install(seccomp.for_this_machine(seccomp.filter_program))
+    # memory that is in no process and no file would be in no account
+    seccomp.install(seccomp.for_this_machine(seccomp.no_meeting_but_on_the_network))
 
 
 def main(given: dict[str, Any]) -> None:
     """Become the server; does not return. given: see `learner_view.command`."""
-    drop_privileges(given["uid"], given["processes"])
+    drop_privileges(given["uid"], given["processes"], given["file_bytes"])
     home = Path.home()
     os.chdir(home)  # only now: root without its capabilities may not
     with suppress(OSError):  # on a full disk the server is needed to make room

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
 import psutil
+
+from autograder.classroom.limits.sandboxes import learner_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def running(hub: psutil.Process, homes: Path) -> list[Server]:
     found = []
     for process in hub.children():
         try:
-            learner = _learner(process.cmdline(), homes)
+            learner = learner_of(process.cmdline(), homes)
             if learner:
                 inside = [process, *process.children(recursive=True)]
                 since = datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="seconds")
@@ -35,14 +36,6 @@ def running(hub: psutil.Process, homes: Path) -> list[Server]:
         except psutil.NoSuchProcess:  # it has just ended
             continue
     return sorted(found, key=lambda one: -one.megabytes)
-
-
-def _learner(command: list[str], homes: Path) -> str:
-    """Return whose home a sandbox has as its own; empty if this is no learner's sandbox."""
-    for option, path in pairwise(command):
-        if option == "--bind" and Path(path).parent == homes:
-            return Path(path).name
-    return ""
 
 
 def _bytes(process: psutil.Process) -> int:

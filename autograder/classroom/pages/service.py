@@ -18,6 +18,7 @@ from autograder.classroom import configured
 from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.grading_queue import Done, GradingQueue, Status
+from autograder.classroom.limits import notices
 from autograder.classroom.pages import rendering
 from autograder.classroom.pages.servers import running
 from labkit.challenges.challenge import Challenge, Row, find
@@ -51,6 +52,11 @@ def waiting_text(status: Status) -> str:
     if status.is_unjudged:
         return "It waits for tomorrow (UTC): today's tries are used."
     return ""
+
+
+def utc_minute(moment: float) -> str:
+    """Return a Unix time in UTC, to the minute."""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
 
 
 class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
@@ -127,10 +133,13 @@ class Index(Page):
             if status.assignment in site.grading.on_submit
         ]
         grading = site.grading
+        told = notices.read(self.classroom.folders.notices(self.user))
         self.show(
             "index",
             challenges=states,
             submissions=submissions,
+            notices=[(utc_minute(one.time), one.text) for one in reversed(told.notices)],
+            disk=None if told.disk_bytes is None else (told.disk_bytes / 2**30, site.servers.disk_gib),
             tries=grading.tries_per_day,
             counts=grading.counts,
             servers=running(self.hub_process, self.classroom.folders.homes) if self.is_instructor else None,

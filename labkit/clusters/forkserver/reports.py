@@ -131,11 +131,15 @@ class DeathReport:
     """Operation that it began last: `all_reduce #2 at Cell In[3], line 5`. May be empty."""
     out_of_memory: bool
     """Whether the kernel has killed a process meanwhile for lack of memory."""
+    notice: str
+    """Why the hub has ended processes of this server meanwhile; empty if it has not."""
 
     def words(self, exit_code: int) -> str:
         """A description for the learner, for a process that left no exception."""
         parts = []
-        if self.out_of_memory:
+        if self.notice:
+            parts.append(self.notice.removesuffix("."))
+        elif self.out_of_memory:
             parts.append("memory ran out, and the kernel chose this process")
         elif exit_code == -signal.SIGKILL:
             parts.append("this came from outside of the program, as from the kernel when memory runs out")
@@ -151,7 +155,8 @@ def read_death(header: dict[str, Any]) -> DeathReport:
     seconds = header.get("seconds", 0.0)
     if type(seconds) is not float or not math.isfinite(seconds):
         raise ReportError("a death at a time that is no number")
-    return DeathReport(seconds, _text(header.get("last", ""))[:500], header.get("out_of_memory") is True)
+    last, notice = (_text(header.get(name, ""))[:500] for name in ("last", "notice"))
+    return DeathReport(seconds, last, header.get("out_of_memory") is True, notice)
 
 
 def place_of(threads: Sequence[ThreadStack], under_way: Sequence[PendingOperation]) -> bytes:

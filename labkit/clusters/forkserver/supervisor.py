@@ -13,6 +13,7 @@ import socket
 import time
 from typing import Any, NoReturn
 
+from labkit import hub_notices
 from labkit.clusters.forkserver import progress, rank_process, request, scratch, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
@@ -192,6 +193,7 @@ class Supervisor(Relay):
     def _say_exit(self, process: ChildProcess, status: int | None) -> None:
         """Report to the client how a process has ended, with details for one that could not report them itself."""
         last = self._board.last(process.index)
+        began = time.time() - (time.monotonic() - self._began)
         self._send(
             {
                 "kind": "exit",
@@ -200,6 +202,7 @@ class Supervisor(Relay):
                 "seconds": time.monotonic() - self._began,
                 "last": last.place if last and status else "",
                 "out_of_memory": status == -signal.SIGKILL and proc.killed_for_memory() > self._killed_for_memory,
+                "notice": " ".join(hub_notices.since(began)) if status == -signal.SIGKILL else "",
             }
         )
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from labkit import Job, Run, local
+from labkit import Job, Run, hub_notices, local
 from labkit.clusters import RankError, RankResult
+from labkit.clusters.forkserver import ForkServer
 from labkit.notebook.failures import render
 
 HEAD = """\
@@ -50,6 +56,15 @@ def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
     lines = dies(statement).diagnosis().splitlines()
     assert lines[0] == first
     assert lines[-1] == "ranks 0-1, 3 stopped because of it"
+
+
+def test_a_rank_that_the_hub_has_ended_is_shown_with_the_hub_s_reason(tmp_path: Path) -> None:
+    written = [{"time": 0.0, "text": "An earlier one."}, {"time": time.time() + 3600, "text": "Too much memory."}]
+    (tmp_path / "notices.json").write_text(json.dumps({"notices": written, "disk_bytes": None}))
+    environment = {**os.environ, hub_notices.FILE: str(tmp_path / "notices.json")}
+    with closing(ForkServer(environment=environment)) as server:
+        found = local(1, forkserver=server).run(Job(source="import os\nos.kill(os.getpid(), 9)", timeout=300))
+    assert found.diagnosis() == "rank 0 was killed by SIGKILL: Too much memory"
 
 
 def test_unlike_tensors_that_end_a_process_are_told() -> None:
