@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from autograder.classroom import proxy
+from autograder.classroom import proxy, spawners
 from autograder.classroom.site import Login, Site
-from autograder.sandbox import Sandbox, SandboxUnavailable
 from labkit.commands import CommandError
 
 _MODULES = {
@@ -25,7 +24,14 @@ _MODULES = {
 
 def missing(site: Site) -> list[str]:
     """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
-    return [*_packages(), *_sandbox(), *_login(site.login), *_folder(site), *_address(site), *_certificate(site)]
+    return [
+        *_packages(),
+        *spawners.of(site).missing(site),
+        *_login(site.login),
+        *_folder(site),
+        *_address(site),
+        *_certificate(site),
+    ]
 
 
 def _packages() -> Iterator[str]:
@@ -36,13 +42,6 @@ def _packages() -> Iterator[str]:
         proxy.install()
     except CommandError as problem:
         yield str(problem)
-
-
-def _sandbox() -> Iterator[str]:
-    try:
-        Sandbox().check()
-    except SandboxUnavailable as problem:
-        yield (f"learners' servers need a sandbox, so that they cannot reach each other's homes and ports: {problem}")
 
 
 def _login(login: Login) -> Iterator[str]:

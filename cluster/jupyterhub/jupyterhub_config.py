@@ -5,10 +5,10 @@
 
 import sys
 
-from autograder.classroom import configured, proxy
+from autograder.classroom import configured, proxy, spawners
 from autograder.classroom.logins import configure as logins
 from autograder.classroom.site import PAGE_SERVICE
-from autograder.classroom.spawner import SandboxSpawner, socket_url
+from autograder.classroom.spawner import socket_url
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  JupyterHub defines it
 classroom = configured.from_environment()
@@ -32,14 +32,8 @@ logins.configure(c, classroom)
 c.Authenticator.allowed_users = {*site.course.instructors, *classroom.learners}
 c.Authenticator.allow_existing_users = False  # whoever leaves the list can no longer log in
 
-# --- Where: servers in sandboxes on this machine
-c.JupyterHub.spawner_class = SandboxSpawner
-c.SandboxSpawner.root, c.SandboxSpawner.running = str(folders.root), str(folders.running)
-c.SandboxSpawner.course_name = site.course.name
-c.SandboxSpawner.processes = site.servers.processes
-c.SandboxSpawner.memory_bytes = int(site.servers.memory_gib * 2**30)
-c.SandboxSpawner.file_bytes = int(site.servers.disk_gib * 2**30)
-c.SandboxSpawner.idle_ranks_minutes = site.servers.idle_ranks_minutes
+# --- Where: servers in sandboxes, containers or pods
+spawners.of(site).configure(c, site, folders)
 c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
 c.Spawner.default_url = "/lab/tree/HOME.md"
 c.JupyterHub.default_url = classroom.first_page
@@ -96,8 +90,8 @@ if classroom.grades_on_submit:
         }
     )
 
-# --- How much: memory and disk of each learner
-if site.servers.memory_gib or site.servers.disk_gib:
+# --- How much: memory and disk of each learner in a sandbox
+if site.servers.kind == "sandbox" and (site.servers.memory_gib or site.servers.disk_gib):
     c.JupyterHub.services.append(
         {
             "name": "limits",

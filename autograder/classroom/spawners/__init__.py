@@ -1,0 +1,27 @@
+"""Where learners' servers run: a module for each `kind` of `[servers]`.
+
+sandbox.py       in sandboxes on this machine
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol, cast
+
+from autograder.classroom.folders import Folders
+from autograder.classroom.site import Site
+
+
+class Kind(Protocol):
+    """What each module defines."""
+
+    def configure(self, c: Any, site: Site, folders: Folders) -> None:
+        """Set JupyterHub's spawner, and how servers reach the hub. c: JupyterHub's configuration."""
+
+    def missing(self, site: Site) -> list[str]:
+        """Return one sentence for each thing that is missing, with what to do."""
+
+
+def of(site: Site) -> Kind:
+    """Return the module of the site's kind of servers."""
+    return cast(Kind, importlib.import_module(f"{__name__}.{site.servers.kind}"))
