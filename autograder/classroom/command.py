@@ -40,18 +40,23 @@ def main(path: Path, count: int, demo: bool) -> int:
     path: the site's settings. count: number of learners `learner1`, `learner2`, ... who may log in, too.
     """
     site = sites.load(path)
+    if demo and site.servers.kind == "slurm":
+        raise CommandError("--demo makes learners of its own: use it with servers of kind sandbox")
     console = Console(highlight=False)
     if problems := missing(site):
         raise CommandError("\n".join(["the hub cannot run here:", *(f"  {problem}" for problem in problems)]))
     with _only_hub(site.folder), _running_folder() as running:
         folders = Folders(site.folder, running, site.course.name)
+        if site.servers.kind == "slurm" and site.servers.slurm is not None:
+            folders.share_exchange(Path(site.servers.slurm.exchange))
         folders.prepare()
         known = learners(site, folders.root)
         new = [name for name in (f"learner{number}" for number in range(1, count + 1)) if name not in known]
         add_learners(folders.root, new)
         people = [*known, *new]
-        for name in people:
-            folders.prepare_learner(name)
+        if site.servers.kind != "slurm":  # there the homes are the cluster's
+            for name in people:
+                folders.prepare_learner(name)
         learner_view.configure(folders)
         configured.configure_instructors(folders, site)
         given = {}

@@ -22,6 +22,12 @@ SITE, RUNNING = "LABKIT_HUB_SITE", "LABKIT_HUB_RUNNING"
 COURSE_CONFIGURATION = Path(__file__).resolve().parent.parent
 """nbgrader reads nbgrader_config.py from the folder in which it starts."""
 
+_OWN_FOLDERS = """\
+c.ExchangeCollect.own_inbound = True
+c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'
+"""
+"""Settings where each learner sees only an own part of the exchange; users of a cluster share one."""
+
 
 @dataclass(frozen=True)
 class Classroom:
@@ -105,7 +111,6 @@ def configure_instructors(folders: Folders, site: Site) -> None:
     (own / "nbgrader_config.py").write_text(
         "c = get_config()\n"
         f"c.Exchange.root = {str(folders.exchange)!r}\n"
-        "c.ExchangeCollect.own_inbound = True\n"
-        "c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'\n"
+        f"{'' if site.servers.kind == 'slurm' else _OWN_FOLDERS}"
         f"c.FeedbackExporter.reveal = {site.grading.feedback!r}\n"
     )

@@ -82,6 +82,29 @@ class Folders:
         for part in ("outbound", "inbound", "feedback"):
             self.in_exchange(part).mkdir(parents=True, exist_ok=True)
 
+    def share_exchange(self, shared: Path) -> None:
+        """Let `exchange` lead to a folder of all learners, with nbgrader's permissions for several users.
+
+        Learners can list what is released, add submissions, and read feedback whose names they know. Raises
+        `CommandError` if there is another exchange already.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        if not self.exchange.is_symlink():
+            try:
+                self.exchange.symlink_to(shared)
+            except FileExistsError:
+                raise CommandError(
+                    f"{self.exchange} is the exchange of another kind of servers: move it away, or what is in it to "
+                    f"{shared}"
+                ) from None
+        if self.exchange.resolve() != shared.resolve():
+            raise CommandError(f"{self.exchange} leads to {self.exchange.resolve()}, not to {shared}: remove the link")
+        shared.chmod(0o1777)  # nbgrader refuses a root that its user cannot write to
+        for part, mode in (("", 0o755), ("outbound", 0o755), ("inbound", 0o733), ("feedback", 0o711)):
+            folder = self.in_exchange(part)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(mode)
+
     def prepare_learner(self, learner: str) -> int | None:
         """Make a learner's own folders. Returns the learner's user id where root starts the hub, else None."""
         own = [self.home(learner), self.in_exchange("inbound", learner)]

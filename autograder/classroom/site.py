@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,16 +123,31 @@ class Login(_Table):
     lti: LTI | None = None
 
 
+class Slurm(_Table):
+    """Jobs of a Slurm cluster, whose users the learners are."""
+
+    exchange: Annotated[str, Field(pattern=r"^/[^\s'\"]+$")]
+    python: Annotated[str, Field(pattern=r"^/[^\n]+$")] = sys.executable
+    prologue: str = ""
+    partition: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
+    time: Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")] = "08:00:00"
+    memory: Annotated[str, Field(pattern=r"^\d+[KMGT]?$")] = "4G"
+    cpus: Annotated[int, Field(ge=1)] = 2
+    gres: Annotated[str, Field(pattern=r"^[\w.:,-]*$")] = ""
+    hub_address: Address | None = None
+
+
 class Servers(_Table):
     """Where learners' servers run, and when they are stopped."""
 
-    kind: Literal["sandbox"] = "sandbox"
+    kind: Literal["sandbox", "slurm"] = "sandbox"
     idle_minutes: Annotated[int, Field(ge=0)] = 120
     idle_ranks_minutes: Annotated[int, Field(ge=0)] = 30
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
     processes: Annotated[int, Field(ge=64)] = 1024
     memory_gib: Annotated[float, AfterValidator(_memory_gib)] = 4.0
     disk_gib: Annotated[float, Field(ge=0)] = 10.0
+    slurm: Slurm | None = None
 
 
 class Grading(_Table):
@@ -196,6 +212,7 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
         known = ", ".join(sorted(phases))
         found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
     found += _about_challenges(site.challenges)
+    found += _about_servers(site)
     if site.course.name in SERVICES:
         found.append(
             (("course", "name"), f"{site.course.name!r} is the name of a service of the hub: choose another one")
@@ -212,6 +229,25 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     elif not site.hub.certificate and address.scheme == "https":
         found.append((("hub", "address"), "https needs a certificate and a key"))
     return found
+
+
+def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
+    if site.servers.kind != "slurm":
+        return
+    if site.servers.slurm is None:
+        yield ("servers", "kind"), "the table [servers.slurm] is missing"
+    elif site.servers.slurm.hub_address is None and urlsplit(site.hub.address).hostname == "0.0.0.0":
+        yield ("servers", "slurm"), "hub_address is missing: nodes cannot reach the hub at 0.0.0.0"
+    if site.login.kind == "first-use":
+        yield (
+            ("login", "kind"),
+            "servers on Slurm run as users of the cluster, so the login must prove who that is: pam, openid or lti",
+        )
+    own_inbound = "with servers on Slurm, `inbound` of the exchange is one folder of all learners; collect instead"
+    if site.grading.on_submit:
+        yield ("grading", "on_submit"), own_inbound
+    if site.challenges.open:
+        yield ("challenges", "open"), own_inbound
 
 
 def _about_challenges(challenges: Challenges) -> Iterator[tuple[tuple[str, ...], str]]:

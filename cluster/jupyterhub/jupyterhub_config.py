@@ -32,7 +32,7 @@ logins.configure(c, classroom)
 c.Authenticator.allowed_users = {*site.course.instructors, *classroom.learners}
 c.Authenticator.allow_existing_users = False  # whoever leaves the list can no longer log in
 
-# --- Where: servers in sandboxes, containers or pods
+# --- Where: servers as the kind that the settings name starts them
 spawners.of(site).configure(c, site, folders)
 c.Spawner.start_timeout = c.Spawner.http_timeout = site.servers.start_seconds
 c.Spawner.default_url = "/lab/tree/HOME.md"

@@ -1,6 +1,7 @@
 """Where learners' servers run: a module for each `kind` of `[servers]`.
 
 sandbox.py       in sandboxes on this machine
+slurm.py         in jobs of a Slurm cluster, by batchspawner
 """
 
 from __future__ import annotations

@@ -1,0 +1,142 @@
+"""Servers in jobs of a Slurm cluster, by batchspawner. Learners are users of the cluster, and own their jobs.
+
+The homes are the cluster's. nbgrader's exchange is on a file system that all nodes share, with nbgrader's own
+permissions for several users: `inbound` can be written to but not listed, and submissions belong to their authors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import batchspawner
+from batchspawner.api import BatchSpawnerAPIHandler
+from jupyterhub.apihandlers import default_handlers
+from tornado import web
+from traitlets import default
+
+from autograder.classroom.folders import Folders
+from autograder.classroom.site import PAGE_SERVICE, Site, Slurm
+from autograder.sandbox import Sandbox, SandboxUnavailable
+from labkit.challenges import sending
+from labkit.clusters.job import InvalidJob
+from labkit.clusters.slurm import clients
+from labkit.notebook.idle_ranks import IDLE_MINUTES
+from labkit.progress.home import CLASSROOM_PAGE
+
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=labkit-server
+#SBATCH --output={{homedir}}/.labkit-server.log
+#SBATCH --chdir={{homedir}}
+#SBATCH --export={{keepvars}}
+#SBATCH --no-requeue
+#SBATCH --time={{runtime}}
+#SBATCH --mem={{memory}}
+#SBATCH --cpus-per-task={{nprocs}}
+{% if partition %}#SBATCH --partition={{partition}}
+{% endif %}{% if gres %}#SBATCH --gres={{gres}}
+{% endif %}
+{{prologue}}
+export LABKIT_WORKSPACE="$HOME"
+exec {{cmd}}
+"""
+
+
+class PortHandler(BatchSpawnerAPIHandler):  # type: ignore[misc]  # batchspawner has no types
+    """Takes the port of a server that has started, and nothing else.
+
+    batchspawner's own handler sets any attribute of the spawner: with the token of the own server, a learner could
+    replace the commands that the hub runs.
+    """
+
+    @web.authenticated
+    def post(self) -> None:
+        token, body = self.get_auth_token(), self.get_json_body()
+        port = body.get("port") if isinstance(body, dict) else None
+        spawner = next((one for one in self.current_user.spawners.values() if one.api_token == token), None)
+        if not token or spawner is None:
+            raise web.HTTPError(403, "only a server that is starting reports its port")
+        if set(body or ()) != {"port"} or type(port) is not int or not 1024 <= port < 65536:
+            raise web.HTTPError(400, "a server reports one port")
+        spawner.port = port
+        self.set_status(201)
+        self.finish({})
+
+
+class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
+    """A job of the learner's for each server. Instructors stop it by the hub, the learner also by scancel."""
+
+    @default("exec_prefix")
+    def _become_learner(self) -> str:
+        """Return how the hub becomes the learner for sbatch, squeue and scancel."""
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        if self.user.name == user:
+            return ""
+        return "runuser -u {username} --" if os.geteuid() == 0 else "sudo -n -E -u {username}"
+
+    async def start(self) -> tuple[str, int]:
+        """Submit the job; return address and port of the server, as soon as it has reported them."""
+        self.user_options: dict[str, Any] = {}  # batchspawner would let a request to the API override all settings
+        node, port = await super().start()
+        # the hub need not resolve the names that Slurm gives to nodes
+        self.ip = await asyncio.to_thread(clients.node_address, node)
+        return self.ip, port
+
+
+def configure(c: Any, site: Site, folders: Folders) -> None:
+    """Set JupyterHub's spawner. Servers reach the hub at the address for browsers, and by no other port."""
+    slurm = _table(site)
+    default_handlers[:] = [entry for entry in default_handlers if entry[1] is not BatchSpawnerAPIHandler]
+    default_handlers.append((r"/api/batchspawner", PortHandler))
+    c.JupyterHub.spawner_class = SlurmSpawner
+    c.Spawner.hub_connect_url = slurm.hub_address or site.hub.address
+    spawner = c.SlurmSpawner
+    spawner.batchspawner_singleuser_cmd = f"{shlex.quote(slurm.python)} -P -m batchspawner.singleuser"
+    spawner.cmd = [shlex.quote(str(Path(slurm.python).with_name("labkit-hub-server")))]
+    spawner.batch_script = _SCRIPT
+    spawner.req_partition, spawner.req_runtime, spawner.req_memory = slurm.partition, slurm.time, slurm.memory
+    spawner.req_nprocs, spawner.req_gres = str(slurm.cpus), slurm.gres
+    spawner.req_prologue = slurm.prologue
+    spawner.env_keep = ["PATH", "LANG", "LC_ALL", "SLURM_CONF"]
+    spawner.environment = {
+        IDLE_MINUTES: str(site.servers.idle_ranks_minutes),
+        sending.EXCHANGE: f"{slurm.exchange}/{site.course.name}",
+        CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
+    }
+
+
+def missing(site: Site) -> list[str]:
+    """Return what of Slurm's commands, its cluster and the shared folder is missing."""
+    return list(_missing(_table(site)))
+
+
+def _missing(slurm: Slurm) -> Iterator[str]:
+    try:
+        clients.require_slurm()
+        known = clients.ask("sinfo", "--noheader", "--format=%R").split()
+        if slurm.partition and slurm.partition not in known:
+            yield f"Slurm has no partition {slurm.partition}; [servers.slurm] partition can be {', '.join(known)}"
+    except InvalidJob as problem:
+        yield f"learners' servers are jobs of Slurm: {problem}"
+    try:
+        Sandbox().check()
+    except SandboxUnavailable as problem:
+        yield f"submissions are judged in a sandbox: {problem}"
+    change = "runuser" if os.geteuid() == 0 else "sudo"
+    if shutil.which(change) is None:
+        yield f"the hub submits learners' jobs with {change}, which is not installed"
+    exchange = Path(slurm.exchange)
+    if not exchange.is_dir() or not os.access(exchange, os.W_OK | os.X_OK):
+        yield f"nbgrader's exchange cannot be in {exchange}: make that folder, on a file system that all nodes share"
+
+
+def _table(site: Site) -> Slurm:
+    assert site.servers.slurm is not None, "site.load has checked it"
+    return site.servers.slurm
