@@ -11,9 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from labkit.catalogue import all_exercises
 from labkit.challenges import sending
 from labkit.jupyterlab import config_path
 from labkit.progress import LAB_EXTENSIONS, write_home
+from labkit.start import own_copy
 
 
 def main() -> None:
@@ -22,10 +24,13 @@ def main() -> None:
 
     home = Path.home()
     os.chdir(home)
-    with contextlib.suppress(OSError):  # on a full disk the server is needed to make room
-        write_home()
     if exchange := os.environ.get(sending.EXCHANGE):
         os.environ["JUPYTER_CONFIG_PATH"] = str(_enrolled(Path(exchange)))
+    else:  # nobody releases notebooks to the learner
+        for exercise in all_exercises():
+            own_copy(exercise)
+    with contextlib.suppress(OSError):  # on a full disk the server is needed to make room
+        write_home()
     os.environ["JUPYTER_CONFIG_PATH"] = config_path("learning", home)
     options = [f"--ServerApp.root_dir={home}", f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
     if os.geteuid() == 0:

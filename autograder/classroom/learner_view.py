@@ -115,11 +115,11 @@ def configure(folders: Folders) -> None:
     )
 
 
-def account(folders: Folders, learner: str, uid: int) -> list[Path]:
-    """Write the learner's /etc/passwd and /etc/group; return both files."""
+def account(folders: Folders, learner: str, uid: int, home: str = view.HOME) -> list[Path]:
+    """Write the learner's /etc/passwd and /etc/group; return both files. home: as in the sandbox or container."""
     folder = folders.running / "accounts" / learner
     folder.mkdir(parents=True, exist_ok=True)
     passwd, group = folder / "passwd", folder / "group"
-    passwd.write_text(f"{learner}:x:{uid}:{uid}:{learner}:{view.HOME}:/bin/bash\n")
+    passwd.write_text(f"{learner}:x:{uid}:{uid}:{learner}:{home}:/bin/bash\n")
     group.write_text(f"{learner}:x:{uid}:\n")
     return [passwd, group]

@@ -137,16 +137,40 @@ class Slurm(_Table):
     hub_address: Address | None = None
 
 
-class Servers(_Table):
-    """Where learners' servers run, and when they are stopped."""
+class Docker(_Table):
+    """Containers of this machine's Docker."""
 
-    kind: Literal["sandbox", "slurm"] = "sandbox"
+    image: Text
+    hub_address: Address
+    network: Text = "lab"
+    cpus: Annotated[float, Field(gt=0)] = 4.0
+
+
+class Kubernetes(_Table):
+    """Pods of a cluster, and the claim with the classroom's folder."""
+
+    image: Text
+    hub_address: Address
+    classroom_claim: Text
+    classroom_path: Annotated[str, Field(pattern=r"^([^/]|$)")] = ""
+    namespace: Text = "hub"
+    service_account: str = ""
+    storage_class: str = ""
+    cpus: Annotated[float, Field(gt=0)] = 4.0
+
+
+class Servers(_Table):
+    """Where learners' servers run, what each may use, and when they are stopped."""
+
+    kind: Literal["sandbox", "docker", "kubernetes", "slurm"] = "sandbox"
     idle_minutes: Annotated[int, Field(ge=0)] = 120
     idle_ranks_minutes: Annotated[int, Field(ge=0)] = 30
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
     processes: Annotated[int, Field(ge=64)] = 1024
     memory_gib: Annotated[float, AfterValidator(_memory_gib)] = 4.0
     disk_gib: Annotated[float, Field(ge=0)] = 10.0
+    docker: Docker | None = None
+    kubernetes: Kubernetes | None = None
     slurm: Slurm | None = None
 
 
@@ -232,11 +256,21 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
-    if site.servers.kind != "slurm":
-        return
-    if site.servers.slurm is None:
-        yield ("servers", "kind"), "the table [servers.slurm] is missing"
-    elif site.servers.slurm.hub_address is None and urlsplit(site.hub.address).hostname == "0.0.0.0":
+    servers = site.servers
+    if servers.kind != "sandbox" and getattr(servers, servers.kind) is None:
+        yield ("servers", "kind"), f"the table [servers.{servers.kind}] is missing"
+    if servers.kind == "kubernetes" and not servers.disk_gib:
+        yield ("servers", "disk_gib"), "a home on Kubernetes is a volume: it needs a size"
+    for kind, table in (("docker", servers.docker), ("kubernetes", servers.kubernetes)):
+        if table is not None and urlsplit(table.hub_address).scheme != "http":
+            yield ("servers", kind, "hub_address"), "servers reach the hub's API by http://, inside of their network"
+    if servers.kind == "slurm":
+        yield from _about_slurm(site)
+
+
+def _about_slurm(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
+    slurm = site.servers.slurm
+    if slurm is not None and slurm.hub_address is None and urlsplit(site.hub.address).hostname == "0.0.0.0":
         yield ("servers", "slurm"), "hub_address is missing: nodes cannot reach the hub at 0.0.0.0"
     if site.login.kind == "first-use":
         yield (

@@ -33,7 +33,6 @@ WRONG = {
     'folder = "x"\n[servers]\nidle_ranks_minutes = -1': "servers.idle_ranks_minutes: Input should be greater than or",
     'folder = "x"\n[servers]\nmemory_gib = 0.1': "servers.memory_gib: a server with one kernel needs 0.5 GiB",
     'folder = "x"\n[servers]\ndisk_gib = -1': "servers.disk_gib: Input should be greater than or equal to 0",
-    'folder = "x"\n[servers]\nkind = "x"': "servers.kind: Input should be 'sandbox' or 'slurm'",
     'folder = "x"\n[servers]\nkind = "slurm"': "the table [servers.slurm] is missing",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\n[servers.slurm]\nexchange = "here"': (
         "servers.slurm.exchange: String should match pattern"
@@ -44,6 +43,11 @@ WRONG = {
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[challenges]\nopen = ["goodput"]': (
         "with servers on Slurm, `inbound` of the exchange is one folder of all learners"
     ),
+    'folder = "x"\n[servers]\nkind = "vm"': "servers.kind: Input should be 'sandbox', 'docker', 'kubernetes' or",
+    'folder = "x"\n[servers]\nkind = "docker"': "the table [servers.docker] is missing",
+    'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: Input should be greater than 0",
+    'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",
+    'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "servers.kubernetes.classroom_path: String",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
     'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",
     'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce",

@@ -1,7 +1,10 @@
 """Where learners' servers run: a module for each `kind` of `[servers]`.
 
 sandbox.py       in sandboxes on this machine
+docker.py        in containers of this machine's Docker, by DockerSpawner
+kubernetes.py    in pods, by KubeSpawner
 slurm.py         in jobs of a Slurm cluster, by batchspawner
+containers.py    what containers and pods have in common
 """
 
 from __future__ import annotations

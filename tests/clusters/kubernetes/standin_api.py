@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         store, plural = self.server.store, kind.plural
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(self.command, "get" if name else "list")
-        verb = "watch" if verb == "list" and query.get("watch") in ("true", "1") else verb
+        verb = "watch" if verb == "list" and query.get("watch") in ("true", "True", "1") else verb
         what = f"{plural}{(sub or '')}"
         if (verb, what) in self.server.forbidden:
             group = kind.api_version.rpartition("/")[0]
@@ -159,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(422, "Invalid", f"{kind.name} is invalid: {where}: {what}") from None
         if store.get(plural, namespace, body["metadata"]["name"]):
             raise Refusal(409, "AlreadyExists", f'{plural} "{body["metadata"]["name"]}" already exists')
+        if plural == "pods":  # one without a controller
+            body["status"] = {"phase": "Pending"}
+            body["spec"].setdefault("hostname", body["metadata"]["name"])
         return store.create(plural, namespace, body)
 
     def _watch(self, namespace: str, plural: str, chosen: Callable[[Object], bool], query: dict[str, str]) -> None:

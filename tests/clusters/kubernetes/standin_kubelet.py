@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from standin_store import Object, Store
+from standin_store import Object, Store, now
 from standin_volumes import Volumes, expand, image_mounts
 
 from autograder.sandbox.bwrap import bwrap
@@ -36,7 +37,11 @@ class Kubelet:
         self.folder = folder
         self.images = images
         self.environment = environment
-        self.image_folders = [Path(sys.prefix), *(Path(path) for path in environment["PYTHONPATH"].split(":"))]
+        self.image_folders = [
+            Path(sys.base_prefix),
+            Path(sys.prefix),
+            *(Path(path) for path in environment["PYTHONPATH"].split(":")),
+        ]
         self.pods: dict[str, _Pod] = {}
         self._over = False
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -83,8 +88,13 @@ class _Pod:
         self.kubelet = kubelet
         self.pod = pod
         ordinal = pod["metadata"]["name"].rpartition("-")[2]
-        self.index = int(pod["metadata"]["annotations"].get("batch.kubernetes.io/job-completion-index", ordinal))
+        index = (pod["metadata"].get("annotations") or {}).get("batch.kubernetes.io/job-completion-index", ordinal)
+        self.index = int(index) if index.isdigit() else -1
         self.container = pod["spec"]["containers"][0]
+        self.address = "127.0.0.1"
+        if self.index < 0:
+            # all pods share the network: a server has an address of its own, since all listen at the same port
+            self.address = f"127.{secrets.randbelow(254) + 1}.{secrets.randbelow(254) + 1}.1"
         self.printed: list[tuple[float, bytes]] = []
         self.ended = False
         self.process: subprocess.Popen[bytes] | None = None
@@ -159,7 +169,7 @@ class _Pod:
 
     def _start(self) -> None:
         # only now does it have an address, and with it a name
-        self._status(waiting={"reason": "ContainerCreating"}, podIP="127.0.0.1")
+        self._status(waiting={"reason": "ContainerCreating"}, podIP=self.address)
         self._folder.mkdir(parents=True, exist_ok=True)
         hosts = self._folder / "hosts"
         nsswitch = self._folder / "nsswitch.conf"
@@ -170,10 +180,17 @@ class _Pod:
         environment = dict(self.kubelet.environment)
         for entry in self.container.get("env", ()):
             name, value = self._variable(entry)
-            environment[name] = expand(value, environment)
+            environment[name] = expand(value, environment).replace("//0.0.0.0", f"//{self.address}")
         mounts += self._volumes.mounts(self.container, environment)
-        # an empty folder may cover the image's files
+        # an empty folder may cover the image's files, and Python may be in a home that other users cannot enter
+        covered: set[Path] = set()
         for folder in self.kubelet.image_folders:
+            parents = list(reversed(folder.parents))
+            closed = [index for index, parent in enumerate(parents) if not parent.stat().st_mode & 1]
+            for parent in parents[closed[0] :] if closed else ():
+                kind = "--dir" if parent in covered or parent != parents[closed[0]] else "--tmpfs"
+                covered.add(parent)
+                mounts += ["--perms", "0755", kind, str(parent)]
             mounts += ["--ro-bind", str(folder), str(folder)]
         for file, path in (
             (hosts, "/etc/hosts"),
@@ -182,8 +199,16 @@ class _Pod:
         ):
             mounts += ["--bind", str(file), path]
         # a container's /usr/bin/python is this one
-        words = [*self.container["command"], *self.container.get("args", ())]
+        words = [*self.container.get("command", ()), *self.container.get("args", ())]
         command = [sys.executable if word == "python" else expand(word, environment) for word in words]
+        user = self.container.get("securityContext", {}).get("runAsUser")
+        if user is not None:
+            (self._folder / "passwd").write_text(f"jovyan:x:{user}:{user}::/home/lab:/bin/bash\n")
+            mounts += ["--ro-bind", str(self._folder / "passwd"), "/etc/passwd"]
+            if os.geteuid() == 0:
+                command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--", *command]
+            else:
+                mounts += ["--unshare-user", "--uid", str(user), "--gid", str(user)]
         mounts += ["--chdir", self.container.get("workingDir", "/")]
         told, tells = os.pipe()
         isolation = ["--unshare-pid", "--as-pid-1", "--unshare-uts", "--hostname", self.pod["spec"]["hostname"]]
@@ -198,7 +223,7 @@ class _Pod:
         os.close(tells)
         with open(told) as file:
             self.init = json.load(file)["child-pid"]
-        self._status("Running", running={"startedAt": "now"})
+        self._status("Running", running={"startedAt": now()})
 
     def _read(self) -> None:
         assert self.process and self.process.stdout
@@ -241,8 +266,8 @@ class _Pod:
 
     def _is_deleted(self) -> bool:
         metadata = self.pod["metadata"]
-        now = self.kubelet.store.get("pods", metadata["namespace"], metadata["name"])
-        return now is None or now["metadata"]["uid"] != metadata["uid"] or "deletionTimestamp" in now["metadata"]
+        found = self.kubelet.store.get("pods", metadata["namespace"], metadata["name"])
+        return found is None or found["metadata"]["uid"] != metadata["uid"] or "deletionTimestamp" in found["metadata"]
 
     def _terminated(self, code: int) -> None:
         message = (self._folder / "termination-log").read_text()
@@ -255,6 +280,15 @@ class _Pod:
             stored["status"]["phase"] = phase
             if podIP:
                 stored["status"]["podIP"] = podIP
-            stored["status"]["containerStatuses"] = [{"name": self.container["name"], "state": state}]
+            stored["status"]["containerStatuses"] = [
+                {
+                    "name": self.container["name"],
+                    "image": self.container["image"],
+                    "imageID": "",
+                    "state": state,
+                    "ready": "running" in state,
+                    "restartCount": self.restarts,
+                }
+            ]
 
         self.kubelet.store.change("pods", self.pod, settle)

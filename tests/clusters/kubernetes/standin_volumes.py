@@ -45,15 +45,21 @@ class Volumes:
 
     def mounts(self, container: Object, expanded: dict[str, str]) -> list[str]:
         """Arguments for bubblewrap. expanded: the container's environment, for `subPathExpr`."""
-        arguments = []
+        arguments: list[str] = []
+        user = container.get("securityContext", {}).get("runAsUser")
         for mount in container.get("volumeMounts", ()):
             volume, path = self._volumes[mount["name"]], mount["mountPath"]
             if "emptyDir" in volume:
-                arguments += ["--tmpfs", path]
+                arguments += ["--perms", "0777", "--tmpfs", path]
             elif claim := volume.get("persistentVolumeClaim"):
-                source = self._claims / claim["claimName"] / expand(mount.get("subPathExpr", ""), expanded)
-                source.mkdir(parents=True, exist_ok=True)
-                arguments += ["--bind", str(source), path]
+                inside = mount.get("subPath") or expand(mount.get("subPathExpr", ""), expanded)
+                source = self._claims / claim["claimName"] / inside
+                if not source.exists():
+                    source.mkdir(parents=True)
+                    if user is not None and os.geteuid() == 0:
+                        os.chown(source, user, user)  # as `fsGroup` does for a new volume
+                arguments += ["--perms", "0755", "--dir", os.path.dirname(path)]
+                arguments += ["--ro-bind" if mount.get("readOnly") else "--bind", str(source), path]
             else:
                 arguments += ["--ro-bind", str(self._folder / mount["name"]), path]
         return arguments
