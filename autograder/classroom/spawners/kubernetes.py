@@ -31,6 +31,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     spawner = c.KubeSpawner
     spawner.namespace, spawner.image = kubernetes.namespace, kubernetes.image
     spawner.component_label = f"{site.course.name}-server"
+    spawner.extra_labels = {"labkit/server": site.course.name}  # by which a NetworkPolicy knows it
     if kubernetes.service_account:
         spawner.service_account = kubernetes.service_account
         spawner.automount_service_account_token = True

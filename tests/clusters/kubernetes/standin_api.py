@@ -44,6 +44,8 @@ class StandInApi(ThreadingHTTPServer):
         self.token = token
         self.forbidden: set[tuple[str, str]] = set()
         """(verb, plural) pairs that the role lacks."""
+        self.requests: set[tuple[str, str]] = set()
+        """(verb, plural) pairs of all requests so far."""
         self.quota = ""
         """Refuses new Jobs, in the words of the quota admission."""
         self.trainer: str | None = None
@@ -115,6 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(self.command, "get" if name else "list")
         verb = "watch" if verb == "list" and query.get("watch") in ("true", "True", "1") else verb
         what = f"{plural}{(sub or '')}"
+        self.server.requests.add((verb, what))
         if (verb, what) in self.server.forbidden:
             group = kind.api_version.rpartition("/")[0]
             raise Refusal(

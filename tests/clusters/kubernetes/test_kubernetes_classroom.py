@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import kubernetes_validate
 import pytest
+import yaml
+from site_manifests import built, needs_kubectl
 from standin_cluster import StandInCluster
+from standin_kinds import VERSION
 
 from autograder.classroom import site as sites
 from autograder.classroom.spawners import kubernetes as kind
@@ -17,6 +22,8 @@ TESTS = Path(__file__).parents[2]
 sys.path.append(str(TESTS / "autograder"))
 from classroom_person import FOUR_RANKS, Person  # noqa: E402
 from small_classroom import ROOT, small_classroom  # noqa: E402
+
+MANIFESTS = ROOT / "cluster/jupyterhub/kubernetes"
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,6 +71,7 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster) -> No
     assert "there is no claim classroom in the namespace lab" in problem
     standin.store.create("persistentvolumeclaims", "lab", claim("classroom"))
     assert kind.missing(site) == []
+    standin.api.requests.clear()
     standin.kubelet.environment["LABKIT_ROOT"] = str(tmp_path)
     classroom.environment["KUBECONFIG"] = str(standin.kubeconfig)
     with classroom.running():
@@ -82,11 +90,45 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster) -> No
         (pod,) = standin.store.list("pods")
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": 4.0, "memory": int(1.5 * 2**30)}
+        assert pod["metadata"]["labels"]["labkit/server"] == "small-course"
         assert pod["spec"]["securityContext"]["runAsNonRoot"] and not pod["spec"]["automountServiceAccountToken"]
     assert standin.store.list("pods") == [], "they end with the hub"
+    assert standin.api.requests <= permissions(), "of the hub's service account"
     # the claim is kept
     (own,) = standin.store.list("persistentvolumeclaims", chosen=lambda one: "home" in one["metadata"]["name"])
     assert own["spec"]["resources"]["requests"] == {"storage": "0.25Gi"}
+
+
+def permissions() -> set[tuple[str, str]]:
+    """Return (verb, plural) pairs of the role in cluster/jupyterhub/kubernetes."""
+    things = yaml.safe_load_all((MANIFESTS / "permissions.yaml").read_text())
+    rules = [rule for thing in things if thing["kind"] == "Role" for rule in thing["rules"]]
+    return {(verb, plural) for rule in rules for verb in rule["verbs"] for plural in rule["resources"]}
+
+
+def test_the_hub_s_manifests_are_valid_and_agree_with_the_site_s_settings() -> None:
+    needs_kubectl()
+    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(built(MANIFESTS))}
+    for thing in things.values():
+        kubernetes_validate.validate(thing, VERSION, strict=True)
+        assert thing["metadata"]["namespace"] == "hub"
+    (settings,) = [thing["data"]["site.toml"] for (name, _), thing in things.items() if name == "ConfigMap"]
+    assert settings == (MANIFESTS / "site.toml").read_text()
+    site = sites.load(MANIFESTS / "site.toml")
+    table = site.servers.kubernetes
+    assert table is not None and ("PersistentVolumeClaim", table.classroom_claim) in things
+    pod = things["Deployment", "hub"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    # the folder that servers mount is the hub's
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "classroom"]
+    assert f"{mount['mountPath']}/{table.classroom_path}" == site.hub.folder
+    service = things["Service", "hub"]
+    address, ports = urlsplit(table.hub_address), {one["name"]: one["port"] for one in service["spec"]["ports"]}
+    assert address.hostname == f"hub.{table.namespace}.svc" and address.port == ports["api"]
+    opened = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert opened == {"http": urlsplit(site.hub.address).port, "api": address.port}
+    allowed = things["NetworkPolicy", "servers"]["spec"]
+    assert allowed["egress"][0]["ports"][0]["port"] == address.port
 
 
 def test_the_image_of_notebooks_has_the_user_that_pods_expect() -> None:
