@@ -1,0 +1,134 @@
+"""One learner of benchmarks/classroom.py, as a browser without pages: logs in, opens a notebook, runs cells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiohttp
+import nbformat
+from yarl import URL
+
+_PASSWORD = "correct horse"
+_POLL_SECONDS = 0.1
+_LIMIT_SECONDS = 300.0
+_CONTROL = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class CellFailed(Exception):
+    """A cell ended with an error, or did not end."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a cell has printed. Seconds are from sending it."""
+
+    text: str
+    first_line_seconds: float | None
+    """None if it has printed nothing."""
+    seconds: float
+
+
+class Learner:
+    """Use it as a context manager. address: of the hub."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.name = name
+        self._address = address
+        self._server = f"{address}/user/{name}"
+
+    async def __aenter__(self) -> Self:
+        limits = aiohttp.ClientTimeout(total=_LIMIT_SECONDS)
+        # browsers keep cookies of addresses, too
+        self._http = aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.CookieJar(unsafe=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def ready_notebook(self, notebook: nbformat.NotebookNode) -> float:
+        """Log in, wait for the server, put the notebook into the home and open it; return the seconds.
+
+        The notebook is ready when its kernel has answered and is idle.
+        """
+        began = time.perf_counter()
+        await self._log_in()
+        for path in ("lab/api/settings", "api/kernelspecs", "api/contents?content=1"):  # as JupyterLab's page does
+            await self._get(path)
+        model = {"type": "notebook", "format": "json", "content": notebook}
+        await self._send("PUT", "api/contents/notebook.ipynb", model)
+        await self._get("api/contents/notebook.ipynb?type=notebook&content=1")
+        session = {"path": "notebook.ipynb", "name": "", "type": "notebook", "kernel": {"name": "python3"}}
+        kernel = (await self._send("POST", "api/sessions", session))["kernel"]["id"]
+        channels = f"{self._server}/api/kernels/{kernel}/channels"
+        self._socket = await self._http.ws_connect(f"{channels}?session_id={uuid.uuid4().hex}", max_msg_size=0)
+        await self._ask("kernel_info_request", {})
+        return time.perf_counter() - began
+
+    async def run(self, source: str) -> Output:
+        """Run one cell. Raises `CellFailed`."""
+        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        output = await self._ask("execute_request", content)
+        assert isinstance(output, Output)
+        return output
+
+    async def _log_in(self) -> None:
+        page = await self._page(f"{self._address}/hub/login")
+        found = re.search(r'name="_xsrf" value="([^"]+)"', page)
+        assert found is not None, page
+        form = {"username": self.name, "password": _PASSWORD, "_xsrf": found[1]}
+        async with self._http.post(f"{self._address}/hub/login", data=form) as answer:
+            answer.raise_for_status()
+        limit = time.perf_counter() + _LIMIT_SECONDS
+        while time.perf_counter() < limit:
+            async with self._http.get(f"{self._server}/lab/tree/HOME.md") as answer:
+                await answer.read()
+                if str(answer.url).startswith(self._server):
+                    answer.raise_for_status()
+                    return
+            await asyncio.sleep(_POLL_SECONDS)
+        raise CellFailed(f"the server of {self.name} does not start")
+
+    async def _page(self, url: str) -> str:
+        async with self._http.get(url) as answer:
+            answer.raise_for_status()
+            return await answer.text()
+
+    async def _get(self, path: str) -> None:
+        await self._page(f"{self._server}/{path}")
+
+    async def _send(self, method: str, path: str, body: Any) -> Any:
+        cookies = self._http.cookie_jar.filter_cookies(URL(f"{self._server}/"))
+        headers = {"X-XSRFToken": cookies["_xsrf"].value}
+        async with self._http.request(method, f"{self._server}/{path}", json=body, headers=headers) as answer:
+            answer.raise_for_status()
+            return await answer.json()
+
+    async def _ask(self, kind: str, content: dict[str, Any]) -> Output:
+        """Send a request to the kernel, and wait until it is idle again."""
+        identity = uuid.uuid4().hex
+        header = {"msg_id": identity, "msg_type": kind, "username": "", "session": identity, "version": "5.3"}
+        request = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        began = time.perf_counter()
+        await self._socket.send_str(json.dumps(request))
+        text, first = "", None
+        while True:
+            message = await self._socket.receive(_LIMIT_SECONDS)
+            if message.type != aiohttp.WSMsgType.TEXT:
+                raise CellFailed(f"{self.name}: the kernel's connection is closed: {message}")
+            said = json.loads(message.data)
+            if said["parent_header"].get("msg_id") != identity:
+                continue
+            now = time.perf_counter() - began
+            if said["msg_type"] == "stream":
+                text += said["content"]["text"]
+                first = now if first is None and "\n" in text else first
+            elif said["msg_type"] == "error":
+                raise CellFailed(f"{self.name}: " + _CONTROL.sub("", "\n".join(said["content"]["traceback"])))
+            elif said["msg_type"] == "status" and said["content"]["execution_state"] == "idle":
+                return Output(text, first, now)
